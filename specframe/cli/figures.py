@@ -1,0 +1,59 @@
+"""A run's figures as a person reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def print_figures(summary: dict[str, Any], out: Path) -> None:
+    """Prints the figures as a table."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in _rows(summary):
+        table.add_row(name, value)
+    console = Console(highlight=False)
+    console.print("\n")
+    console.print(table)
+    console.print(f"\n[dim]written to {out}[/dim]")
+
+
+def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        ("tau", f"{summary['tau']:.2f} tokens a cycle, the bonus included ({summary['cycles']} cycles)"),
+        ("alpha", _list(summary["alpha"], "by depth, share of cycles that got there")),
+        ("tokens/s", f"{summary['tokens_per_second']:.1f}"),
+    ]
+    if summary["speedup"] is not None:
+        rows.append(("speedup", _ratio(summary, "speedup", "plain decoding of the same target, same process")))
+    if summary["speedup_hf"] is not None:
+        rows.append(("speedup_hf", _ratio(summary, "speedup_hf", "transformers' generate, same model, same process")))
+        rows.append(("plain_vs_hf", f"{summary['plain_vs_hf']:.2f}x, our plain decoding against generate"))
+    rows.append(("overhead", f"{summary['overhead']:.1%} of the forwards' time"))
+    rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
+    rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
+    if summary["identical_to_generate"] is not None:
+        rows.append(("identical", _identity(summary)))
+    rows.append(("lossless", "yes" if summary["lossless"] else "NO: this verifier changes the target's law"))
+    rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
+    return rows
+
+
+def _list(values: list[float], what: str) -> str:
+    return " ".join(f"{value:.2f}" for value in values) + f"  ({what})"
+
+
+def _ratio(summary: dict[str, Any], name: str, against: str) -> str:
+    low, high = summary[f"{name}_range"]
+    return f"{summary[name]:.2f}x ({low:.2f} to {high:.2f} over {summary['repeats']} turns) against {against}"
+
+
+def _identity(summary: dict[str, Any]) -> str:
+    found = summary["divergences"]
+    if not found:
+        return "yes, token for token with generate"
+    worst = max(d["gap"] for d in found)
+    verdict = "yes, ties aside" if summary["identical_to_generate"] else "NO"
+    return f"{verdict}: {len(found)} prompts diverge, largest gap of the two logits {worst:.1e}"

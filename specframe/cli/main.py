@@ -1,0 +1,56 @@
+"""The command line: one command a file; a user's error is one clear line and exit status 2."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from specframe import __version__
+from specframe.kernel.errors import SpecframeError
+
+COMMANDS = ("run", "plugins", "explain", "validate")
+"""Each is a module of this package with `SUMMARY`, `add_arguments` and `execute`, light to import."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, 1 for a promise that does not hold, 2 for bad input, 130 for Ctrl-C."""
+    options = build_parser().parse_args(arguments)
+    try:
+        status: int = options.execute(options)
+        sys.stdout.flush()
+        return status
+    except SpecframeError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except KeyboardInterrupt as interrupt:
+        print(str(interrupt) or "interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of a pipe went away: nothing to say, nobody to say it to
+        return 141
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="specframe", description="Speculative decoding from parts, by recipe, certified lossless."
+    )
+    parser.add_argument("--version", action="version", version=f"specframe {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = import_module(f"specframe.cli.{name}")
+        command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+        module.add_arguments(command)
+        command.set_defaults(execute=module.execute)
+    return parser
+
+
+def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of every command that reads one recipe."""
+    parser.add_argument("recipe", help="a recipe file, such as recipes/falcon.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
+    parser.add_argument(
+        "--no-local-code", action="store_true", help="refuse components from ./file.py:Name beside the recipe"
+    )

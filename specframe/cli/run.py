@@ -1,0 +1,132 @@
+"""`specframe run RECIPE`: decodes the recipe's prompts, then shows honest figures."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specframe.engine.measure import Figures, Spread
+    from specframe.engine.pipeline import Pipeline, Result
+
+SUMMARY = "decode the recipe's prompts and measure tau, alpha, speed and overhead"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from specframe.cli.main import add_recipe_arguments
+
+    add_recipe_arguments(parser)
+    parser.add_argument("--prompt", action="append", metavar="TEXT", help="decode this instead; may be repeated")
+    parser.add_argument("--json", action="store_true", help="figures as one JSON object on the last line")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Streams the continuations, measures, prints the figures and writes run.json."""
+    from specframe.kernel.build import plan
+    from specframe.kernel.errors import InputError
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+
+    recipe = Recipe.read(options.recipe, options.overrides)
+    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    prompts = options.prompt or valid.settings["run"].prompts
+    if not prompts:
+        raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
+
+    from specframe.cli.figures import print_figures
+    from specframe.engine.measure import measure
+    from specframe.engine.pipeline import Pipeline
+    from specframe.engine.provenance import describe_run, write_json
+
+    pipeline = Pipeline.build(valid)
+    result = _decode(pipeline, prompts, quiet=options.json)
+    figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
+    summary = summarise(pipeline, result, figures)
+    out = (options.out or Path("runs") / recipe.path.stem) / "run.json"
+    write_json(out, describe_run(valid, summary))
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        print_figures(summary, out)
+    return 0
+
+
+def _decode(pipeline: Pipeline, prompts: list[str], quiet: bool) -> Result:
+    """Decodes the prompts; unless quiet, prints each text, as it comes where rows come one by one."""
+    shown = -1
+    texts = [""] * len(prompts)
+    tokens: list[list[int]] = [[] for _ in prompts]
+
+    def stream(row: int, new: list[int]) -> None:
+        nonlocal shown
+        if row != shown:
+            print(f"\n\n> {prompts[row]}\n" if shown >= 0 else f"> {prompts[row]}\n")
+            shown = row
+        tokens[row] += new
+        text = pipeline.decode(tokens[row])
+        if not text.endswith("\ufffd"):  # half a character: wait for the rest of its bytes
+            print(text[len(texts[row]) :], end="", flush=True)
+            texts[row] = text
+
+    alone = pipeline.run.batch == 1
+    result = pipeline.generate(prompts, listener=stream if alone and not quiet else None)
+    if not alone and not quiet:
+        for prompt, text in zip(prompts, result.texts, strict=True):
+            print(f"> {prompt}\n\n{text}\n")
+    return result
+
+
+def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> dict[str, Any]:
+    """The figures of a run as plain data; speed figures are None when nothing was measured."""
+    acceptance = figures.acceptance if figures else result.acceptance
+    clock = figures.clock if figures else result.clock
+    tokens = sum(map(len, result.tokens))
+    return {
+        "text": result.texts,
+        "tokens": tokens,
+        "ended": result.ended,
+        "cycles": acceptance.cycles,
+        "tau": acceptance.tau,
+        "alpha": acceptance.alpha,
+        "alpha_conditional": acceptance.conditional_alpha,
+        "draft_efficiency": acceptance.efficiency,
+        "tokens_per_second": figures.tokens_per_second.median if figures else tokens / clock.seconds["session"],
+        "speedup": figures.speedup.median if figures else None,
+        "speedup_range": _range(figures.speedup) if figures else None,
+        "speedup_hf": figures.speedup_hf.median if figures and figures.speedup_hf else None,
+        "speedup_hf_range": _range(figures.speedup_hf) if figures else None,
+        "plain_vs_hf": figures.plain_vs_hf.median if figures and figures.plain_vs_hf else None,
+        "overhead": clock.overhead,
+        "phases": clock.shares,
+        "forward_ms": {
+            name: 1000 * clock.seconds[name] / clock.calls[name]
+            for name in ("target", "drafter")
+            if clock.calls[name]
+        },
+        "lossless": pipeline.lossless,
+        "identical_to_generate": figures.identical if figures else None,
+        "divergences": [vars(d) | {"tie": d.tie} for d in figures.divergences] if figures else [],
+        "repeats": pipeline.run.repeats,
+        "peak_memory_bytes": _peak_memory(),
+    }
+
+
+def _range(spread: Spread | None) -> list[float] | None:
+    return [spread.low, spread.high] if spread else None
+
+
+def _peak_memory() -> int:
+    """The process's largest resident set, or the accelerator's largest allocation, in bytes."""
+    import resource
+    import sys
+
+    import torch
+
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -1,0 +1,36 @@
+"""`specframe validate RECIPE`: every problem of a recipe at once, before anything loads."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+SUMMARY = "check a recipe: names, options, types, and whether its parts compose"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from specframe.cli.main import add_recipe_arguments
+
+    add_recipe_arguments(parser)
+    parser.add_argument("--show", action="store_true", help="print the resolved recipe and each value's origin")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Prints that the recipe is valid, or raises RecipeError with every problem."""
+    from specframe.kernel.build import plan
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe, dotted
+
+    recipe = Recipe.read(options.recipe, options.overrides)
+    result = plan(recipe, discover(), local_code=not options.no_local_code)
+    if options.show:
+        for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
+            value = recipe.data
+            for step in key:
+                value = value[step]
+            if not isinstance(value, dict | list):
+                print(f"{dotted(key)} = {json.dumps(value)}  ({origin})")
+    names = ", ".join(f"{name} {part.entry.name}" for name, part in result.parts.items())
+    print(f"{options.recipe}: valid ({names})")
+    return 0

@@ -1,0 +1,90 @@
+"""run.json: how a result was made, so that it can be made again."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specframe.kernel.build import Plan
+from specframe.kernel.errors import SpecframeError
+from specframe.kernel.recipe import dotted
+
+PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")
+
+
+def describe_run(plan: Plan, figures: dict[str, Any]) -> dict[str, Any]:
+    """The resolved recipe with each value's origin, versions, hardware and figures."""
+    plugins = {part.entry.package for part in plan.parts.values()} - {"specframe", "local code"}
+    return {
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+        "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
+        "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
+        "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
+        "python": platform.python_version(),
+        "commit": _commit(),
+        "hardware": describe_hardware(),
+        "figures": figures,
+    }
+
+
+def describe_hardware() -> dict[str, Any]:
+    """The machine: processor, cores and threads used, memory, load, accelerator."""
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load": list(os.getloadavg()),
+        "system": platform.platform(),
+        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Writes JSON by way of a temporary file. Raises SpecframeError when the disk or folder refuses."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(path.suffix + ".part")
+        temporary.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise SpecframeError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The git commit of specframe's own checkout, when it runs from one."""
+    here = Path(__file__).parent
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=here, capture_output=True, text=True, timeout=5, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

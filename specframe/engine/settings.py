@@ -1,0 +1,67 @@
+"""The recipe's plain sections: how tokens are chosen, and what is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from specframe.kernel.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingSettings:
+    """The `sampling` section.
+
+    Args:
+        temperature: 0 is greedy decoding; otherwise logits are divided by it.
+        top_k: keep the k most probable tokens; 0 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches it.
+        min_p: drop tokens less probable than this share of the most probable one.
+        max_new_tokens: how many tokens a prompt is continued by, at most.
+        stop: texts that end a continuation.
+        ignore_eos: go on after an end-of-sequence token, for measuring.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    max_new_tokens: int = 128
+    stop: list[str] = field(default_factory=list)
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise InputError(f"temperature {self.temperature} is negative; 0 is greedy, 1 the model's own law")
+        if self.top_k < 0:
+            raise InputError(f"top_k {self.top_k} is negative; 0 keeps all tokens")
+        if not 0 < self.top_p <= 1:
+            raise InputError(f"top_p {self.top_p} is outside (0, 1]; 1 keeps all tokens")
+        if not 0 <= self.min_p < 1:
+            raise InputError(f"min_p {self.min_p} is outside [0, 1); 0 keeps all tokens")
+        if self.max_new_tokens < 1:
+            raise InputError(f"max_new_tokens {self.max_new_tokens} generates nothing; use 1 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings:
+    """The `run` section.
+
+    Args:
+        prompts: the texts to continue, or the questions to answer when `chat` is true.
+        chat: wrap every prompt as a user's turn in the tokenizer's chat template.
+        batch: how many prompts are decoded side by side.
+        seed: seeds every random stream of the run.
+        repeats: how many alternating runs the speed figures are medians of; 0 measures nothing.
+    """
+
+    prompts: list[str] = field(default_factory=list)
+    chat: bool = False
+    batch: int = 1
+    seed: int = 0
+    repeats: int = 3
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"batch {self.batch} decodes nothing; use 1 or more")
+        if self.repeats < 0:
+            raise InputError(f"repeats {self.repeats} is negative; 0 measures nothing")

@@ -1,0 +1,76 @@
+"""Times the forwards of target and drafter from outside: neither knows that it is watched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor, nn
+
+from specframe.engine.clock import Clock
+from specframe.engine.loop import Parts
+from specframe.kernel.interfaces import RandomSource, Sampling, TreePolicy
+from specframe.kernel.types import Draw, Expand, Frontier, Proposal, TokenTree
+
+
+@dataclass(frozen=True)
+class TimedTree:
+    """A tree policy whose calls of the drafter's forward are timed."""
+
+    policy: TreePolicy
+    clock: Clock
+
+    @property
+    def draws(self) -> frozenset[Draw]:
+        """The policy's draws."""
+        return self.policy.draws
+
+    @property
+    def exact(self) -> bool:
+        """Whether the policy records exact laws."""
+        return self.policy.exact
+
+    @property
+    def nodes(self) -> int:
+        """The policy's largest tree."""
+        return self.policy.nodes
+
+    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """The policy's tree."""
+
+        def timed(frontier: Frontier) -> Proposal:
+            with self.clock.phase("drafter"):
+                return expand(frontier)
+
+        return self.policy.grow(timed, root, sampling, random)
+
+
+@contextmanager
+def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
+    """The parts, with every forward of target and drafter booked on the clock while the context lasts."""
+    tree = TimedTree(parts.tree, clock) if parts.tree is not None else None
+    model = getattr(parts.target, "model", None)
+    hooks = _time_forwards(model, clock) if isinstance(model, nn.Module) else []
+    try:
+        yield replace(parts, tree=tree)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _time_forwards(model: nn.Module, clock: Clock) -> list[Any]:
+    start = 0.0
+
+    def before(module: nn.Module, inputs: Any) -> None:
+        nonlocal start
+        start = perf_counter()
+
+    def after(module: nn.Module, inputs: Any, output: Any) -> None:
+        if clock.running == "score":
+            clock.seconds["target"] += perf_counter() - start
+            clock.calls["target"] += 1
+
+    return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]

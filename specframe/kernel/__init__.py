@@ -1,0 +1,1 @@
+"""The kernel: words, values and interfaces; it never imports torch at run time."""

@@ -1,0 +1,198 @@
+"""Recipe to parts: every section validated against its component's signature, then composed."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specframe.kernel.errors import PluginError, RecipeError, SpecframeError
+from specframe.kernel.options import Mismatch, Option, convert, read_options
+from specframe.kernel.recipe import Key, Recipe, dotted
+from specframe.kernel.registry import Entry, Registry, suggest
+
+VERSION = 1
+"""The recipe format this release reads: `specframe: 1`."""
+
+COMPONENTS = {"target": True, "drafter": True, "tree": False, "verifier": True}
+"""Sections that hold one component, and whether a recipe must have them."""
+SETTINGS = ("sampling", "train", "run")
+SECTIONS = ("specframe", "extends", *COMPONENTS, "loss", *SETTINGS)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A component a recipe names, with validated options; nothing is built yet."""
+
+    entry: Entry
+    component: Any
+    options: dict[str, Any]
+
+    def build(self) -> Any:
+        """The component, its nested parts built first."""
+        return self.component(**{k: v.build() if isinstance(v, Part) else v for k, v in self.options.items()})
+
+
+@dataclass
+class Plan:
+    """A validated recipe: parts ready to be built."""
+
+    recipe: Recipe
+    parts: dict[str, Part] = field(default_factory=dict)
+    losses: list[tuple[Part, float]] = field(default_factory=list)
+    settings: dict[str, Any] = field(default_factory=dict)
+    """`sampling`, `run` and, where the recipe has it, `train`, as their settings objects."""
+
+
+def plan(recipe: Recipe, registry: Registry, local_code: bool = True) -> Plan:
+    """The recipe's plan. Raises RecipeError that lists every problem with file and line.
+
+    `local_code` allows components from `./file.py:Name` beside the recipe.
+    """
+    reader = _Reader(recipe, registry, local_code)
+    result = reader.read()
+    if not reader.problems:
+        reader.check_composition(result)
+    if reader.problems:
+        raise RecipeError("\n".join(dict.fromkeys(reader.problems)))
+    return result
+
+
+class _Reader:
+    """Walks a recipe once and collects every problem instead of stopping at the first."""
+
+    def __init__(self, recipe: Recipe, registry: Registry, local_code: bool) -> None:
+        self.recipe = recipe
+        self.registry = registry
+        self.local_code = local_code
+        self.problems: list[str] = []
+
+    def report(self, key: Key, message: str) -> None:
+        name = f"{dotted(key)}: " if key else ""
+        self.problems.append(f"{self.recipe.origin(key)}: {name}{message}")
+
+    def read(self) -> Plan:
+        data = self.recipe.data
+        result = Plan(self.recipe)
+        if data.get("specframe", VERSION) != VERSION:
+            self.report(("specframe",), f"this release reads recipes of version {VERSION}")
+        for name in data:
+            if name not in SECTIONS:
+                self.report((name,), f"unknown section{suggest(str(name), SECTIONS)}")
+        for name, required in COMPONENTS.items():
+            if data.get(name) is not None:  # `tree: null` takes a parent's section away
+                if part := self.read_part(name, data[name], (name,)):
+                    result.parts[name] = part
+            elif required:
+                self.problems.append(f"{self.recipe.path}: missing section '{name}'")
+        self.read_losses(data.get("loss") or [], result)
+        for name in SETTINGS:
+            if data.get(name) is not None or name != "train":  # the train section is optional and slow to import
+                result.settings[name] = self.read_settings(name, data.get(name) or {})
+        return result
+
+    def read_losses(self, entries: Any, result: Plan) -> None:
+        for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+            key: Key = ("loss", index) if isinstance(entries, list) else ("loss",)
+            options = dict(entry) if isinstance(entry, dict) else entry
+            weight = options.pop("weight", 1.0) if isinstance(options, dict) else 1.0
+            if not isinstance(weight, int | float) or isinstance(weight, bool):
+                self.report((*key, "weight"), f"expected number, not {weight!r}")
+            elif part := self.read_part("loss", options, key):
+                result.losses.append((part, float(weight)))
+
+    def read_settings(self, name: str, values: Any) -> Any:
+        entry = self.registry.find("section", name)
+        if not isinstance(values, dict):
+            self.report((name,), f"expected a section of options, not {values!r}")
+            return None
+        part = self.read_options(entry, entry.load(), values, (name,))
+        try:
+            return part.build() if part else None
+        except SpecframeError as error:
+            self.report((name,), str(error))
+            return None
+
+    def read_part(self, kind: str, section: Any, key: Key) -> Part | None:
+        if isinstance(section, str):
+            section = {"use": section}
+        if not isinstance(section, dict) or not isinstance(section.get("use"), str):
+            self.report(key, f"expected {{use: NAME, ...}}, where NAME is a {kind}")
+            return None
+        try:
+            entry, component = self.find(kind, section["use"])
+        except SpecframeError as error:
+            self.report((*key, "use"), str(error))
+            return None
+        return self.read_options(entry, component, {k: v for k, v in section.items() if k != "use"}, key)
+
+    def find(self, kind: str, name: str) -> tuple[Entry, Any]:
+        if ".py:" not in name:
+            entry = self.registry.find(kind, name)
+            return entry, entry.load()
+        if not self.local_code:
+            raise PluginError(f"'{name}' is local code, which --no-local-code forbids")
+        file, _, attribute = name.rpartition(":")
+        entry = Entry(kind, name, f"{file}:{attribute}", "local code", "local")
+        return entry, load_local(self.recipe.path.parent / file, attribute)
+
+    def read_options(self, entry: Entry, component: Any, values: dict[str, Any], key: Key) -> Part | None:
+        before = len(self.problems)
+        try:
+            known = read_options(component)
+        except PluginError as error:
+            self.report(key, str(error))
+            return None
+        options: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                hint = suggest(str(name), known) or f" (options: {', '.join(known) or 'none'})"
+                self.report((*key, name), f"unknown option{hint}")
+            else:
+                self.read_value(known[name], value, (*key, name), options)
+        for option in known.values():
+            if option.required and option.name not in values:
+                self.report((*key, option.name), f"missing: {entry.kind} '{entry.name}' needs it")
+        return Part(entry, component, options) if len(self.problems) == before else None
+
+    def read_value(self, option: Option, value: Any, key: Key, options: dict[str, Any]) -> None:
+        if option.kind is not None and value is not None:
+            if part := self.read_part(option.kind, value, key):
+                options[option.name] = part
+            return
+        try:
+            options[option.name] = convert(value, option.annotation)
+        except Mismatch as mismatch:
+            self.report(key, str(mismatch))
+
+    def check_composition(self, result: Plan) -> None:
+        from specframe.kernel.composition import misfits
+
+        try:
+            tree = result.parts["tree"].build() if "tree" in result.parts else None
+            verifier = result.parts["verifier"].build()
+        except SpecframeError as error:
+            self.problems.append(f"{self.recipe.path}: {error}")
+            return
+        drafter = result.parts["drafter"]
+        for section, message in misfits(drafter.entry.name, drafter.component, tree, verifier, result.parts):
+            self.report((section,), message)
+
+
+def load_local(file: Path, attribute: str) -> Any:
+    """The component `attribute` of a Python file. Raises PluginError when it cannot be imported."""
+    name = f"specframe_local_{file.stem}"
+    try:
+        spec = importlib.util.spec_from_file_location(name, file)
+        if spec is None or spec.loader is None or not file.is_file():
+            raise PluginError(f"{file}: no such Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+        return getattr(module, attribute)
+    except SpecframeError:
+        raise
+    except Exception as error:
+        raise PluginError(f"{file}:{attribute} cannot be loaded: {type(error).__name__}: {error}") from error

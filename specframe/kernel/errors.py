@@ -1,0 +1,27 @@
+"""Errors a user can act on: one clear message each that says what is wrong and the way out."""
+
+from __future__ import annotations
+
+
+class SpecframeError(Exception):
+    """The root of every error that is the user's to fix; the command line prints it and exits with 2."""
+
+
+class RecipeError(SpecframeError):
+    """A recipe that cannot be read or does not validate; the message lists every problem, a line each."""
+
+
+class PluginError(SpecframeError):
+    """A plugin or component that cannot be found, imported or told apart."""
+
+
+class CompositionError(SpecframeError):
+    """Parts that do not fit together; the message names what would fit."""
+
+
+class WeightsError(SpecframeError):
+    """Weights that are missing, of the wrong shape, or not finite."""
+
+
+class InputError(SpecframeError):
+    """A prompt, data file or setting that cannot be used as given."""

@@ -1,0 +1,243 @@
+"""The interfaces plugins implement: Protocols, so nobody has to subclass; conformance is tested."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+    from torch import Tensor, nn
+
+    from specframe.kernel.types import (
+        Committed,
+        Draw,
+        Expand,
+        Prompts,
+        Scores,
+        Student,
+        Teacher,
+        TokenTree,
+        Verdict,
+    )
+
+
+class RandomSource(Protocol):
+    """The one door to randomness while decoding. B rows, one independent stream per row.
+
+    A component draws only what it is about to use: in a certificate every element drawn forks the run.
+    """
+
+    def categorical(self, probs: Tensor) -> Tensor:
+        """One index per law: probs [B, ..., V] -> [B, ...] int64. Never an index of probability 0."""
+        ...
+
+    def bernoulli(self, p: Tensor) -> Tensor:
+        """One coin per probability: p [B, ...] in [0, 1] -> [B, ...] bool. p = 0 never comes up true."""
+        ...
+
+    def without_replacement(self, probs: Tensor, k: int) -> Tensor:
+        """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up."""
+        ...
+
+
+class Sampling(Protocol):
+    """The one place where logits become laws, for target and drafter alike."""
+
+    def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+        """The law after each node: logits [B, M, V] of nodes [B, M] (None: all of the tree's) -> [B, M, V].
+
+        Temperature 0 gives a one-hot law. Processors that look at history see the committed tokens
+        and the node's own path.
+        """
+        ...
+
+
+class Target(Protocol):
+    """The model whose law must be preserved."""
+
+    vocab_size: int
+    context: int
+    """The most positions a row may take."""
+    rewinds: bool
+    """Whether rejected nodes can be dropped from its state. Recurrent state cannot be rewound."""
+
+    def request(self, taps: frozenset[str]) -> None:
+        """Makes the named features part of every Scores. Raises for a tap the target does not have."""
+        ...
+
+    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
+        """Starts a session: the stump of the last prompt tokens, its scores, the prompts' features.
+
+        Logits are [B, 1, V], features [B, L, D]. `room` is how many positions the session may take
+        beyond each prompt, the nodes of one tree included.
+        """
+        ...
+
+    def score(self, tree: TokenTree) -> Scores:
+        """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
+        ...
+
+    def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
+        """Keeps the state of the root and the accepted path, drops the rest, and tells the news."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order; the others are finished."""
+        ...
+
+
+@runtime_checkable
+class NeuralTarget(Target, Protocol):
+    """A target whose embedding, LM head and layer shape a feature drafter can share."""
+
+    config: Any
+    """The transformers PretrainedConfig of its text model; drafters build their layers from it."""
+    device: torch.device
+    dtype: torch.dtype
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The target's token embeddings, as its first layer gets them: [...] int64 -> [..., D]."""
+        ...
+
+    def head(self, features: Tensor) -> Tensor:
+        """The target's logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
+        ...
+
+    def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
+        """One forward over training texts [B, L], right-padded, causal; without gradients."""
+        ...
+
+
+class TreePolicy(Protocol):
+    """Decides which nodes a draft has."""
+
+    draws: frozenset[Draw]
+    """The draws its nodes may have."""
+    exact: bool
+    """Whether every sampled slot's recorded law is exact, with fresh noise (rule: no peeking)."""
+    nodes: int
+    """The most nodes a tree of it has, the root included."""
+
+    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """The tree below root [B], grown by calling the drafter's expand as often as needed."""
+        ...
+
+
+class Drafter(Protocol):
+    """Proposes tokens."""
+
+    taps: frozenset[str]
+    """The target features it reads."""
+    draws: frozenset[Draw] | None
+    """The draws of the tree it builds itself, or None when it grows the recipe's tree policy."""
+    nodes: int | None
+    """The most nodes of the tree it builds itself, or None when the tree policy decides."""
+
+    def bind(self, target: Target) -> None:
+        """Attaches to the target: requests taps, shares its frozen embedding and head."""
+        ...
+
+    def propose(
+        self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource
+    ) -> TokenTree:
+        """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
+        ...
+
+    def commit(self, news: Committed) -> None:
+        """Takes in what was committed. News with a prompt starts a session afresh."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        ...
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """A drafter with weights that `specframe train` can train."""
+
+    @property
+    def module(self) -> nn.Module:
+        """What is trained and saved: parameters of the drafter alone, nothing of the target."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors, which `weights: folder` loads again."""
+        ...
+
+
+@runtime_checkable
+class FeatureDrafter(Trainable, Protocol):
+    """A trainable drafter that predicts the target's features (EAGLE's family, Falcon)."""
+
+    block: int
+    """How many levels one forward proposes."""
+
+    def predict(self, features: Tensor, tokens: Tensor) -> Tensor:
+        """Predicted features: position i pairs (features_i, tokens_i = token i + 1) and predicts i + block.
+
+        [B, L, D], [B, L] -> [B, L, D]; blocks of `block` positions end at the sequence's last position
+        and at every `block`-th before it; a position sees its own block and all before it.
+        """
+        ...
+
+    def logits(self, features: Tensor) -> Tensor:
+        """The drafter's logits for predicted features: [..., D] -> [..., V]."""
+        ...
+
+
+class Verifier(Protocol):
+    """The acceptance rule."""
+
+    lossless: bool
+    """A promise, and a test."""
+    accepts: frozenset[Draw]
+    """The draws it is lossless for."""
+    needs_exact: bool
+    """Whether sampled nodes must come with their exact recorded law."""
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        ...
+
+
+class Loss(Protocol):
+    """What training minimises; several are summed by weight."""
+
+    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
+        """A scalar, the mean over the student's masked predictions."""
+        ...
+
+
+class Rollout(Protocol):
+    """How training unrolls a drafter."""
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
+        ...
+
+
+class Head(Protocol):
+    """How a feature drafter turns a hidden state into logits."""
+
+    def bind(self, target: NeuralTarget) -> None:
+        """Attaches to the target whose vocabulary it speaks."""
+        ...
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """[..., D] -> [..., V]."""
+        ...
+
+
+KINDS: dict[str, type] = {
+    "target": Target,
+    "drafter": Drafter,
+    "tree": TreePolicy,
+    "verifier": Verifier,
+    "loss": Loss,
+    "rollout": Rollout,
+    "head": Head,
+}
+"""Every kind of component a plugin can provide, by the word recipes use."""

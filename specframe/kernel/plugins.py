@@ -1,0 +1,68 @@
+"""Discovery: every pip-installed plugin, each on its own, so that a broken one harms nobody else."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Any
+
+import pluggy
+
+from specframe.kernel.errors import PluginError
+from specframe.kernel.hookspecs import GROUP, Hooks
+from specframe.kernel.registry import Entry, Registry
+
+BUILTIN = "specframe.components.builtin"
+SWITCH = "SPECFRAME_PLUGINS"
+"""Environment variable: unset loads every plugin, empty none, otherwise the packages it lists."""
+
+
+def discover(points: list[EntryPoint] | None = None) -> Registry:
+    """The registry of the built-ins and all installed plugins (or those of `points`)."""
+    registry = Registry()
+    _enrol(registry, import_module(BUILTIN), "specframe")
+    found = list(entry_points(group=GROUP)) if points is None else points
+    for point in sorted(found, key=lambda p: (_package(p), p.name)):
+        package = _package(point)
+        if not _wanted(package):
+            continue
+        try:
+            _enrol(registry, point.load(), package)
+        except Exception as error:
+            registry.broken[package] = f"{type(error).__name__}: {error}"
+    return registry
+
+
+def embedded_model(name: str, registry: Registry | None = None) -> Path:
+    """The folder of the embedded model `zoo://name`. Raises PluginError when no plugin has it."""
+    folder: Path = (registry or discover()).find("model", name).load()()
+    return folder
+
+
+def _enrol(registry: Registry, plugin: Any, package: str) -> None:
+    """Adds all of a plugin's components, or none: one manager per plugin isolates and attributes."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(Hooks)
+    manager.register(plugin, name=package)
+    manager.check_pending()  # a misspelt hook is an error, not silence
+    fresh = Registry()
+
+    def register(kind: str, name: str, target: str, *, summary: str) -> None:
+        fresh.add(Entry(kind, name, target, summary, package))
+
+    manager.hook.specframe_register(register=register)
+    if not manager.get_hookcallers(plugin):
+        raise PluginError("it implements no specframe hook")
+    for entry in fresh.entries:
+        registry.add(entry)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else point.name
+
+
+def _wanted(package: str) -> bool:
+    switch = os.environ.get(SWITCH)
+    return switch is None or package in {name.strip() for name in switch.split(",")}

@@ -1,0 +1,96 @@
+"""Names to components: lazy, so that listing fifty plugins imports none of them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from specframe.kernel.errors import PluginError
+from specframe.kernel.interfaces import KINDS
+
+OTHER_KINDS = ("section", "model")
+"""Registered things that are no components: recipe sections' settings, and embedded models (functions
+that return a folder)."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A "; did you mean 'x'?" for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A registered component, not imported yet."""
+
+    kind: str
+    name: str
+    target: str
+    summary: str
+    package: str
+
+    @property
+    def qualified(self) -> str:
+        """The name no other package can claim: package/name."""
+        return f"{self.package}/{self.name}"
+
+    def load(self) -> Any:
+        """The component itself. Raises PluginError when its module cannot be imported."""
+        module, _, attribute = self.target.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except Exception as error:
+            raise PluginError(
+                f"{self.kind} '{self.name}' of {self.package} cannot be loaded from {self.target}: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+class Registry:
+    """Every registered component, and what went wrong with the plugins that are not here."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self.broken: dict[str, str] = {}
+
+    def add(self, entry: Entry) -> None:
+        """Adds an entry. Raises PluginError when it is malformed or its package has the name already."""
+        kinds = (*KINDS, *OTHER_KINDS)
+        if entry.kind not in kinds:
+            raise PluginError(
+                f"unknown kind '{entry.kind}'{suggest(entry.kind, kinds)} (kinds: {', '.join(kinds)})"
+            )
+        if not _NAME.fullmatch(entry.name):
+            raise PluginError(f"'{entry.name}' is no component name: use lower-case letters, digits, _ . -")
+        if not _TARGET.fullmatch(entry.target):
+            raise PluginError(f"'{entry.target}' of {entry.kind} '{entry.name}' is not of the form module:attr")
+        if not entry.summary.strip():
+            raise PluginError(f"{entry.kind} '{entry.name}' has no summary")
+        if any((e.kind, e.qualified) == (entry.kind, entry.qualified) for e in self.entries):
+            raise PluginError(f"{entry.kind} '{entry.name}' is registered twice")
+        self.entries.append(entry)
+
+    def of(self, kind: str) -> list[Entry]:
+        """The entries of a kind, by name."""
+        return sorted((e for e in self.entries if e.kind == kind), key=lambda e: (e.name, e.package))
+
+    def find(self, kind: str, name: str) -> Entry:
+        """The entry a recipe means by `name` or `package/name`. Raises PluginError with a suggestion."""
+        known = self.of(kind)
+        found = [e for e in known if name in (e.name, e.qualified)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            choices = " or ".join(f"'{e.qualified}'" for e in found)
+            raise PluginError(f"{kind} '{name}' is ambiguous: write {choices}")
+        raise PluginError(
+            f"no {kind} named '{name}'{suggest(name, (e.name for e in known))} "
+            f"(installed: {', '.join(e.name for e in known) or 'none'})"
+        )

@@ -1,0 +1,183 @@
+"""The values that cross plugin borders: frozen, batch first, tensors all the way down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Draw(IntEnum):
+    """How a node's token was chosen from its parent's law q; stored per node in `TokenTree.draw`."""
+
+    TOP = 0
+    """Deterministic given the context: top-k, n-grams, caches. Its law is one-hot."""
+    IID = 1
+    """An independent draw from q; duplicates among siblings stay."""
+    WITHOUT_REPLACEMENT = 2
+    """Drawn from q without the earlier siblings, renormalised; siblings stand in draw order."""
+
+
+ALL_DRAWS = frozenset(Draw)
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The prompts of a batch, right-padded with 0."""
+
+    tokens: Tensor  # [B, L] int64
+    count: Tensor  # [B] int64, tokens of each row, at least 1
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """A draft: node 0 is the root, the last committed token; parents come before their children.
+
+    Sibling order is index order and means something: it is the order in which the verifier tries the
+    siblings. Nodes with `valid` False are padding; an invalid node never has valid children.
+    """
+
+    tokens: Tensor  # [B, N] int64
+    parent: Tensor  # [B, N] int64; parent[:, 0] = -1, otherwise parent < own index
+    valid: Tensor  # [B, N] bool
+    draw: Tensor  # [B, N] int64, a Draw per node; the root's is meaningless
+    levels: int  # no node lies deeper than this (a host number: loops need no device read)
+    q: Tensor | None = None  # [B, P, V] laws the sampled nodes were drawn from
+    q_row: Tensor | None = None  # [B, N] int64, row of q that the node's siblings came from
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """Which nodes a node sees, itself and its ancestors: [B, N, N] bool, [b, i, j] = j above or at i."""
+        batch, count = self.tokens.shape
+        own = self.tokens.new_ones(count).diag().bool()  # [N, N]
+        rows = self.parent.clamp(min=0)[:, :, None].expand(batch, count, count)
+        seen = own.expand(batch, count, count)
+        for _ in range(self.levels):
+            seen = seen.gather(1, rows) | own  # [B, N, N]
+        return seen
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """The number of edges between the root and each node: [B, N] int64."""
+        return self.ancestors.sum(-1) - 1
+
+    @classmethod
+    def stump(cls, root: Tensor) -> TokenTree:
+        """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""
+        tokens = root[:, None]
+        return cls(
+            tokens=tokens,
+            parent=tokens.new_full(tokens.shape, -1),
+            valid=tokens.new_ones(tokens.shape).bool(),
+            draw=tokens.new_zeros(tokens.shape),
+            levels=0,
+        )
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What one target forward says about every node of a tree."""
+
+    logits: Tensor  # [B, N, V], raw; the law is made from them by Sampling alone
+    features: Mapping[str, Tensor]  # tap -> [B, N, D]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of verification: an accepted path below the root, and the bonus token after it."""
+
+    path: Tensor  # [B, A] int64 node indices from level 1 down, -1 padded
+    length: Tensor  # [B] int64, nodes accepted; 0 .. A
+    bonus: Tensor  # [B] int64, the token that follows the path
+
+    @cached_property
+    def count(self) -> Tensor:
+        """Tokens committed by the cycle, the bonus included: [B] int64."""
+        return self.length + 1
+
+    @cached_property
+    def slots(self) -> Tensor:
+        """The nodes that stay, the root and the path: [B, A + 1] int64, -1 padded."""
+        from_root = self.path.new_zeros(len(self.path), self.path.shape[1] + 1)
+        from_root[:, 1:] = self.path
+        return from_root
+
+    def emitted(self, tree: TokenTree) -> Tensor:
+        """The tokens committed, path then bonus: [B, A + 1] int64, 0 beyond `count`."""
+        width = self.path.shape[1]
+        tokens = tree.tokens.new_zeros(len(self.path), width + 1)
+        if width:
+            tokens[:, :width] = tree.tokens.gather(1, self.path.clamp(min=0)) * (self.path >= 0)
+        return tokens.scatter(1, self.length[:, None], self.bonus[:, None])
+
+
+@dataclass(frozen=True)
+class Committed:
+    """News for the drafter: newly committed tokens, each beside the feature of the token before it.
+
+    `features[tap][:, i]` belongs to the token that stands just before `tokens[:, i]`: the pair
+    (f_i, token_(i+1)). After a cycle that is [f_root, f_path...] beside [path..., bonus]. The first
+    commit of a session carries the prompt's features beside the prompt shifted by one plus the first
+    generated token, and `prompt` itself: it tells the drafter to forget what came before.
+    """
+
+    tokens: Tensor  # [B, M] int64, 0 beyond count
+    count: Tensor  # [B] int64, at least 1
+    features: Mapping[str, Tensor]  # tap -> [B, M, D]
+    root: Tensor  # [B] int64, the last committed token: root of the next tree
+    prompt: Prompts | None = None
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Nodes that a tree policy wants expanded, with the tree grown so far.
+
+    Contract: every frontier node is the root, or lies exactly K levels below a node expanded earlier
+    in the same draft, where K is what that expansion proposed. The first frontier is the root alone.
+    Node indices stay what they are while a tree grows.
+    """
+
+    tree: TokenTree
+    nodes: Tensor  # [B, F] int64
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The drafter's answer for the next K levels below each frontier node."""
+
+    logits: Tensor  # [B, F, K, V], raw; a policy that samples makes the law through Sampling
+    confidence: Tensor | None = None  # [B, F, K], the drafter's own estimate that a level is accepted
+
+
+Expand = Callable[[Frontier], Proposal]
+"""A drafter's forward, as a tree policy sees it."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """What the target said about a batch of training texts."""
+
+    tokens: Tensor  # [B, L] int64
+    mask: Tensor  # [B, L] bool, positions whose *next-token law* counts (answer tokens, no padding)
+    features: Mapping[str, Tensor]  # tap -> [B, L, D]
+    logits: Tensor  # [B, L, V], the law after each position
+
+
+@dataclass(frozen=True)
+class Student:
+    """A drafter's predictions, each beside the teacher's position that it imitates.
+
+    Prediction m guesses the target's feature at, and law after, position `position[:, m]`, made
+    `level[m]` levels below the last position whose true feature it saw.
+    """
+
+    logits: Tensor  # [B, M, V]
+    position: Tensor  # [B, M] int64
+    mask: Tensor  # [B, M] bool
+    level: Tensor  # [M] int64, 1 = the first drafted token
+    features: Tensor | None = None  # [B, M, D], of drafters that predict features

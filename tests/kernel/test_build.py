@@ -1,0 +1,104 @@
+import pytest
+
+from specframe.cli.main import main
+from specframe.kernel.build import plan
+from specframe.kernel.errors import RecipeError
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+
+GOOD = """\
+specframe: 1
+target: {use: table, vocab: 5}
+drafter: {use: lookup}
+verifier: {use: match}
+run: {prompts: [hello]}
+"""
+
+
+def problems(tmp_path, text, *overrides, local_code=True):
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        plan(Recipe.read(path, list(overrides)), discover(), local_code)
+    return str(caught.value)
+
+
+def test_a_good_recipe_becomes_a_plan(tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(GOOD)
+    result = plan(Recipe.read(path), discover())
+    assert result.parts["target"].options == {"vocab": 5}
+    assert result.settings["run"].prompts == ["hello"]
+    assert "train" not in result.settings and result.losses == []
+
+
+def test_all_problems_come_at_once_with_file_and_line(tmp_path):
+    text = GOOD.replace("vocab: 5", "vocb: 5").replace("use: lookup", "use: lookp").replace("verifier", "verifer")
+    said = problems(tmp_path, text + "sampling: {temperature: hot}\n").splitlines()
+    assert len(said) == 5
+    assert any("r.yaml:2: target.vocb: unknown option; did you mean 'vocab'?" in line for line in said)
+    assert any("r.yaml:3: drafter.use: no drafter named 'lookp'; did you mean 'lookup'?" in line for line in said)
+    assert any("r.yaml:4: verifer: unknown section; did you mean 'verifier'?" in line for line in said)
+    assert any("missing section 'verifier'" in line for line in said)
+    assert any("r.yaml:6: sampling.temperature: expected number, not 'hot'" in line for line in said)
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("specframe=7", "version 1"),
+        ("drafter=3", "drafter: expected {use: NAME"),
+        ("tree={use: chain}", "builds its own tree"),
+        ("target.use=hf", "target.model: missing: target 'hf' needs it"),
+        ("sampling.max_new_tokens=0", "generates nothing"),
+        ("sampling.top_p=0", "outside (0, 1]"),
+        ("run.batch=0", "batch 0"),
+        ("sampling=3", "expected a section of options"),
+        ("loss=[{use: distillation, weight: heavy}]", "loss.0.weight: expected number"),
+        ("drafter={use: './gone.py:Mine'}", "no such Python file"),
+    ],
+)
+def test_one_wrong_value_gives_its_line(tmp_path, override, words):
+    assert words in problems(tmp_path, GOOD, override)
+
+
+def test_a_drafter_that_grows_a_policy_needs_one(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    draws = None\n    nodes = None\n    def __init__(self, *, block: int = 1): ...\n"
+    )
+    said = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine', block: 2}")
+    assert "add `tree: {use: dynamic}`" in said
+
+
+def test_local_code_can_be_forbidden(tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemError('must not run')\n")
+    said = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine'}", local_code=False)
+    assert "--no-local-code forbids" in said
+
+
+def test_local_code_that_fails_to_import_says_why(tmp_path):
+    (tmp_path / "mine.py").write_text("import nowhere\n")
+    assert "ModuleNotFoundError" in problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine'}")
+
+
+def test_a_verifier_that_needs_exact_laws_refuses_a_policy_without(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from specframe import Draw\n"
+        "class Mine:\n    draws = None\n    nodes = None\n    def __init__(self): ...\n"
+        "class Loose:\n    draws = frozenset({Draw.IID})\n    exact = False\n    nodes = 3\n    def __init__(self): ...\n"
+        "class TopOnly:\n    lossless = True\n    accepts = frozenset({Draw.TOP})\n    needs_exact = False\n"
+        "    def __init__(self): ...\n"
+    )
+    mine = ["drafter={use: './mine.py:Mine'}", "tree={use: './mine.py:Loose'}"]
+    assert "needs the exact law" in problems(tmp_path, GOOD, *mine, "verifier.use=recursive")
+    said = problems(tmp_path, GOOD, *mine, "verifier={use: './mine.py:TopOnly'}")
+    assert "not lossless for nodes drawn iid" in said and "use: match" in said
+
+
+def test_the_command_line_prints_problems_and_exits_with_2(tmp_path, capsys):
+    path = tmp_path / "r.yaml"
+    path.write_text(GOOD)
+    assert main(["validate", str(path)]) == 0
+    assert main(["validate", str(path), "tree.dpth=3"]) == 2
+    assert main(["validate", str(tmp_path / "gone.yaml")]) == 2
+    assert "no such recipe" in capsys.readouterr().err

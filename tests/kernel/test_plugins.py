@@ -1,0 +1,108 @@
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+
+import pytest
+
+from specframe import hookimpl
+from specframe.kernel.errors import PluginError
+from specframe.kernel.plugins import discover
+from specframe.kernel.registry import Entry, Registry
+
+
+class Point:
+    """Stands for a pip package's entry point."""
+
+    def __init__(self, package, plugin=None, error=None):
+        self.name, self.dist, self.plugin, self.error = package, SimpleNamespace(name=package), plugin, error
+
+    def load(self):
+        if self.error:
+            raise self.error
+        return self.plugin
+
+
+def registers(*components):
+    class Plugin:
+        @hookimpl
+        def specframe_register(self, register):
+            for kind, name, target, summary in components:
+                register(kind, name, target, summary=summary)
+
+    return Plugin()
+
+
+GOOD = ("tree", "bush", "json:dumps", "a bush")
+
+
+def test_a_plugins_components_appear_beside_the_built_ins():
+    registry = discover([Point("specframe-bush", registers(GOOD))])
+    assert registry.find("tree", "bush").package == "specframe-bush"
+    assert registry.find("tree", "chain").package == "specframe"
+    assert registry.broken == {}
+
+
+@pytest.mark.parametrize(
+    ("point", "words"),
+    [
+        (Point("p", error=ModuleNotFoundError("No module named 'flash'")), "ModuleNotFoundError: No module"),
+        (Point("p", registers(("tre", "bush", "json:dumps", "s"))), "unknown kind 'tre'; did you mean 'tree'"),
+        (Point("p", registers(("tree", "Big Bush", "json:dumps", "s"))), "no component name"),
+        (Point("p", registers(("tree", "bush", "json.dumps", "s"))), "module:attr"),
+        (Point("p", registers(("tree", "bush", "json:dumps", " "))), "no summary"),
+        (Point("p", registers(GOOD, GOOD)), "registered twice"),
+        (Point("p", SimpleNamespace()), "implements no specframe hook"),
+    ],
+)
+def test_a_broken_plugin_is_named_and_harms_nobody(point, words):
+    registry = discover([point, Point("specframe-bush", registers(GOOD))])
+    assert words in registry.broken["p"]
+    assert registry.find("tree", "bush").package == "specframe-bush"
+    assert not any(entry.package == "p" for entry in registry.entries)  # all or none
+
+
+def test_a_misspelt_hook_is_an_error_not_silence():
+    class Plugin:
+        @hookimpl
+        def specframe_registre(self, register): ...
+
+    assert "specframe_registre" in discover([Point("p", Plugin())]).broken["p"]
+
+
+def test_two_plugins_with_one_name_make_it_ambiguous():
+    registry = discover([Point("one", registers(GOOD)), Point("two", registers(GOOD))])
+    with pytest.raises(PluginError, match="'one/bush' or 'two/bush'"):
+        registry.find("tree", "bush")
+    assert registry.find("tree", "two/bush").package == "two"
+
+
+def test_the_switch_turns_plugins_off(monkeypatch):
+    points = [Point("one", registers(GOOD)), Point("two", registers(GOOD))]
+    monkeypatch.setenv("SPECFRAME_PLUGINS", "")
+    assert not any(e.package in ("one", "two") for e in discover(points).entries)
+    monkeypatch.setenv("SPECFRAME_PLUGINS", "two, three")
+    assert {e.package for e in discover(points).entries} == {"specframe", "two"}
+
+
+def test_a_component_that_cannot_be_imported_says_why():
+    registry = Registry()
+    registry.add(Entry("tree", "bush", "nowhere.at.all:Bush", "a bush", "p"))
+    with pytest.raises(PluginError, match=r"nowhere.at.all:Bush: ModuleNotFoundError"):
+        registry.find("tree", "bush").load()
+
+
+def test_entry_points_of_real_packages_are_read():
+    point = EntryPoint(name="x", value="json", group="specframe")
+    assert "no specframe hook" in discover([point]).broken["x"]
+
+
+@pytest.mark.parametrize("command", ["--help", "plugins", "--version"])
+def test_looking_around_imports_no_torch(command):
+    code = (
+        "import sys\nfrom specframe.cli.main import main\n"
+        f"try: main([{command!r}])\nexcept SystemExit: pass\n"
+        "assert 'torch' not in sys.modules and 'transformers' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

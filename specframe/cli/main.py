@@ -10,13 +10,13 @@ from importlib import import_module
 from specframe import __version__
 from specframe.kernel.errors import SpecframeError
 
-COMMANDS = ("run", "plugins", "explain", "validate")
+COMMANDS = ("run", "train", "plugins", "explain", "validate")
 """Each is a module of this package with `SUMMARY`, `add_arguments` and `execute`, light to import."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 for a promise that does not hold, 2 for bad input, 130 for Ctrl-C."""
-    options = build_parser().parse_args(arguments)
+    options = parse(arguments)
     try:
         status: int = options.execute(options)
         sys.stdout.flush()
@@ -30,6 +30,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing to say, nobody to say it to
         return 141
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The parsed arguments; overrides may stand anywhere, which argparse alone does not allow."""
+    parser = build_parser()
+    options, rest = parser.parse_known_args(arguments)
+    late = [word for word in rest if not word.startswith("-")]
+    if len(late) < len(rest) or (late and not hasattr(options, "overrides")):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if late:
+        options.overrides = [*options.overrides, *late]
+    return options
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -20,6 +20,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_recipe_arguments(parser)
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="decode this instead; may be repeated")
+    parser.add_argument(
+        "--prompts", type=Path, metavar="FILE", help="decode the prompts of a JSONL benchmark file or text file"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object on the last line")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
 
@@ -34,6 +38,10 @@ def execute(options: argparse.Namespace) -> int:
     recipe = Recipe.read(options.recipe, options.overrides)
     valid = plan(recipe, discover(), local_code=not options.no_local_code)
     prompts = options.prompt or valid.settings["run"].prompts
+    if options.prompts is not None:
+        from specframe.engine.prompts import read_prompts
+
+        prompts = (options.prompt or []) + read_prompts(options.prompts, options.limit)
     if not prompts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
 

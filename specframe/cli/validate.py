@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from typing import Any
 
 SUMMARY = "check a recipe: names, options, types, and whether its parts compose"
 
@@ -26,7 +27,7 @@ def execute(options: argparse.Namespace) -> int:
     result = plan(recipe, discover(), local_code=not options.no_local_code)
     if options.show:
         for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
-            value = recipe.data
+            value: Any = recipe.data
             for step in key:
                 value = value[step]
             if not isinstance(value, dict | list):

@@ -23,14 +23,19 @@ from specframe.kernel.registry import Registry
 
 
 def decoder(
-    recipe: str | Path, *, overrides: Sequence[str] = (), registry: Registry | None = None
+    recipe: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    streamer: Any = None,
+    registry: Registry | None = None,
 ) -> Callable[..., Tensor]:
     """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
 
-    The recipe's target section is left aside: the model at hand is the target. Logits processors,
-    stopping criteria, streamer and generation config are those of the `generate` call; the seed is drawn
-    from torch's generator, so `torch.manual_seed` governs it. The drafter is built at the first call and
-    kept for later ones.
+    The recipe's target section is left aside: the model at hand is the target. Logits processors, stopping
+    criteria and generation config are those of the `generate` call; the seed is drawn from torch's
+    generator, so `torch.manual_seed` governs it. `generate` hands a custom loop neither its `streamer` nor
+    its `tokenizer` (transformers 5.23): give the streamer here, and stop texts as a `StopStringCriteria`.
+    The drafter is built at the first call and kept for later ones.
     """
     parts = plan(Recipe.read(recipe, list(overrides)), registry or discover()).parts
     tree = parts["tree"].build() if "tree" in parts else None
@@ -43,8 +48,6 @@ def decoder(
         logits_processor: Any = (),
         stopping_criteria: Any = (),
         generation_config: Any = None,
-        synced_gpus: bool = False,
-        streamer: Any = None,
         **model_inputs: Any,
     ) -> Tensor:
         if not bound or bound[0].target.model is not model:  # type: ignore[attr-defined]
@@ -81,6 +84,8 @@ def _run(
     ]
     sampling = _read_sampling(processors, bool(config.do_sample))
     width = input_ids.shape[1]
+    if streamer is not None:
+        streamer.put(input_ids.cpu())
 
     def listen(row: int, tokens: list[int]) -> None:
         if streamer is not None:
@@ -121,7 +126,7 @@ def _read_sampling(processors: list[Any], sample: bool) -> Sampling:
     }
     order = list(names)
     found: dict[str, Any] = {}
-    rest = list(processors)
+    rest = [_unpadded(processor) for processor in processors]
     place = len(order)
     while rest and type(rest[-1]).__name__ in names and order.index(type(rest[-1]).__name__) < place:
         warper = rest.pop()
@@ -132,6 +137,13 @@ def _read_sampling(processors: list[Any], sample: bool) -> Sampling:
     if not sample:
         found["temperature"] = 0.0
     return replace(Sampling(**found), processors=tuple(rest)) if rest else Sampling(**found)
+
+
+def _unpadded(processor: Any) -> Any:
+    """The processor for rows without padding: `generate` tells a repetition penalty to skip its left padding."""
+    if type(processor).__name__ == "RepetitionPenaltyLogitsProcessor":
+        return type(processor)(processor.penalty)
+    return processor
 
 
 def _as_ids(value: Any) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import perf_counter
 from typing import Any
 
@@ -13,30 +13,16 @@ from torch import Tensor, nn
 from specframe.engine.clock import Clock
 from specframe.engine.loop import Parts
 from specframe.kernel.interfaces import RandomSource, Sampling, TreePolicy
-from specframe.kernel.types import Draw, Expand, Frontier, Proposal, TokenTree
+from specframe.kernel.types import Expand, Frontier, Proposal, TokenTree
 
 
-@dataclass(frozen=True)
 class TimedTree:
     """A tree policy whose calls of the drafter's forward are timed."""
 
-    policy: TreePolicy
-    clock: Clock
-
-    @property
-    def draws(self) -> frozenset[Draw]:
-        """The policy's draws."""
-        return self.policy.draws
-
-    @property
-    def exact(self) -> bool:
-        """Whether the policy records exact laws."""
-        return self.policy.exact
-
-    @property
-    def nodes(self) -> int:
-        """The policy's largest tree."""
-        return self.policy.nodes
+    def __init__(self, policy: TreePolicy, clock: Clock) -> None:
+        self.policy = policy
+        self.clock = clock
+        self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The policy's tree."""

@@ -101,7 +101,7 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Recipe:
         raise RecipeError(f"{path}: cannot be read: {error}") from error
     try:
         lines = _lines(yaml.compose(text))
-        data = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else {}
+        data: Any = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else {}
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""

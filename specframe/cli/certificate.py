@@ -1,0 +1,126 @@
+"""A certificate as a person reads it, and the bar shown while it is made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from specframe.engine.enumeration import Progress
+
+TV_IS = "total variation: half the sum of all differences between two laws; 0 is the same law"
+
+
+@contextmanager
+def progress_bar(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
+    """A line on the terminal that follows the enumeration; nothing where there is no terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield lambda name, progress: None
+        return
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]} branches"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0, count=0)
+
+        def listen(name: str, progress: Progress) -> None:
+            bar.update(task, description=name, completed=progress.mass, count=progress.branches)
+
+        yield listen
+
+
+def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
+    """Prints a recipe's certificate."""
+    console = Console(highlight=False)
+    console.print(f"\n[bold]{recipe}[/bold]: every random outcome of the recipe's own code, on small vocabularies\n")
+    console.print(_cases(certificate["cases"] + certificate["controls"]))
+    console.print(f"[dim]{TV_IS}[/dim]\n")
+    for line in certificate["audit"][:5]:
+        console.print(f"audit: {line}")
+    for text in _notes(certificate):
+        console.print(text)
+    if certificate["real"] is not None:
+        _print_real(console, certificate["real"])
+    console.print(f"\n[bold]{verdict(certificate)}[/bold]")
+
+
+def print_function(summary: dict[str, Any]) -> None:
+    """Prints what was found about a foreign function."""
+    console = Console(highlight=False)
+    console.print(f"\n[bold]{summary['function']}[/bold]: every random outcome of the function, over iterated cycles\n")
+    console.print(_cases(summary["cases"]))
+    console.print(f"[dim]{TV_IS}[/dim]\n")
+    if summary["lossless"]:
+        console.print("[bold]lossless: it emits the target's law[/bold]")
+        return
+    console.print(_off(summary))
+    console.print(f"[bold]not lossless: total variation {summary['tv']:.4g}[/bold]")
+
+
+def verdict(certificate: dict[str, Any]) -> str:
+    """The certificate in one sentence."""
+    if certificate["interrupted"]:
+        return "interrupted: nothing is certified"
+    if not certificate["control_failed"]:
+        return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
+    if certificate["lossless"]:
+        return f"lossless: {certificate['branches']} branches, total variation {certificate['tv']:.1e}"
+    if certificate["tv"] < 1e-9:
+        return "not shown: no difference was found, but not every branch was run (raise --budget)"
+    off = f"not lossless: total variation {certificate['tv']:.4g}"
+    return off if certificate["promised"] else off + ", as its verifier declares"
+
+
+def _cases(cases: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("case", "TV", "first token", "branches", "covered"):
+        table.add_column(name, justify="left" if name == "case" else "right")
+    for case in cases:
+        covered = "all" if case["exhausted"] else f"{100 * case['mass']:.4g} %"
+        figures = (f"{case['tv']:.1e}", f"{case['first_token_tv']:.1e}", str(case["branches"]), covered)
+        table.add_row(case["name"], *figures)
+    return table
+
+
+def _notes(certificate: dict[str, Any]) -> Iterator[str]:
+    reduced = next((case["reduced"] for case in certificate["cases"] if case["reduced"]), None)
+    if reduced:
+        yield f"small tree: {', '.join(reduced)} (the recipe's own was run as far as the budget went)"
+    if certificate["tv"] >= 1e-9:
+        yield _off(max(certificate["cases"], key=lambda case: case["tv"]))
+
+
+def _off(case: dict[str, Any]) -> str:
+    return (
+        f"worst sequence {case['worst_sequence']}: probability {case['got']:.6f} instead of {case['wanted']:.6f}"
+    )
+
+
+def _print_real(console: Console, real: dict[str, Any]) -> None:
+    greedy, sampled = real["greedy"], real["sampled"]
+    console.print("\n[bold]on the recipe's own model[/bold]\n")
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    same = "identical to plain decoding" if not greedy["divergences"] else f"{len(greedy['divergences'])} diverge"
+    table.add_row("greedy", f"{greedy['prompts']} prompts, {greedy['tokens']} tokens: {same}")
+    for at in greedy["divergences"]:
+        kind = "a tie" if at["tie"] else "NOT A TIE"
+        table.add_row("", f"prompt {at['prompt'] + 1}, token {at['position']}: logits {at['gap']:.2e} apart, {kind}")
+    table.add_row(
+        "margins",
+        f"smallest {greedy['smallest_margin']:.2e}, median {greedy['median_margin']:.2e}; "
+        f"scoring many tokens at once changes logits by up to {greedy['noise']:.1e}",
+    )
+    outcome = "no difference" if sampled["consistent"] else "DIFFERENT"
+    table.add_row(
+        "sampled",
+        f"{sampled['samples']} continuations of {sampled['tokens']} tokens at temperature "
+        f"{sampled['temperature']:g}, each way: {outcome} (p = {sampled['p_value']:.3f}, false alarms "
+        f"{sampled['error_rate']:.1%}; a verifier broken on purpose gives p = {sampled['control_p_value']:.3f})",
+    )
+    console.print(table)

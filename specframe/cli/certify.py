@@ -1,0 +1,109 @@
+"""`specframe certify RECIPE`: the composition proved lossless by enumeration, or the error named."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specframe.engine.enumeration import Progress
+
+SUMMARY = "prove a recipe's composition lossless: every random outcome of the real code, enumerated"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("recipe", nargs="?", help="a recipe file, such as recipes/falcon.yaml")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
+    parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
+    parser.add_argument("--json", action="store_true", help="the certificate as one JSON object")
+    parser.add_argument("--budget", type=int, default=100_000, metavar="N", help="branches per case, at most")
+    parser.add_argument("--exact-only", action="store_true", help="leave the recipe's own model unloaded")
+    parser.add_argument(
+        "--against", metavar="FILE.py:FUNCTION", help="certify somebody else's acceptance function instead"
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Prints the certificate; 1 if what promises to be lossless is not, or was not shown to be."""
+    from specframe.kernel.errors import InputError
+
+    if options.budget < 1:
+        raise InputError(f"a budget of {options.budget} branches runs nothing; use 1 or more")
+    if options.against is not None:
+        return _certify_function(options)
+    if options.recipe is None:
+        raise InputError("give a recipe, or --against FILE.py:FUNCTION")
+    return _certify_recipe(options)
+
+
+def _certify_recipe(options: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from specframe.kernel.build import plan
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+
+    recipe = Recipe.read(options.recipe, options.overrides)
+    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+
+    from specframe.cli.certificate import print_certificate, progress_bar
+    from specframe.engine.certify import certify_plan
+
+    with progress_bar(quiet=options.json) as listener:
+        certificate = certify_plan(valid, budget=options.budget, listener=listener)
+    real_passed = True
+    prompts = valid.settings["run"].prompts
+    if prompts and not options.exact_only and not certificate.interrupted:
+        from specframe.engine.certify_real import certify_real
+        from specframe.engine.pipeline import Pipeline
+
+        report = certify_real(Pipeline.build(valid), prompts)
+        certificate, real_passed = replace(certificate, real=report.as_dict()), report.passed
+    if options.json:
+        print(json.dumps(certificate.as_dict()))
+    else:
+        print_certificate(certificate.as_dict(), recipe.path.name)
+    kept = certificate.lossless and real_passed
+    return 0 if kept or (not certificate.promised and not certificate.interrupted) else 1
+
+
+def _certify_function(options: argparse.Namespace) -> int:
+    from specframe.cli.certificate import print_function, progress_bar
+    from specframe.engine.against import NEARLY, Foreign, load_function
+
+    accept = load_function(options.against)
+    found: list[dict[str, Any]] = []
+    with progress_bar(quiet=options.json) as listener:
+        for seed in range(3):
+            name = f"laws {seed}"
+            comparison = Foreign(accept, seed=seed).compare(budget=options.budget, progress=_named(listener, name))
+            run = comparison.enumeration
+            found.append(
+                {
+                    "name": name,
+                    "tv": comparison.tv,
+                    "first_token_tv": comparison.first_tv,
+                    "exhausted": run.exhausted,
+                    "branches": run.branches,
+                    "mass": run.mass,
+                    "worst_sequence": list(comparison.worst),
+                    "wanted": comparison.wanted,
+                    "got": comparison.got,
+                }
+            )
+    worst = max(found, key=lambda case: case["tv"])
+    lossless = worst["tv"] < NEARLY and all(case["exhausted"] for case in found)
+    summary = {"function": options.against, "lossless": lossless} | worst | {"cases": found}
+    del summary["name"]
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        print_function(summary)
+    return 0 if lossless else 1
+
+
+def _named(listener: Callable[[str, Progress], None], name: str) -> Callable[[Progress], None]:
+    return lambda progress: listener(name, progress)

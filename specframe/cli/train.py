@@ -1,0 +1,81 @@
+"""`specframe train RECIPE`: trains the recipe's drafter; the same command resumes what was interrupted."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specframe.engine.pipeline import Pipeline
+
+SUMMARY = "train the recipe's drafter; an interrupted training resumes"
+
+EVALUATION_TOKENS = 48
+"""New tokens per prompt when a validation decodes the recipe's prompts."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from specframe.cli.main import add_recipe_arguments
+
+    add_recipe_arguments(parser)
+    parser.add_argument(
+        "--warm-start", action="store_true", help="start from the recipe's drafter.weights instead of afresh"
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Trains, and says where the checkpoint is and how to run it."""
+    from specframe.kernel.build import plan
+    from specframe.kernel.errors import InputError
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+
+    valid = plan(Recipe.read(options.recipe, options.overrides), discover(), not options.no_local_code)
+    settings = valid.settings.get("train")
+    if settings is None:
+        raise InputError(f"{options.recipe}: there is no train section; it needs at least data and a rollout")
+    if not options.warm_start:
+        part = valid.parts["drafter"]
+        fresh = {name: value for name, value in part.options.items() if name != "weights"}
+        valid.parts["drafter"] = replace(part, options=fresh)
+
+    import torch
+    from accelerate import PartialState
+
+    from specframe.engine.pipeline import Pipeline
+    from specframe.engine.train import train
+    from specframe.engine.training.progress import watch
+
+    PartialState()  # under `accelerate launch` it gives every process its own device, before models load
+    torch.manual_seed(settings.seed)
+    pipeline = Pipeline.build(valid)
+    report = train(
+        pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and says what would fit
+        pipeline.parts.drafter,  # type: ignore[arg-type]
+        [(part.build(), weight, part.entry.name) for part, weight in valid.losses],
+        settings,
+        watcher=watch(),
+        evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
+    )
+    best = f", best tau {report.best:.2f}" if report.best is not None else ""
+    print(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}")
+    print(f"run it: specframe run {options.recipe} drafter.weights={report.folder}")
+    return 0
+
+
+def _decode_prompts(pipeline: Pipeline) -> Callable[[], dict[str, float]]:
+    """A validation that decodes the recipe's prompts: its tau is the one a user will see."""
+
+    def evaluate() -> dict[str, float]:
+        module = pipeline.parts.drafter.module  # type: ignore[attr-defined]
+        was_training = module.training
+        module.eval()
+        result = pipeline.generate(pipeline.run.prompts, max_new_tokens=EVALUATION_TOKENS)
+        module.train(was_training)
+        return {"tau": result.acceptance.tau}
+
+    return evaluate

@@ -1,0 +1,1 @@
+"""Drafters that serve any target: nothing, a copy of the text, a smaller model."""

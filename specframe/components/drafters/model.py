@@ -1,0 +1,210 @@
+"""A smaller language model as the drafter: the original speculative sampling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.drafters.history import History
+from specframe.components.targets.hf import HFTarget
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.interfaces import RandomSource, Sampling, Target, TreePolicy
+from specframe.kernel.types import Committed, Draw, Frontier, Proposal, TokenTree
+from specframe.neural.cache import SlotCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class ModelDrafter:
+    """A causal language model with the target's vocabulary (Leviathan et al. 2023; Chen et al. 2023).
+
+    It proposes one level a forward and serves every tree policy: a forward reads the frontier's nodes,
+    each seeing the committed tokens and its own path. Options are those of the `hf` target. Beyond the
+    model's own context a row drafts nothing, and decoding goes on a token at a time.
+
+    In its cache a row's committed tokens fill the slots from 0, and node i of a draft stands i slots
+    behind the root. What a draft wrote is never kept: the next draft's first forward reads all newly
+    committed tokens together, which costs no forward of its own.
+
+    Options:
+        model: a local folder, a name on the Hugging Face Hub, or zoo://name
+        dtype: the dtype of its weights; auto as for the target
+        device: where it runs; the target's device
+        revision: a branch, tag or commit on the Hub
+        attention: transformers' attn_implementation, sdpa or eager
+    """
+
+    taps: frozenset[str] = frozenset()
+    draws: frozenset[Draw] | None = None
+    nodes: int | None = None
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto",
+        device: str = "auto",
+        revision: str | None = None,
+        attention: str | None = None,
+    ) -> None:
+        self._attach(
+            HFTarget(model=model, dtype=dtype, device=device, revision=revision, attention=attention)
+        )
+
+    @classmethod
+    def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> ModelDrafter:
+        """A drafter around a model in memory, which it leaves as it is."""
+        drafter = cls.__new__(cls)
+        drafter._attach(HFTarget.from_model(model, tokenizer))
+        return drafter
+
+    def _attach(self, reader: HFTarget) -> None:
+        self._reader = reader
+        self._history: History | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._cache: SlotCache | None = None
+        self._known: list[int] = []  # committed tokens of each row that the cache holds
+
+    def bind(self, target: Target) -> None:
+        """Checks that the target speaks the same tokens, on the same device; raises CompositionError."""
+        mine, theirs = self._reader.vocab_size, target.vocab_size
+        if mine != theirs:
+            raise CompositionError(
+                f"the drafting model has {mine} tokens and the target {theirs}; a model drafter needs the "
+                "target's vocabulary, so take a smaller model of the target's family"
+            )
+        ours, other = self._reader.tokenizer, getattr(target, "tokenizer", None)
+        if ours is not None and other is not None and ours.get_vocab() != other.get_vocab():
+            raise CompositionError(
+                "the drafting model's tokenizer gives tokens other numbers than the target's; a model "
+                "drafter needs the target's vocabulary, so take a smaller model of the target's family"
+            )
+        device = getattr(target, "device", self._reader.device)
+        if device != self._reader.device:
+            raise CompositionError(
+                f"the drafting model is on {self._reader.device} and the target on {device}; "
+                "set the drafter's `device` to the target's"
+            )
+
+    def propose(
+        self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource
+    ) -> TokenTree:
+        """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
+        if tree is None:
+            raise CompositionError(
+                "a model drafter grows a tree policy's tree, and there is none; try `chain`"
+            )
+        last = self._reader.context - tree.nodes  # beyond this many tokens a draft might leave the context
+        lengths = self._running().lengths
+        if min(lengths) > last:
+            return TokenTree.stump(root)
+        draft = tree.grow(self.expand, root, sampling, random)
+        if max(lengths) <= last:
+            return draft
+        inside = (self._running().count <= last)[:, None]  # [B, 1]
+        return replace(draft, valid=draft.valid & (inside | (draft.parent < 0)))
+
+    @torch.no_grad()
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits after each frontier node: one level."""
+        if frontier.tree.levels == 0:
+            logits = self._read_committed()[:, None]  # [B, 1, V]
+        else:
+            logits = self._read_nodes(frontier.tree, frontier.nodes)  # [B, F, V]
+        return Proposal(logits[:, :, None])
+
+    def commit(self, news: Committed) -> None:
+        """Takes note of the tokens, which the next draft reads; news with a prompt starts afresh."""
+        if news.prompt is not None:
+            self._reset()
+        self._history = History.after(self._history, news)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        if self._history is not None:
+            self._history.keep(rows)
+        if self._cache is not None:
+            self._cache.keep(rows)
+            self._known = [self._known[row] for row in rows.tolist()]
+
+    def _running(self) -> History:
+        if self._history is None:
+            raise RuntimeError("a drafter proposes only after its first commit")
+        return self._history
+
+    def _aim(self, slots: int | Tensor, width: int) -> SlotCache | None:
+        """The cache, aimed; None where it had to be replaced by a larger one, which holds nothing yet."""
+        if self._cache is None or width > self._cache.capacity:
+            self._cache = SlotCache(self._reader.config.num_hidden_layers, 2 * width)
+            self._known = [0] * len(self._running().lengths)
+            return None
+        self._cache.aim(slots, width)
+        return self._cache
+
+    def _read_committed(self) -> Tensor:
+        """Reads what was committed since the last draft, the root at least; the logits after it: [B, V]."""
+        history = self._running()
+        if not self._known:
+            self._known = [0] * len(history.lengths)
+        starts = [min(known, have - 1) for known, have in zip(self._known, history.lengths, strict=True)]
+        counts = [have - start for have, start in zip(history.lengths, starts, strict=True)]
+        first, width, device = max(starts), max(counts), history.count.device
+        steps = torch.arange(width, device=device)
+        slots = torch.tensor(starts, device=device)[:, None] + steps  # [B, T]
+        together = min(starts) == first
+        cache = self._aim(first if together else slots, first + width)
+        if cache is None:
+            return self._read_committed()
+        seen = None
+        if first > 0 and (width > 1 or not together):
+            seen = torch.arange(first + width, device=device) <= slots[:, :, None]  # [B, T, first + T]
+        tokens = history.tokens.gather(1, slots.clamp(max=history.tokens.shape[1] - 1))
+        ends = sorted(set(counts))
+        keep = torch.tensor([end - 1 for end in ends], device=device)
+        logits = self._forward(cache, tokens, slots, seen, keep)  # [B, ends, V]
+        self._known = list(history.lengths)
+        rows = torch.arange(len(counts), device=device)
+        return logits[rows, torch.tensor([ends.index(count) for count in counts], device=device)]
+
+    def _read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
+        """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
+        history = self._running()
+        root = history.count[:, None] - 1  # [B, 1] the root's slot
+        count = tree.tokens.shape[1]
+        width = max(history.lengths) - 1 + count
+        cache = self._aim(root + nodes, width)
+        if cache is None:
+            self._read_committed()
+            every = torch.arange(1, count, device=nodes.device).expand(len(nodes), -1)
+            logits = self._read_nodes(tree, every)  # [B, N - 1, V]
+            return logits.gather(1, (nodes - 1)[..., None].expand(-1, -1, logits.shape[-1]))
+        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
+        places = (root + torch.arange(count, device=root.device))[:, None].expand_as(path)
+        committed = torch.arange(width, device=root.device) <= root  # [B, W]
+        seen = committed[:, None].expand(-1, path.shape[1], -1).scatter(2, places, path)  # [B, F, W]
+        tokens, depth = tree.tokens.gather(1, nodes), tree.depth.gather(1, nodes)
+        return self._forward(cache, tokens, root + depth, seen, 0)
+
+    def _forward(
+        self, cache: SlotCache, tokens: Tensor, positions: Tensor, seen: Tensor | None, keep: int | Tensor
+    ) -> Tensor:
+        """The logits of tokens [B, T] that see slots [B, T, W] (None: causally); `keep` 0 keeps all."""
+        mask = None
+        if seen is not None:
+            mask = torch.zeros(seen.shape, dtype=self._reader.dtype, device=seen.device)
+            mask = mask.masked_fill_(~seen, -torch.inf)[:, None]  # [B, 1, T, W]
+        logits: Tensor = self._reader.model(
+            tokens,
+            past_key_values=cache,
+            position_ids=positions.clamp(max=self._reader.context - 1),
+            attention_mask=mask,
+            use_cache=True,
+            logits_to_keep=keep,
+        ).logits
+        return logits

@@ -1,0 +1,1 @@
+"""How a feature drafter turns a hidden state into logits."""

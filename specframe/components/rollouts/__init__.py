@@ -1,0 +1,1 @@
+"""How training unrolls a drafter."""

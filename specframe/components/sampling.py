@@ -1,0 +1,152 @@
+"""The one place where logits become laws, for the target and the drafter alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import TokenTree
+
+Processor = Callable[[Tensor, Tensor], Tensor]
+"""A transformers LogitsProcessor: (input_ids [R, T], logits [R, V]) -> logits [R, V]."""
+
+
+@dataclass(frozen=True)
+class History:
+    """The committed tokens of a batch, the root included as the last one, right-padded."""
+
+    tokens: Tensor  # [B, T] int64
+    count: Tensor  # [B] int64, at least 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """Turns logits into laws: processors, temperature, top-k, top-p, min-p, softmax, in this order.
+
+    The order and the treatment of ties are those of Hugging Face's `generate`: top-k keeps every token
+    that ties with the k-th, top-p keeps the smallest set whose mass reaches top_p, min-p is relative to
+    the likeliest token. Temperature 0 is the one-hot law at the argmax, the lowest id on ties.
+
+    Processors must be functions of what they are given: they see the rows of a batch in no fixed order.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0  # 0: off
+    top_p: float = 1.0
+    min_p: float = 0.0
+    processors: tuple[Processor, ...] = ()
+    history: History | None = None
+
+    def __post_init__(self) -> None:
+        """Raises InputError for a setting outside its range."""
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise InputError(f"temperature must be 0 (greedy) or a positive number, not {self.temperature}")
+        if self.top_k < 0 or self.top_k != int(self.top_k):
+            raise InputError(f"top_k must be 0 (off) or a positive whole number, not {self.top_k}")
+        if not 0 <= self.top_p <= 1:
+            raise InputError(f"top_p must lie between 0 and 1 (1 is off), not {self.top_p}")
+        if not 0 <= self.min_p <= 1:
+            raise InputError(f"min_p must lie between 0 (off) and 1, not {self.min_p}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every law is one-hot."""
+        return self.temperature == 0
+
+    def following(self, history: History) -> Sampling:
+        """The same settings after these committed tokens, for processors that look at history."""
+        return replace(self, history=history)
+
+    def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+        """The law after each node: logits [B, M, V] of nodes [B, M] (None: all of the tree's) -> [B, M, V].
+
+        In float32, or float64 where the logits are. Raises InputError when there are processors and
+        no history.
+        """
+        if self.processors:
+            logits = self._processed(at_least_float32(logits), tree, nodes)
+        if self.greedy:
+            best = logits.argmax(-1, keepdim=True)  # [B, M, 1]
+            return torch.zeros_like(logits, dtype=law_dtype(logits)).scatter_(-1, best, 1.0)
+        logits = at_least_float32(logits)
+        if self.temperature != 1:
+            logits = logits / self.temperature
+        if self.top_k:
+            logits = keep_top_k(logits, self.top_k)
+        if self.top_p < 1:
+            logits = keep_top_p(logits, self.top_p)
+        if self.min_p:
+            logits = keep_min_p(logits, self.min_p)
+        return logits.softmax(-1)
+
+    def _processed(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None) -> Tensor:
+        # Processors take a rectangle of tokens. Padding would not do: a penalty would count the pad
+        # token, a minimum length its padding, an n-gram rule would find n-grams in it, and a row's law
+        # would depend on its neighbours. So they run once per length, on exactly the tokens of each node.
+        context, length = self._contexts(tree, nodes)
+        processed = torch.empty_like(logits)
+        for size in sorted(set(length.flatten().tolist())):
+            same = length == size  # [B, M]
+            tokens, scores = context[same][:, :size], logits[same]
+            for processor in self.processors:
+                scores = processor(tokens, scores)
+            processed[same] = scores.to(logits.dtype)
+        return processed
+
+    def _contexts(self, tree: TokenTree, nodes: Tensor | None) -> tuple[Tensor, Tensor]:
+        # The input_ids of each node, right-padded, and their lengths: [B, M, T + levels], [B, M].
+        history = self.history
+        if history is None or len(history.tokens) != len(tree.tokens):
+            raise InputError(
+                "logits processors need the committed tokens of every row: use Sampling.following(history)"
+            )
+        batch, count = tree.tokens.shape
+        if nodes is None:
+            nodes = torch.arange(count, device=tree.tokens.device).expand(batch, count)
+        node = nodes.clamp(min=0)
+        length = history.count[:, None] + tree.depth.gather(1, node)  # [B, M]
+        spare = history.tokens.new_zeros(batch, tree.levels)
+        context = torch.cat([history.tokens, spare], 1)[:, None].repeat(1, node.shape[1], 1)
+        tokens = tree.tokens.where(tree.valid, 0)
+        place = length - 1
+        for _ in range(tree.levels):  # from each node up to the root, which history holds already
+            context.scatter_(2, place[..., None], tokens.gather(1, node)[..., None])
+            parent = tree.parent.gather(1, node)
+            place = place - (parent >= 0).long()
+            node = parent.clamp(min=0)
+        return context, length
+
+
+def law_dtype(logits: Tensor) -> torch.dtype:
+    """The dtype of laws made from these logits: float64 stays, everything else becomes float32."""
+    return torch.float64 if logits.dtype == torch.float64 else torch.float32
+
+
+def at_least_float32(logits: Tensor) -> Tensor:
+    """The logits in the dtype of their laws."""
+    return logits.to(law_dtype(logits))
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Logits [..., V] with -inf below the k-th largest; everything that ties with it stays."""
+    threshold = logits.topk(min(k, logits.shape[-1]))[0][..., -1:]
+    return logits.masked_fill(logits < threshold, -math.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Logits [..., V] with -inf outside the smallest set of likeliest tokens whose mass reaches p."""
+    ascending, order = logits.sort()
+    dropped = ascending.softmax(-1).cumsum(-1) <= 1 - p  # the tail, summed from its thin end
+    dropped[..., -1] = False
+    return logits.masked_fill(dropped.scatter(-1, order, dropped), -math.inf)
+
+
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Logits [..., V] with -inf where a token is less than p times as likely as the likeliest."""
+    law = logits.softmax(-1)
+    return logits.masked_fill(law < p * law.amax(-1, keepdim=True), -math.inf)

@@ -1,0 +1,254 @@
+"""A Hugging Face causal language model as a target: whole trees in one forward, over a slot cache."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.targets import architectures, loading, probe
+from specframe.components.targets.sharing import Sharing
+from specframe.components.targets.state import State
+from specframe.components.targets.taps import Taps
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.neural.cache import SlotCache
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+class HFTarget:
+    """A causal language model from a local folder, the Hugging Face Hub or an embedded `zoo://` model.
+
+    `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where
+    there is one; `attention` is transformers' attn_implementation (sdpa or eager), by default the one
+    that transformers prefers. Weights load from safetensors only, and no remote code runs.
+
+    Raises InputError for a model that cannot be found, WeightsError for weights that are missing or not
+    finite, and CompositionError for an architecture whose state cannot be rewound.
+    """
+
+    rewinds = True
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto",
+        device: str = "auto",
+        revision: str | None = None,
+        attention: str | None = None,
+    ) -> None:
+        loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
+        self._attach(loaded, loading.TokenizerSource(loading.locate(model), revision))
+
+    @classmethod
+    def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
+        """A target around a model in memory, which it leaves as it is: weights, config, hooks, mode."""
+        target = cls.__new__(cls)
+        target._attach(model, loading.TokenizerSource(tokenizer))
+        return target
+
+    def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource) -> None:
+        config: Any = model.config
+        self.model = model
+        self.config = config.get_text_config()
+        reason = architectures.refusal(type(model), self.config) or architectures.attention_refusal(config)
+        found = architectures.layers(model, self.config)
+        if reason is None and found is None:
+            reason = f"{config.model_type} does not keep its decoder layers in one list"
+        if reason is not None or found is None:
+            raise CompositionError(f"this model cannot be a target: {reason}")
+        self._decoder, self._layers = found
+        self._taps = Taps(self._decoder, self._layers)
+        self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._tokenizer = tokenizer
+        self._sharing: Sharing | None = None
+        self._state: State | None = None
+        self.context = architectures.context(self.config)
+        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The model's tokenizer, loaded when first asked for; None if its folder holds none."""
+        return self._tokenizer.get()
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tokens must be."""
+        weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator]
+        return weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its features."""
+        return self.model.dtype  # type: ignore[return-value]
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a sequence, by the model's generation config."""
+        given = getattr(self.model, "generation_config", None)
+        value = given.eos_token_id if given is not None else self.config.eos_token_id
+        return frozenset(value if isinstance(value, list) else [] if value is None else [value])
+
+    def request(self, taps: frozenset[str]) -> None:
+        """Makes the named features part of every Scores: `last`, `layer.K` (see Taps)."""
+        self._taps.request(taps)
+
+    @torch.no_grad()
+    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
+        """Starts a session: the stump of the last prompt tokens, its scores, the prompts' features.
+
+        Right padding needs no mask: causal attention keeps it from the tokens before it, and later
+        forwards mask or overwrite its slots. The last prompt token is processed here, unlike every
+        later root, so the first commit only adds the bonus token.
+        """
+        filled = self._check(prompts, room)
+        batch, width = prompts.tokens.shape
+        cache = SlotCache(len(self._layers), width + room)
+        cache.aim(0, width)
+        positions = torch.arange(width, device=prompts.tokens.device).expand(batch, width)
+        last = prompts.count - 1
+        ends, which = torch.unique(last, return_inverse=True)
+        trim: dict[str, Tensor] = {"logits_to_keep": ends} if self._trims else {}
+        logits, features = self._forward(
+            prompts.tokens, past_key_values=cache, position_ids=positions, use_cache=True, **trim
+        )  # [B, ends, V], or [B, L, V] from models that cannot leave positions out
+        which = which if self._trims else last
+        rows = torch.arange(batch, device=which.device)
+        self._state = State(cache, prompts.count, filled, features, prompts)
+        stump = TokenTree.stump(prompts.tokens[rows, last])
+        return stump, Scores(logits[rows, which][:, None], features)
+
+    @torch.no_grad()
+    def score(self, tree: TokenTree) -> Scores:
+        """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
+        state = self._running()
+        if state.prompts is not None:
+            raise InputError("the prefill is not committed yet: call commit before score")
+        count = tree.tokens.shape[1]
+        state.aim(count)
+        positions = self._positions(state, tree)
+        logits, state.features = self._forward(
+            tree.tokens,
+            past_key_values=state.cache,
+            position_ids=positions,
+            attention_mask=state.mask(tree, self.dtype),
+            use_cache=True,
+        )
+        return Scores(logits, state.features)
+
+    @torch.no_grad()
+    def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
+        """Keeps the keys and values of the root and the accepted path, drops the rest, tells the news."""
+        state = self._running()
+        if state.prompts is not None:
+            return self._first(state, state.prompts, verdict.bonus)
+        features = state.features
+        kept = verdict.slots.clamp(min=0)  # [B, A + 1] nodes
+        paths = [[0]] * len(kept)
+        if tree.levels:
+            read = torch.cat([verdict.count[:, None], kept], 1).tolist()  # the commit's one host copy
+            paths = [row[1 : 1 + row[0]] for row in read]
+            features = {
+                tap: values.gather(1, kept[..., None].expand(-1, -1, values.shape[-1]))
+                for tap, values in features.items()
+            }
+        state.advance(kept, paths)
+        state.length = state.length + verdict.count
+        return Committed(verdict.emitted(tree), verdict.count, features, root=verdict.bonus)
+
+    def _first(self, state: State, prompts: Prompts, bonus: Tensor) -> Committed:
+        """The prompt shifted by one with the first token behind it, beside the prompt's features."""
+        tokens = torch.zeros_like(prompts.tokens)
+        tokens[:, :-1] = prompts.tokens[:, 1:]
+        tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
+        state.prompts = None
+        return Committed(tokens, prompts.count, state.features, root=bonus, prompt=prompts)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        self._running().keep(rows)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The token embeddings, as the first layer gets them (scaled, projected): [...] -> [..., D]."""
+        return self._shared().embed(tokens)
+
+    def head(self, features: Tensor) -> Tensor:
+        """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
+        return self._shared().head(features)
+
+    def _shared(self) -> Sharing:
+        if self._sharing is None:
+            self._sharing = Sharing(self.model, self.config, self._decoder, self._layers)
+        return self._sharing
+
+    @torch.no_grad()
+    def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
+        """One causal forward over training texts [B, L], right-padded, without cache or gradients."""
+        logits, features = self._forward(tokens, use_cache=False)
+        return Teacher(tokens, mask, features, logits)
+
+    def check(self) -> None:
+        """Scores a small tree and each of its paths by itself; raises CompositionError where they differ.
+
+        A session that is running is untouched.
+        """
+        running, self._state = self._state, None
+        try:
+            deviation = probe.deviation(self)
+        finally:
+            self._state = running
+        if not deviation <= (2e-1 if self.dtype.itemsize < 4 else 1e-3):
+            raise CompositionError(
+                f"{self.config.model_type} does not score a tree as it scores each path: "
+                f"logits differ by {deviation:.2g} of their size; another `attention` may help"
+            )
+
+    def _check(self, prompts: Prompts, room: int) -> list[int]:
+        """The prompts' lengths on the host. Raises for what the model cannot take."""
+        filled: list[int] = prompts.count.tolist()
+        width = prompts.tokens.shape[1]
+        if not filled or min(filled) < 1 or max(filled) > width:
+            raise InputError(f"a prompt has {min(filled, default=0)} tokens; it needs 1 to {width}")
+        low, high = prompts.tokens.aminmax()
+        if low < 0 or high >= self.vocab_size:
+            raise InputError(
+                f"a prompt holds token {int(low if low < 0 else high)}, outside the vocabulary "
+                f"of {self.vocab_size}; is it from another tokenizer?"
+            )
+        limit, reason = architectures.reach(self.config)
+        # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
+        needed = max(max(filled), min(max(filled) + room, self.context))
+        if needed > limit:
+            raise CompositionError(
+                f"prompt and output take up to {needed} positions, more than {limit}, "
+                f"{reason}; use shorter prompts or a smaller max_new_tokens"
+            )
+        return filled
+
+    def _positions(self, state: State, tree: TokenTree) -> Tensor:
+        """The nodes' positions [B, N]. Those beyond the context get its last one: their scores mean nothing,
+        and the session's budget ends before them, but a table of positions must not be left."""
+        positions = state.length[:, None]  # [B, 1]
+        if tree.tokens.shape[1] > 1:
+            positions = positions + tree.depth  # [B, N]
+        if state.base + tree.levels >= self.context:
+            positions = positions.clamp(max=self.context - 1)
+        return positions
+
+    def _running(self) -> State:
+        if self._state is None:
+            raise InputError("no session: call prefill first")
+        return self._state
+
+    def _forward(self, tokens: Tensor, **options: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
+        if self.model.training:
+            raise InputError("the target is in training mode, and dropout changes its law; call model.eval()")
+        with self._taps.listening() as features:
+            logits = self.model(tokens, **options).logits
+        return logits, features

@@ -1,0 +1,178 @@
+"""Loading a causal language model from a folder, the Hub or an embedded `zoo://` name: safetensors only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from specframe.components.targets import architectures
+from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+EMBEDDED = "zoo://"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
+
+
+def locate(model: str) -> str | Path:
+    """Where a model lives: an existing folder, or the Hub name it was given as. Raises InputError."""
+    if model.startswith(EMBEDDED):
+        from specframe.kernel.plugins import embedded_model
+
+        return embedded_model(model.removeprefix(EMBEDDED))
+    folder = Path(model).expanduser()
+    if model and folder.is_dir():
+        return folder
+    if folder.is_file():
+        raise InputError(f"{model} is a file; `model` takes the folder that holds config.json")
+    if model.startswith((".", "/", "~")) or "\\" in model or model.count("/") > 1 or not model:
+        raise InputError(f"there is no folder {model!r}; `model` takes a folder, a Hub name or zoo://name")
+    return model
+
+
+def load(model: str, *, dtype: str, device: str, revision: str | None, attention: str | None) -> nn.Module:
+    """The model in evaluation mode, its weights frozen, checked and on the device.
+
+    Raises InputError (not found, not a language model, unknown device or dtype), WeightsError (missing,
+    wrong shape, not finite, not safetensors) or CompositionError (an architecture that cannot be a target).
+    """
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
+
+    place = locate(model)
+    chosen = _device(device)
+    config = _config(model, place, revision)
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
+    if model_class is None:
+        raise InputError(f"{model} is a {config.model_type} model, which is no causal language model")
+    if reason := architectures.refusal(model_class, config.get_text_config()):
+        raise CompositionError(f"{model} cannot be a target: {reason}")
+    _require_safetensors(model, place)
+    wanted = "float32" if dtype == "auto" and chosen.type == "cpu" else dtype
+    from_pretrained: Any = AutoModelForCausalLM.from_pretrained
+    try:
+        with _quiet():
+            loaded, report = from_pretrained(
+                place,
+                config=config,
+                dtype="auto" if wanted == "auto" else getattr(torch, wanted),
+                revision=revision or "main",
+                attn_implementation=attention,
+                use_safetensors=True,
+                trust_remote_code=False,
+                ignore_mismatched_sizes=True,  # reported below instead, by name
+                output_loading_info=True,
+            )
+    except SpecframeError:
+        raise
+    except Exception as error:  # safetensors and transformers raise many kinds for one broken file
+        raise WeightsError(f"the weights of {model} cannot be loaded: {_first_line(error)}") from error
+    _require_complete(model, report)
+    _require_finite(model, loaded)
+    ready: nn.Module = loaded.to(chosen).eval().requires_grad_(False)
+    return ready
+
+
+class TokenizerSource:
+    """A tokenizer, or the place to load one from when it is first needed."""
+
+    def __init__(
+        self, source: PreTrainedTokenizerBase | str | Path | None, revision: str | None = None
+    ) -> None:
+        self._source = source
+        self._revision = revision
+
+    def get(self) -> PreTrainedTokenizerBase | None:
+        """The tokenizer, or None where there is none."""
+        if isinstance(self._source, str | Path):
+            self._source = self._load(self._source)
+        return self._source
+
+    def _load(self, place: str | Path) -> PreTrainedTokenizerBase | None:
+        from transformers import AutoTokenizer
+
+        if isinstance(place, Path) and not any((place / name).exists() for name in TOKENIZER_FILES):
+            return None
+        try:
+            return AutoTokenizer.from_pretrained(
+                place, revision=self._revision or "main", trust_remote_code=False
+            )
+        except (OSError, ValueError) as error:
+            raise InputError(f"the tokenizer of {place} cannot be loaded: {_first_line(error)}") from error
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise InputError(f"{name!r} is no device: {_first_line(error)}") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(
+            f"device {name!r} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices; "
+            "use device: auto"
+        )
+    return device
+
+
+def _config(model: str, place: str | Path, revision: str | None) -> Any:
+    from transformers import AutoConfig
+
+    if isinstance(place, Path) and not (place / "config.json").is_file():
+        raise InputError(f"{model} holds no config.json, so it is no Hugging Face model folder")
+    try:
+        return AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        local = isinstance(place, Path)
+        problem = "has a config that cannot be read" if local else "cannot be found or reached"
+        raise InputError(f"{model} {problem}: {_first_line(error)}") from error
+
+
+def _require_safetensors(model: str, place: str | Path) -> None:
+    if isinstance(place, Path) and not any(place.glob("*.safetensors")):
+        raise WeightsError(
+            f"{model} holds no .safetensors file; other formats can run code, so convert it first "
+            "(model.save_pretrained writes safetensors)"
+        )
+
+
+def _require_complete(model: str, report: dict[str, Any]) -> None:
+    if mismatched := report.get("mismatched_keys"):
+        names = ", ".join(sorted(str(entry[0]) for entry in mismatched)[:3])
+        raise WeightsError(f"the weights of {model} do not have the shapes its config.json says: {names}")
+    if missing := report.get("missing_keys"):
+        names = ", ".join(sorted(missing)[:3])
+        raise WeightsError(f"the weights of {model} are incomplete: {len(missing)} missing, such as {names}")
+
+
+def _require_finite(model: str, loaded: nn.Module) -> None:
+    named = [(name, p) for name, p in loaded.named_parameters() if p.is_floating_point() and p.numel()]
+    extremes = torch.stack([torch.stack(torch.aminmax(p.detach())).float() for _, p in named])  # [P, 2]
+    broken = ~torch.isfinite(extremes).all(-1)
+    if broken.any():
+        names = [name for (name, _), bad in zip(named, broken.tolist(), strict=True) if bad]
+        raise WeightsError(f"{model} has weights that are NaN or infinite: {', '.join(names[:3])}")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Turns transformers' progress bars off, and on again if they were on."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,0 +1,122 @@
+"""A target's embedding and LM head for drafters to share, with what its architecture does around them.
+
+Some models scale, project or cap there (Gemma's embeddings, OPT's projection, Cohere's and Granite's
+logits, Gemma 2's soft cap). Each such rule is a candidate, and a forward over two tokens decides which one
+gives the model's own numbers. When none does, sharing is refused rather than silently wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe.kernel.errors import CompositionError
+
+Rule = Callable[[Tensor], Tensor]
+
+
+class Sharing:
+    """The embedding and head of one model; constructing it runs the model on two tokens."""
+
+    def __init__(self, model: nn.Module, config: Any, decoder: nn.Module, layers: nn.ModuleList) -> None:
+        self._embedding: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
+        self._output: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        probe = torch.tensor([[1], [2]], device=self._embedding.weight.device)
+        entry, features, logits = _listen(model, decoder, layers[0], probe)
+        with torch.no_grad():
+            raw = self._embedding(probe)
+            # Learned positions may be added behind the embedding; the difference of two tokens drops them.
+            self._scale = _choose(
+                embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:]
+            )
+            self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
+        self._name = config.model_type
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The token embeddings as the first layer gets them, learned positions left out."""
+        if self._scale is None:
+            raise CompositionError(
+                f"the embedding of {self._name} cannot be shared: its first layer gets something that "
+                "specframe has no rule for; take a drafter with weights of its own"
+            )
+        with torch.no_grad():
+            return self._scale(self._embedding(tokens))
+
+    def head(self, features: Tensor) -> Tensor:
+        """The model's logits for features of the tap `last`; gradients reach the features alone."""
+        if self._warp is None:
+            raise CompositionError(
+                f"the LM head of {self._name} cannot be shared: its logits are not its head's output under "
+                "any rule that specframe knows; take a drafter with a head of its own"
+            )
+        if not torch.is_grad_enabled():
+            return self._warp(self._output(features))
+        weights = {name: weight.detach() for name, weight in self._output.named_parameters()}
+        logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
+        return self._warp(logits)
+
+
+def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
+    """What models do to a token embedding before the first layer, the most specific rule first."""
+    project = getattr(decoder, "project_in", None)
+    if isinstance(project, nn.Module):
+        yield project
+    if factor := getattr(config, "embedding_multiplier", None):
+        yield lambda states: states * factor
+    if "gemma" in config.model_type:
+        root = config.hidden_size**0.5
+        yield lambda states: states * torch.tensor(root, dtype=states.dtype, device=states.device)
+    yield lambda states: states
+
+
+def logit_rules(config: Any) -> Iterator[Rule]:
+    """What models do to the output of their LM head, the most specific rule first."""
+    if cap := getattr(config, "final_logit_softcapping", None):
+        yield lambda logits: torch.tanh(logits / cap) * cap
+    if scale := getattr(config, "logit_scale", None):
+        yield lambda logits: logits * scale
+    if scaling := getattr(config, "logits_scaling", None):
+        yield lambda logits: logits / scaling
+        yield lambda logits: logits * scaling
+    yield lambda logits: logits
+
+
+def _choose(
+    rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[Tensor], Tensor]
+) -> Rule | None:
+    wanted = view(wanted).float()
+    # Half precision may round the same rule differently in another order of operations.
+    tolerance = 2e-2 if raw.dtype in (torch.bfloat16, torch.float16) else 1e-4
+    for rule in rules:
+        states = view(rule(raw)).float()
+        if states.shape == wanted.shape and (states - wanted).norm() <= tolerance * wanted.norm():
+            return rule
+    return None
+
+
+@torch.no_grad()
+def _listen(
+    model: nn.Module, decoder: nn.Module, first: nn.Module, probe: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The first layer's input, the decoder's output and the logits for the probe, [2, 1, ...] each."""
+    heard: dict[str, Tensor] = {}
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        heard["entry"] = args[0] if args else kwargs["hidden_states"]
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        heard["last"] = output if isinstance(output, Tensor) else output[0]
+
+    handles = [
+        first.register_forward_pre_hook(enter, with_kwargs=True),
+        decoder.register_forward_hook(leave),
+    ]
+    try:
+        logits = model(probe, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return heard["entry"], heard["last"], logits

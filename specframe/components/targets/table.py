@@ -1,0 +1,180 @@
+"""An exact Markov target on a small vocabulary: what certificates and tests decode."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.random import uniforms
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
+
+if TYPE_CHECKING:
+    from transformers import LlamaConfig
+
+LARGEST_TABLE = 1 << 20
+
+
+class TableTarget:
+    """A target whose next-token law is a table over the last `order` tokens, in float64.
+
+    Logits are W f(context), with a feature f per context, so feature drafters find an embedding, an LM
+    head and a layer shape to share, and the tap `last`. Every context has a law of its own without
+    symmetries; in one context out of four the two likeliest tokens nearly tie.
+    """
+
+    rewinds = True
+    context = 1 << 20
+    dtype = torch.float64
+
+    def __init__(
+        self,
+        *,
+        vocab: int = 4,
+        order: int = 2,
+        hidden: int = 8,
+        seed: int = 0,
+        sharpness: float = 1.0,
+        eos: int | None = None,
+    ) -> None:
+        """Logits lie within +-2 `sharpness`; `eos` is the token that ends a text, None for none."""
+        if vocab < 2 or order < 1 or (vocab + 1) ** order > LARGEST_TABLE:
+            raise InputError(
+                f"a table target needs vocab >= 2, order >= 1 and (vocab + 1)^order <= {LARGEST_TABLE}, "
+                f"not vocab {vocab} and order {order}"
+            )
+        if hidden < 2 or hidden % 2:
+            raise InputError(f"hidden must be even and at least 2, not {hidden}")
+        if eos is not None and not 0 <= eos < vocab:
+            raise InputError(f"eos must be one of the {vocab} tokens 0 .. {vocab - 1}, not {eos}")
+        self.vocab_size = vocab
+        self.order = order
+        self.hidden = hidden
+        self.eos = eos
+        self.ends = frozenset() if eos is None else frozenset({eos})
+        self.device = torch.device("cpu")
+        self._head = 2 * uniforms(3 * seed, vocab, hidden) - 1
+        self._embedding = 2 * uniforms(3 * seed + 1, vocab, hidden) - 1
+        wanted = sharpness * (4 * uniforms(3 * seed + 2, (vocab + 1) ** order, vocab) - 2)  # [contexts, V]
+        self._features: Tensor = near_ties(wanted) @ torch.linalg.pinv(self._head).T  # [contexts, D]
+        self._weights = torch.tensor([(vocab + 1) ** place for place in range(order)])
+        self._taps: frozenset[str] = frozenset()
+        self._prompts: Prompts | None = None
+
+    @cached_property
+    def config(self) -> LlamaConfig:
+        """A Llama of one layer with this vocabulary and hidden size."""
+        from transformers import LlamaConfig  # a slow import that only feature drafters need
+
+        heads = 2 if self.hidden % 4 == 0 else 1
+        return LlamaConfig(
+            vocab_size=self.vocab_size,
+            hidden_size=self.hidden,
+            intermediate_size=2 * self.hidden,
+            num_hidden_layers=1,
+            num_attention_heads=heads,
+            num_key_value_heads=heads,
+            max_position_embeddings=self.context,
+            bos_token_id=None,
+            eos_token_id=self.eos,
+        )
+
+    def request(self, taps: frozenset[str]) -> None:
+        """Makes the named features part of every Scores; the only tap is `last`."""
+        unknown = sorted(taps - {"last"})
+        if unknown:
+            raise InputError(f"a table target has the feature tap 'last' only, not {', '.join(unknown)}")
+        self._taps = self._taps | taps
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The embeddings of tokens: [...] int64 -> [..., D]."""
+        return self._embedding[tokens]
+
+    def head(self, features: Tensor) -> Tensor:
+        """The logits for features of the tap `last`: [..., D] -> [..., V]."""
+        return nn.functional.linear(features, self._head)
+
+    def logits_after(self, tokens: Tensor) -> Tensor:
+        """The exact next-token logits after whole texts: tokens [B, T] -> [B, V]."""
+        return self.head(self._look_up(self._windows(tokens)[:, -1]))
+
+    def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
+        """Features and logits of every position of texts [B, L]."""
+        features = self._look_up(self._windows(tokens))
+        return Teacher(tokens=tokens, mask=mask, features={"last": features}, logits=self.head(features))
+
+    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
+        """The stump of the last prompt tokens, logits [B, 1, V] after them, features [B, L, D]."""
+        self._prompts = prompts
+        self._tokens, self._count = prompts.tokens, prompts.count
+        last = (prompts.count - 1)[:, None]  # [B, 1]
+        self._seen = self._look_up(self._windows(prompts.tokens))  # [B, L, D]
+        logits = self.head(self._seen.gather(1, last[..., None].expand(-1, -1, self.hidden)))
+        return TokenTree.stump(prompts.tokens.gather(1, last)[:, 0]), self._scores(logits)
+
+    def score(self, tree: TokenTree) -> Scores:
+        """The table's logits after every node, [B, N, V], and its features, [B, N, D]."""
+        self._seen = self._look_up(self._node_windows(tree))
+        return self._scores(self.head(self._seen))
+
+    def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
+        """Appends path and bonus to the committed tokens, and tells the news."""
+        emitted = verdict.emitted(tree)  # [B, A + 1]
+        width = emitted.shape[1]
+        place = self._count[:, None] + torch.arange(width)
+        fresh = torch.arange(width) < verdict.count[:, None]
+        spare = self._tokens.new_zeros(len(emitted), width)
+        self._tokens = torch.cat([self._tokens, spare], 1).scatter_add(1, place, emitted * fresh)
+        self._count = self._count + verdict.count
+        prompts, self._prompts = self._prompts, None
+        if prompts is not None:
+            width = prompts.tokens.shape[1]
+            seen, tokens, count = self._seen, self._tokens[:, 1 : width + 1], prompts.count
+        else:
+            slots = verdict.slots.clamp(min=0)[..., None].expand(-1, -1, self.hidden)
+            seen, tokens, count = self._seen.gather(1, slots), emitted, verdict.count
+        return Committed(
+            tokens=tokens,
+            count=count,
+            features=dict.fromkeys(self._taps, seen),
+            root=verdict.bonus,
+            prompt=prompts,
+        )
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        self._tokens, self._count, self._seen = self._tokens[rows], self._count[rows], self._seen[rows]
+
+    def _scores(self, logits: Tensor) -> Scores:
+        return Scores(logits=logits, features=dict.fromkeys(self._taps, self._seen))
+
+    def _look_up(self, windows: Tensor) -> Tensor:
+        # Windows of the last `order` tokens [..., order] -> features [..., D].
+        return self._features[(windows * self._weights).sum(-1)]
+
+    def _windows(self, tokens: Tensor) -> Tensor:
+        # [B, T] -> [B, T, order]; before the text stands the number after the last token.
+        return nn.functional.pad(tokens, (self.order - 1, 0), value=self.vocab_size).unfold(1, self.order, 1)
+
+    def _node_windows(self, tree: TokenTree) -> Tensor:
+        # The last `order` tokens at every node: [B, N, order].
+        last = (self._count - 1)[:, None, None].expand(-1, 1, self.order)
+        root = self._windows(self._tokens).gather(1, last)  # [B, 1, order]
+        tokens = tree.tokens.where(tree.valid, 0)[..., None]  # [B, N, 1]
+        above = tree.parent.clamp(min=0)[..., None].expand(-1, -1, self.order)
+        windows = root.expand_as(above)
+        for _ in range(tree.levels):
+            windows = torch.cat([windows.gather(1, above)[..., 1:], tokens], -1)
+            windows = torch.where(tree.parent[..., None] < 0, root, windows)
+        return windows
+
+
+def near_ties(logits: Tensor) -> Tensor:
+    """Logits [C, V] whose every fourth row has its two largest entries a thousandth apart."""
+    best, order = logits[::4].topk(2)
+    logits = logits.clone()
+    logits[::4] = logits[::4].scatter(1, order[:, 1:], best[:, :1] - 1e-3)
+    return logits

@@ -1,0 +1,52 @@
+"""Features of a target, heard by forward hooks that exist only while a forward of ours runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from specframe.kernel.errors import CompositionError
+
+
+class Taps:
+    """The features a decoder can give: `last` and `layer.0` .. `layer.(n-1)`.
+
+    `last` is the decoder's last_hidden_state, after the final norm: the LM head's input. `layer.K` is
+    the output of decoder layer K, counted from 0. With transformers' `output_hidden_states=True` that is
+    `hidden_states[K + 1]`, except for the last layer, where hidden_states[n] is `last` instead.
+    """
+
+    def __init__(self, decoder: nn.Module, layers: nn.ModuleList) -> None:
+        self._modules: dict[str, nn.Module] = {"last": decoder}
+        self._modules |= {f"layer.{index}": layer for index, layer in enumerate(layers)}
+        self._wanted: tuple[str, ...] = ()
+
+    def request(self, names: frozenset[str]) -> None:
+        """Adds taps to what every forward hears. Raises CompositionError for a tap that does not exist."""
+        if unknown := sorted(names - self._modules.keys()):
+            raise CompositionError(
+                f"the target has no feature {', '.join(unknown)}; it has: last, "
+                f"layer.0 .. layer.{len(self._modules) - 2}"
+            )
+        self._wanted = tuple(sorted(names.union(self._wanted)))
+
+    @contextmanager
+    def listening(self) -> Iterator[Mapping[str, Tensor]]:
+        """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
+        heard: dict[str, Tensor] = {}
+        handles = [self._modules[name].register_forward_hook(_ear(name, heard)) for name in self._wanted]
+        try:
+            yield heard
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _ear(name: str, heard: dict[str, Tensor]) -> Any:
+    def hear(module: nn.Module, inputs: Any, output: Any) -> None:
+        heard[name] = output if isinstance(output, Tensor) else output[0]
+
+    return hear

@@ -1,0 +1,111 @@
+"""EAGLE-2's tree: the drafter's most probable paths under a budget, chosen anew in every cycle."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.growth import Growth
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import RandomSource, Sampling
+from specframe.kernel.types import Draw, Expand, Frontier, TokenTree
+
+
+class Dynamic:
+    """The `nodes` most probable nodes of a beam search below the root (Li et al. 2024, EAGLE-2, section 4).
+
+    The best `width` nodes of a level become the parents of the next, with `width` children each; after
+    `depth` levels all candidates, the passed-over ones too, are ranked again and the best `nodes` stay.
+    `nodes` does not count the root, so a tree has `nodes` + 1 (fewer only where depth, width and
+    vocabulary have no more candidates). A node's value is the probability of its path under the raw
+    logits, at temperature 1: the law's temperature and truncation have no say in what is worth scoring.
+
+    Its size never changes; siblings stand most probable first. All nodes are `top`: the choice looks at
+    the drafter's logits only.
+
+    Options:
+        depth: how many levels to draft
+        width: parents per level, and children per parent
+        nodes: how many drafted tokens the target scores, the root not counted
+    """
+
+    draws = frozenset({Draw.TOP})
+    exact = True
+
+    def __init__(self, *, depth: int = 4, width: int = 4, nodes: int = 16) -> None:
+        if min(depth, width, nodes) < 1:
+            raise InputError(
+                f"a dynamic tree needs depth, width and nodes of at least 1, got {depth}, {width} and {nodes}"
+            )
+        self.depth = depth
+        self.width = width
+        self.budget = min(nodes, width + (depth - 1) * width**2)
+        self.nodes = self.budget + 1
+
+    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """The tree below root [B]: `nodes` nodes; neither sampling nor random is used.
+
+        The growing tree, the one that drafters see, holds the parents alone: the root, then every
+        level's beam. Candidates are numbered in order of birth, so candidate c is child c % width of the
+        growing tree's node c // width, and every parent has a smaller number than its children.
+        """
+        growth = Growth(root)
+        beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
+        value: Tensor | None = None  # [B, W] log-probability of the beam's paths; None: the root's, 0
+        tokens: list[Tensor] = []
+        values: list[Tensor] = []
+        born = [torch.full_like(beam, -1)]  # the candidate that each node of the growing tree is
+        total = 0
+        while True:
+            logits = expand(Frontier(growth.tree, beam)).logits  # [B, F, K, V]
+            block = min(logits.shape[2], self.depth - growth.levels)
+            gains, choices = _log_law(logits[:, :, :block]).topk(min(self.width, logits.shape[-1]))
+            width = choices.shape[-1]
+            origin: Tensor | None = None  # [B, W] the frontier node above each beam node; None: itself
+            for j in range(block):
+                gain, choice = gains[:, :, j], choices[:, :, j]  # [B, F, width]
+                if origin is not None:
+                    rows = origin[:, :, None].expand(-1, -1, width)
+                    gain, choice = gain.gather(1, rows), choice.gather(1, rows)
+                if value is not None:
+                    gain = gain + value[:, :, None]
+                level_values, level_tokens = gain.flatten(1), choice.flatten(1)  # [B, W * width]
+                values.append(level_values)
+                tokens.append(level_tokens)
+                if len(values) == self.depth:
+                    return self._best(root, tokens, values, born, width)
+                best = _largest(level_values, self.width)  # [B, W']
+                parent = best // width
+                value = level_values.gather(1, best)
+                growth.add(level_tokens.gather(1, best), beam.gather(1, parent))
+                first = growth.size - best.shape[1]
+                beam = torch.arange(first, growth.size, device=root.device).expand_as(best)
+                born.append(best + total)
+                origin = parent if origin is None else origin.gather(1, parent)
+                total += level_values.shape[1]
+
+    def _best(
+        self, root: Tensor, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int
+    ) -> TokenTree:
+        """The tree of the best candidates; a parent's value and number are such that it is among them."""
+        chosen = _largest(torch.cat(values, 1), self.budget).sort().values  # [B, n]
+        above = torch.cat(born, 1).gather(1, chosen // width)  # the candidates' parents, -1 for the root
+        parent = torch.searchsorted(chosen, above, right=True)
+        everything = torch.cat([root[:, None], torch.cat(tokens, 1).gather(1, chosen)], 1)
+        return TokenTree(
+            tokens=everything,
+            parent=torch.nn.functional.pad(parent, (1, 0), value=-1),
+            valid=torch.ones_like(everything, dtype=torch.bool),
+            draw=torch.zeros_like(everything),
+            levels=min(self.depth, self.budget),
+        )
+
+
+def _log_law(logits: Tensor) -> Tensor:
+    """The log-probabilities at temperature 1, in float32 or better."""
+    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """The indices of the largest values [B, n], best first; of equal ones the smaller index first."""
+    return values.sort(dim=1, descending=True, stable=True).indices[:, :count]

@@ -1,0 +1,83 @@
+"""Fills a shape with tokens: what chains and fixed trees share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.growth import Growth
+from specframe.components.trees.shape import Level, Shape
+from specframe.kernel.interfaces import RandomSource, Sampling
+from specframe.kernel.types import Draw, Expand, Frontier, TokenTree
+
+
+def fill(
+    shape: Shape, draw: Draw, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource
+) -> TokenTree:
+    """The tree of this shape below root [B], its nodes drawn by `draw` from the drafter's laws.
+
+    A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an
+    exhausted law) leaves an invalid node, and so do its children: the shape is always whole.
+    """
+    growth = Growth(root)
+    levels = shape.levels(root.device)
+    done = 0
+    while done < len(levels):
+        start = levels[done]
+        frontier = start.parents.expand(len(root), -1)  # [B, F]
+        logits = expand(Frontier(growth.tree, frontier)).logits  # [B, F, K, V]
+        block = levels[done : done + logits.shape[2]]
+        if draw is Draw.TOP:
+            ranked = _best(logits[:, :, : len(block)], max(level.choices for level in block))
+        origin: Tensor | None = None  # [M] the frontier node above each parent; None: the parent itself
+        for j, level in enumerate(block):
+            if j:
+                origin = level.above if origin is None else origin.index_select(0, level.above)
+            if draw is Draw.TOP:
+                _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1])
+            else:
+                here = logits[:, :, j] if origin is None else logits[:, :, j].index_select(1, origin)
+                _add_sampled(growth, level, here, draw, sampling, random)
+        done += len(block)
+    return growth.tree
+
+
+def _best(logits: Tensor, count: int) -> Tensor:
+    """The indices of the largest logits, best first, -1 beyond the vocabulary: [B, F, K, count]."""
+    if count == 1:
+        return logits.argmax(-1, keepdim=True)
+    width = logits.shape[-1]
+    best = logits.topk(min(count, width)).indices
+    return best if count <= width else torch.nn.functional.pad(best, (0, count - width), value=-1)
+
+
+def _add_best(growth: Growth, level: Level, ranked: Tensor, origin: Tensor | None, vocab: int) -> None:
+    """Appends a level of top choices, ranked [B, F, R] for every frontier node."""
+    source = level.slot if origin is None else origin.index_select(0, level.slot)  # [C]
+    tokens = ranked.flatten(1).index_select(1, source * ranked.shape[-1] + level.rank)  # [B, C]
+    valid = tokens >= 0 if level.choices > vocab else None
+    growth.add(tokens, _parents(level, len(tokens)), valid=valid)
+
+
+def _add_sampled(
+    growth: Growth, level: Level, logits: Tensor, draw: Draw, sampling: Sampling, random: RandomSource
+) -> None:
+    """Appends a level of draws from the laws that logits [B, M, V] give its parents, and records the laws."""
+    batch = len(logits)
+    law = sampling.law(logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, V]
+    q_rows = (level.slot + growth.record(law)).expand(batch, -1)  # [B, C]
+    if draw is Draw.IID:
+        tokens, valid = random.categorical(law.index_select(1, level.slot)), None  # [B, C]
+    else:
+        drawn = [
+            random.without_replacement(law.index_select(1, places), count).flatten(1)
+            for count, places in level.groups
+        ]
+        tokens = torch.cat(drawn, 1).index_select(1, level.order)  # [B, C]
+        valid = tokens >= 0 if level.choices > 1 else None
+    growth.add(tokens, _parents(level, batch), draw, valid=valid, q_rows=q_rows)
+
+
+def _parents(level: Level, batch: int) -> Tensor:
+    """The parent of each child of the level: [B, C]."""
+    return level.parents.index_select(0, level.slot).expand(batch, -1)

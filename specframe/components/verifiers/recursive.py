@@ -1,0 +1,102 @@
+"""The universal rule: siblings one after the other, each against what is left of the target's law."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.verifiers.match import Match
+from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree, Verdict
+
+
+class Recursive:
+    """Recursive rejection sampling: accepts more than Match where siblings were sampled and their laws kept.
+
+    Slot x with recorded law Q is accepted with probability min(1, P(x) / Q(x)); on refusal P becomes
+    norm([P - Q]+) and the next sibling is tried; what remains of P at the last node gives the bonus.
+    Q is one-hot for `top`, q for `iid`, and for `without_replacement` q without the earlier siblings
+    that were drawn that way from the same row of q, renormalised. It is exact whenever the recorded law
+    is the law of the token given path, earlier siblings and the existence of the slot. A tree without q
+    is all `top`; there the rule emits what Match emits, paths included, and Match takes fewer steps.
+
+    Sources: Leviathan et al. (2023) and Chen et al. (2023) for one slot, SpecInfer (Miao et al., 2024,
+    algorithm 2) for independent siblings, recursive speculative decoding (Jeon et al., 2024, section 3)
+    for siblings without replacement.
+    """
+
+    lossless = True
+    accepts = ALL_DRAWS
+    needs_exact = True
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        if tree.q is None or tree.q_row is None:
+            return Match().verify(tree, p, random)
+        batch, count, vocab = p.shape
+        laws = p.reshape(batch * count, vocab)
+        first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
+        slots = Slots(tree, tree.q.to(p.dtype), tree.q_row)
+        node = tried = length = torch.zeros_like(first)  # [B]
+        left = laws.index_select(0, first)  # [B, V], what is left of the law at `node`
+        path = first.new_full((batch, tree.levels + 1), -1)  # the last column takes what is not accepted
+        # A row is at its own node and slot: its coins do not depend on how many its neighbours need.
+        for _ in range(count - 1):
+            slot, earlier = slots.after(node, tried)
+            trying = slot > 0
+            if not trying.any():
+                break
+            token, q = slots.law(slot, earlier)  # [B, 1], [B, V]
+            ratio = (left.gather(1, token) / q.gather(1, token))[:, 0].clamp(max=1)
+            accepted = random.bernoulli(ratio * trying)
+            refused = trying & ~accepted
+            left = torch.where(refused[:, None], residual(left, q), left)
+            left = torch.where(accepted[:, None], laws.index_select(0, first + slot), left)
+            path.scatter_(1, length.where(accepted, tree.levels)[:, None], slot[:, None])
+            length = length + accepted
+            node, tried = slot.where(accepted, node), slot.where(trying, tried)
+        levels = torch.arange(tree.levels, device=p.device)
+        path = path[:, :-1].where(levels < length[:, None], -1)
+        return Verdict(path=path, length=length, bonus=random.categorical(left))
+
+
+class Slots:
+    """The slots of a batch of trees, asked for one per row at a time, with their recorded laws."""
+
+    def __init__(self, tree: TokenTree, q: Tensor, q_row: Tensor) -> None:
+        """Slots of the tree, drawn from laws q [B, P, V] according to q_row [B, N]."""
+        batch, rows, vocab = q.shape
+        unreplaced = tree.draw == Draw.WITHOUT_REPLACEMENT
+        self._index = torch.arange(tree.tokens.shape[1], device=q.device)
+        self._parent = tree.parent.where(tree.valid, -1)  # [B, N]
+        self._tokens = tree.tokens.where(tree.valid, 0)
+        self._given = tree.draw == Draw.TOP
+        self._q = q.reshape(batch * rows, vocab)
+        self._row = torch.arange(0, batch * rows, rows, device=q.device)[:, None] + q_row.clamp(0, rows - 1)
+        self._taken_from = self._row.where(unreplaced, -1)
+        self._without_taken = self._row.where(unreplaced, -2)
+
+    def after(self, node: Tensor, tried: Tensor) -> tuple[Tensor, Tensor]:
+        """The first child of `node` after `tried`, 0 for none, and its earlier siblings: [B], [B, N] bool."""
+        children = self._parent == node[:, None]
+        slot = (children & (self._index > tried[:, None])).byte().argmax(1)
+        return slot, children & (self._index < slot[:, None])
+
+    def law(self, slot: Tensor, earlier: Tensor) -> tuple[Tensor, Tensor]:
+        """The token of each slot and the law it was drawn from: [B, 1], [B, V]."""
+        slot = slot[:, None]
+        token = self._tokens.gather(1, slot)
+        q = self._q.index_select(0, self._row.gather(1, slot)[:, 0])  # [B, V]
+        gone = earlier & (self._taken_from == self._without_taken.gather(1, slot))  # [B, N]
+        q = q.scatter_reduce(1, self._tokens, (~gone).to(q.dtype), "prod")  # 0 at the tokens gone
+        q = q / q.sum(-1, keepdim=True).clamp(min=torch.finfo(q.dtype).tiny)
+        mass = q.gather(1, token)
+        given = self._given.gather(1, slot) | (mass <= 0)  # 0 cannot be: then one-hot is exact
+        return token, q.masked_fill(given, 0).scatter_(1, token, mass.masked_fill(given, 1))
+
+
+def residual(law: Tensor, q: Tensor) -> Tensor:
+    """norm([law - q]+), [B, V]; the law itself where rounding has left nothing."""
+    excess = (law - q).clamp(min=0)
+    mass = excess.sum(-1, keepdim=True)
+    return torch.where(mass > torch.finfo(law.dtype).tiny, excess / mass, law)

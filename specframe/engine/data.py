@@ -1,0 +1,119 @@
+"""Training data: documents out of JSONL files and Hub data sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+from specframe.kernel.errors import InputError
+
+SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
+
+
+@dataclass(frozen=True)
+class Document:
+    """A plain text, or the messages of a chat."""
+
+    origin: str
+    """Where it stands, `file:line`, for error messages."""
+    text: str | None = None
+    messages: tuple[dict[str, str], ...] = ()
+
+
+def read(sources: Iterable[str]) -> Iterator[Document]:
+    """The documents of all sources, in order.
+
+    A source is a JSONL file, a glob of them (in sorted order), or a Hub data set, `name` or `name:split`
+    (default split: train). Further fields of a record are ignored, blank lines are skipped. Raises
+    InputError that names the file and line of the first record that cannot be used.
+    """
+    for source in sources:
+        if files := _files(source):
+            for path in files:
+                yield from _lines(path)
+        else:
+            yield from _hub(source)
+
+
+def _files(source: str) -> list[Path]:
+    """The files a source names; none when it is a Hub name."""
+    path = Path(source).expanduser()
+    if path.is_file():
+        return [path]
+    if has_magic(source):
+        if found := sorted(glob(str(path), recursive=True)):
+            return [Path(name) for name in found]
+        raise InputError(f"train.data: no file matches {source}")
+    if path.is_dir():
+        raise InputError(
+            f"train.data: {source} is a folder; give a glob such as {source.rstrip('/')}/*.jsonl"
+        )
+    if path.suffix in (".jsonl", ".json", ".txt") or source.startswith(("/", ".", "~")):
+        raise InputError(f"train.data: there is no file {source}")
+    return []
+
+
+def _lines(path: Path) -> Iterator[Document]:
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, 1):
+                if line.strip():
+                    yield _document(_parsed(line, f"{path}:{number}"), f"{path}:{number}")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 text ({error.reason}); training data is JSONL") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _parsed(line: str, origin: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{origin}: not JSON: {error.msg} at column {error.colno}") from error
+
+
+def _document(record: Any, origin: str) -> Document:
+    """The record as a document. Raises InputError that says what is wrong with it."""
+    if not isinstance(record, dict):
+        raise InputError(f"{origin}: {SHAPE}")
+    if "messages" in record:
+        messages = record["messages"]
+        if not isinstance(messages, list) or not messages:
+            raise InputError(f"{origin}: `messages` must be a list with at least one message")
+        return Document(origin, messages=tuple(_message(message, origin) for message in messages))
+    text = record.get("text")
+    if not isinstance(text, str):
+        found = ", ".join(sorted(map(str, record))[:6]) or "nothing"
+        raise InputError(f"{origin}: {SHAPE}; it has {found}")
+    return Document(origin, text=text)
+
+
+def _message(message: Any, origin: str) -> dict[str, str]:
+    if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
+        raise InputError(f"{origin}: a message needs `role` and `content`, both texts")
+    return {"role": message["role"], "content": message["content"]}
+
+
+def _hub(source: str) -> Iterator[Document]:
+    """The records of a Hub data set, by way of the package `datasets`."""
+    name, _, split = source.partition(":")
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise InputError(
+            f"train.data: there is no file {source}; to read it from the Hub, pip install datasets"
+        ) from error
+    try:
+        records = load_dataset(name, split=split or "train")
+    except Exception as error:  # whatever the Hub, the network and the loader come up with
+        first = str(error).strip().split("\n")[0]
+        raise InputError(
+            f"train.data: there is no file {source}, and the Hub data set cannot be loaded "
+            f"({type(error).__name__}: {first})"
+        ) from error
+    for number, record in enumerate(records, 1):
+        yield _document(record, f"{source}, record {number}")

@@ -1,0 +1,60 @@
+"""The processes that train together, as Accelerate launched them; one process is the plain case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
+from torch import Tensor, nn
+
+from specframe.kernel.errors import InputError
+
+
+class Processes:
+    """This process among those of `accelerate launch` (or torchrun); every method is a no-op for one.
+
+    Drafters are small, so every process holds a whole one and gradients are averaged in one exchange
+    per step, after the backward: that works for a rollout of any number of forwards, which wrapping the
+    module (DistributedDataParallel) does not.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        state = PartialState(cpu=device.type == "cpu")
+        self.count: int = state.num_processes
+        self.rank: int = state.process_index
+        self.main: bool = state.is_main_process
+        self._state = state
+        if self.count > 1 and device != state.device and device.type != "cpu":
+            raise InputError(
+                f"process {self.rank} trains on {state.device}, but its target is on {device}; "
+                "leave the target's device to `auto`, so that every process loads it where it trains"
+            )
+
+    def share(self, module: nn.Module) -> None:
+        """Gives every process the main one's parameters and buffers."""
+        if self.count > 1:
+            for tensor in module.state_dict().values():
+                torch.distributed.broadcast(tensor, src=0)
+
+    def average(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Replaces every gradient by its mean over the processes, in one exchange."""
+        if self.count == 1:
+            return
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = reduce(torch.cat([gradient.flatten() for gradient in gradients]), "mean")
+        for p, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.grad = part.view_as(p)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the processes."""
+        return values if self.count == 1 else reduce(values.clone(), "mean")
+
+    def any(self, flag: bool, device: torch.device) -> bool:
+        """Whether it is true in any process."""
+        return flag if self.count == 1 else bool(self.mean(torch.tensor(float(flag), device=device)) > 0)
+
+    def wait(self) -> None:
+        """Returns once every process is here."""
+        self._state.wait_for_everyone()

@@ -1,0 +1,124 @@
+"""What the user sees of a training run: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Watcher(Protocol):
+    """Hears what happens in a training run."""
+
+    def start(self, done: int, total: int, note: str) -> None:
+        """Training begins, or goes on, after `done` of `total` steps."""
+        ...
+
+    def report(self, step: int, figures: Mapping[str, float]) -> None:
+        """The losses since the last report, the learning rate and the speed."""
+        ...
+
+    def validated(self, step: int, figures: Mapping[str, float]) -> None:
+        """A validation's figures."""
+        ...
+
+    def finish(self, note: str) -> None:
+        """Training is over, or interrupted."""
+        ...
+
+
+def watch(stream: TextIO | None = None) -> Watcher:
+    """A bar when the stream (standard error) is a terminal, else lines."""
+    stream = stream or sys.stderr
+    return Bar(stream) if stream.isatty() else Lines(stream)
+
+
+class Silent:
+    """Says nothing."""
+
+    def start(self, done: int, total: int, note: str) -> None:
+        """Nothing."""
+
+    def report(self, step: int, figures: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def validated(self, step: int, figures: Mapping[str, float]) -> None:
+        """Nothing."""
+
+    def finish(self, note: str) -> None:
+        """Nothing."""
+
+
+class Lines:
+    """One plain line per event."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.total = 0
+
+    def start(self, done: int, total: int, note: str) -> None:
+        """Prints the note."""
+        self.total = total
+        self._print(note)
+
+    def report(self, step: int, figures: Mapping[str, float]) -> None:
+        """Prints the figures."""
+        self._print(f"step {step}/{self.total}  {_words(figures)}")
+
+    def validated(self, step: int, figures: Mapping[str, float]) -> None:
+        """Prints the figures."""
+        self._print(f"step {step}/{self.total}  validation: {_words(figures)}")
+
+    def finish(self, note: str) -> None:
+        """Prints the note."""
+        self._print(note)
+
+    def _print(self, line: str) -> None:
+        print(line, file=self.stream, flush=True)
+
+
+class Bar:
+    """A rich progress bar with the latest losses; validations scroll by above it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.console = Console(file=stream)
+        self.bar = Progress(
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[figures]}"),
+            console=self.console,
+        )
+        self.task: TaskID | None = None
+
+    def start(self, done: int, total: int, note: str) -> None:
+        """Shows the bar."""
+        self.console.print(note, markup=False, highlight=False)
+        self.task = self.bar.add_task("training", total=total, completed=done, figures="")
+        self.bar.start()
+
+    def report(self, step: int, figures: Mapping[str, float]) -> None:
+        """Moves the bar."""
+        if self.task is not None:
+            self.bar.update(self.task, completed=step, figures=_words(figures))
+
+    def validated(self, step: int, figures: Mapping[str, float]) -> None:
+        """Prints the figures above the bar."""
+        self.bar.console.print(f"step {step}  validation: {_words(figures)}", markup=False, highlight=False)
+
+    def finish(self, note: str) -> None:
+        """Takes the bar down."""
+        self.bar.stop()
+        self.console.print(note, markup=False, highlight=False)
+
+
+def _words(figures: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {_number(value)}" for name, value in figures.items())
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

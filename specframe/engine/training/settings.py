@@ -1,0 +1,81 @@
+"""The recipe's `train` section."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from specframe.kernel.errors import InputError
+
+if TYPE_CHECKING:
+    from specframe.kernel.interfaces import Rollout
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """The `train` section.
+
+    Args:
+        data: JSONL files or globs of them, "text" or "messages" in each line; or Hub data sets, name[:split].
+        rollout: how the drafter is unrolled.
+        out: the folder of the best checkpoint, the training state and train.json; a run resumes from it.
+        epochs: how often every text is seen.
+        steps: how many optimizer steps, whatever `epochs` says.
+        batch: texts of one forward, per process.
+        length: tokens of a text at most; longer ones are cut into several.
+        pack: fill rows of `length` with text after text instead of padding each text.
+        lr: the learning rate after the warm-up.
+        schedule: how the learning rate falls to 0 after the warm-up.
+        warmup: steps of linear warm-up; below 1, a share of all steps.
+        betas: of AdamW; (0.9, 0.95) in EAGLE and Falcon.
+        weight_decay: of AdamW.
+        clip: the largest norm a gradient may have; 0 clips nothing.
+        accumulate: forwards per optimizer step.
+        precision: of products, weights being float32: float32, tf32 (GPUs only) or bf16 (autocast).
+        seed: seeds the order of the texts and all randomness of a step.
+        validation: the share of documents held back for validation, 512 at most; 0 validates nothing.
+        validate_every: steps between validations; none: once an epoch.
+        save_every: steps between saves of the training state.
+        log_every: steps between reports of the losses.
+        cache: a folder that keeps the target's features, so that later epochs need no target forward.
+    """
+
+    data: list[str]
+    rollout: Rollout
+    out: Path = Path("trained")
+    epochs: int = 20
+    steps: int | None = None
+    batch: int = 8
+    length: int = 512
+    pack: bool = False
+    lr: float = 3e-5
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    warmup: float = 0.01
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.01
+    clip: float = 0.5
+    accumulate: int = 1
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    seed: int = 0
+    validation: float = 0.05
+    validate_every: int | None = None
+    save_every: int = 500
+    log_every: int = 20
+    cache: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise InputError("train.data is empty; give JSONL files or the names of Hub data sets")
+        at_least = {"epochs": 1, "steps": 1, "batch": 1, "length": 8, "accumulate": 1, "save_every": 1}
+        for name, least in {**at_least, "log_every": 1, "validate_every": 1}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"train.{name} is {value}; it must be {least} or more")
+        for name in ("lr", "warmup", "weight_decay", "clip"):
+            if not getattr(self, name) >= 0:
+                raise InputError(f"train.{name} is {getattr(self, name)}; it must not be negative")
+        if not 0 <= self.validation < 1:
+            raise InputError(f"train.validation is {self.validation}; it is a share, from 0 to below 1")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise InputError(f"train.betas are {list(self.betas)}; both must lie in [0, 1)")

@@ -1,0 +1,102 @@
+"""The state of a training run on disk: one file, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from specframe.kernel.errors import WeightsError
+from specframe.neural.checkpoint import reason, replacing
+
+FILE = "state.safetensors"
+
+
+@dataclass
+class Ledger:
+    """What a run knows beside its tensors."""
+
+    identity: dict[str, Any]
+    """What must be the same for a run to be resumed: settings, losses, data."""
+    step: int = 0
+    """Steps done."""
+    history: list[dict[str, float]] = field(default_factory=list)
+    """Every validation's figures, with its step."""
+    losses: list[dict[str, float]] = field(default_factory=list)
+    """Every report's losses, with its step."""
+    best: float | None = None
+    """The best validation's score."""
+    window: list[float] = field(default_factory=list)
+    """The sums of the losses since the last report."""
+    window_steps: int = 0
+    """The steps in that sum."""
+    seconds: float = 0.0
+    """Time spent in training, over all sittings."""
+
+
+def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, ledger: Ledger) -> None:
+    """Writes the state of module, optimizer and ledger to the folder.
+
+    There are no generator states in it: every step seeds its own randomness (see `schedule`). Raises
+    WeightsError, and keeps the state saved before, when the disk is full or the folder refuses.
+    """
+    tensors = {f"module.{name}": _host(value) for name, value in module.state_dict().items()}
+    for index, values in optimizer.state_dict()["state"].items():
+        for name, value in values.items():
+            tensors[f"optimizer.{index}.{name}"] = _host(torch.as_tensor(value))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / FILE) as path:
+            save_file(tensors, path, metadata={"ledger": json.dumps(asdict(ledger))})
+    except (OSError, SafetensorError) as error:
+        kept = "; the state saved before is kept" if (folder / FILE).exists() else ""
+        raise WeightsError(
+            f"cannot write the training state to {folder}: {reason(error)}{kept}. "
+            "Make room and run the same command again: training goes on from the last saved state"
+        ) from error
+
+
+def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fresh: Ledger) -> Ledger:
+    """The ledger saved in the folder, its tensors put into module and optimizer; `fresh` if there is none.
+
+    Raises WeightsError when the file is unreadable or belongs to another run, naming what differs.
+    """
+    path = folder / FILE
+    if not path.exists():
+        return fresh
+    try:
+        with safe_open(path, framework="pt") as file:
+            ledger = Ledger(**json.loads(file.metadata()["ledger"]))
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise WeightsError(
+            f"the training state {path} cannot be read ({reason(error)}); delete it to start afresh"
+        ) from error
+    there, here = ledger.identity, fresh.identity
+    if differing := sorted(k for k in there.keys() | here.keys() if there.get(k) != here.get(k)):
+        lines = "".join(f"\n  {k}: {there.get(k)!r} there, {here.get(k)!r} here" for k in differing)
+        raise WeightsError(
+            f"{folder} holds another run's training state; choose another train.out, or delete {path}. "
+            f"What differs:{lines}"
+        )
+    module.load_state_dict(_part(tensors, "module."))
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, tensor in _part(tensors, "optimizer.").items():
+        index, _, key = name.partition(".")
+        state.setdefault(int(index), {})[key] = tensor
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    return ledger
+
+
+def _host(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

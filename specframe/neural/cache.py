@@ -1,0 +1,143 @@
+"""A key/value cache that writes at given slots: no concatenation, no copies, rejected nodes overwritten.
+
+transformers' own caches append. Tree decoding needs two things more: a row's tokens stand where it wants
+them, and of what one forward wrote only the accepted path stays. Here all layers share one preallocated
+tensor, so keeping a path is one gather and one scatter whatever the number of layers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from transformers.cache_utils import Cache, CacheLayerMixin
+
+
+class SlotCache(Cache):
+    """Keys and values at explicit slots per row, for `layers` layers and `capacity` slots.
+
+    Storage is allocated at the first forward, when batch, heads, dtype and device are known, and is
+    zeroed: a masked slot must hold finite numbers. Call `aim` before every forward.
+    """
+
+    def __init__(self, layers: int, capacity: int) -> None:
+        self._slot_layers = [SlotLayer(self, index) for index in range(layers)]
+        super().__init__(layers=list(self._slot_layers))
+        self.capacity = capacity
+        self.slots: int | Tensor = 0
+        self.width = 0
+        self._blocks: list[Tensor] = []  # each [P, B, H, S, D]; one block when all shapes agree
+
+    def aim(self, slots: int | Tensor, width: int) -> None:
+        """Says where the next forward writes, and that it sees the slots 0 .. width - 1.
+
+        `slots` is a tensor [B, T], or the first of T consecutive slots that are the same in every row,
+        which is the faster of the two. What a query sees within the width is the mask's business.
+        """
+        self.slots = slots
+        self.width = width
+
+    def compact(self, source: Tensor, destination: Tensor) -> None:
+        """Copies slots in every layer, all reads before all writes: source and destination are [B, J].
+
+        Destinations of one row must differ, or hold copies of the same source.
+        """
+        rows = torch.arange(len(source), device=source.device)[:, None]  # [B, 1]
+        for block in self._blocks:
+            block[:, rows, :, destination] = block[:, rows, :, source]  # [B, J, P, H, D]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        self._replace([block.index_select(1, rows) for block in self._blocks])
+
+    def grow(self, capacity: int) -> None:
+        """Makes room for at least `capacity` slots and keeps what is written. Copies: grow in large steps."""
+        more = capacity - self.capacity
+        if more > 0:
+            self.capacity = capacity
+            self._replace([pad(block, (0, 0, 0, more)) for block in self._blocks])
+
+    def _replace(self, blocks: list[Tensor]) -> None:
+        self._blocks = blocks
+        for layer in self._slot_layers:
+            if layer.is_initialized:
+                layer.look()
+
+    def place(self, index: int, keys: Tensor, values: Tensor) -> list[tuple[int, int]]:
+        """Where layer `index` keeps its keys and values: a block and a plane in it, twice."""
+        if keys.shape == values.shape:
+            if not self._blocks:
+                self._allocate(2 * len(self.layers), keys)
+            if self._blocks[0].shape[2::2] == keys.shape[1::2]:
+                return [(0, 2 * index), (0, 2 * index + 1)]
+        return [(self._allocate(1, states), 0) for states in (keys, values)]
+
+    def plane(self, place: tuple[int, int]) -> Tensor:
+        """The storage at a place: [B, H, S, D]."""
+        block, plane = place
+        return self._blocks[block][plane]
+
+    def _allocate(self, planes: int, states: Tensor) -> int:
+        batch, heads, _, size = states.shape
+        self._blocks.append(states.new_zeros(planes, batch, heads, self.capacity, size))
+        return len(self._blocks) - 1
+
+
+class SlotLayer(CacheLayerMixin):
+    """One layer's view of a SlotCache, in the shape transformers' attention layers expect."""
+
+    is_sliding = False
+
+    def __init__(self, cache: SlotCache, index: int) -> None:
+        super().__init__()
+        self.cache = cache
+        self.index = index
+        self._places: list[tuple[int, int]] = []
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
+        """Takes its planes of the cache's storage."""
+        values = key_states if value_states is None else value_states
+        self._places = self.cache.place(self.index, key_states, values)
+        self.look()
+        self.is_initialized = True
+
+    def look(self) -> None:
+        """Finds its keys and values in the cache's storage, [B, H, S, D] each."""
+        self.keys, self.values = (self.cache.plane(place) for place in self._places)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Writes [B, H, T, D] at the aimed slots; returns what is visible, [B, H, width, D]."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        slots, width = self.cache.slots, self.cache.width
+        if isinstance(slots, int):
+            end = slots + key_states.shape[2]
+            self.keys[:, :, slots:end] = key_states
+            self.values[:, :, slots:end] = value_states
+        else:
+            rows = torch.arange(len(slots), device=slots.device)[:, None]  # [B, 1]
+            self.keys[rows, :, slots] = key_states.transpose(1, 2)  # [B, T, H, D]
+            self.values[rows, :, slots] = value_states.transpose(1, 2)
+        return self.keys[:, :, :width], self.values[:, :, :width]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Keys a query may see, and the first one's position."""
+        return self.cache.width, 0
+
+    def get_seq_length(self) -> int:
+        """Position of the next query: all that is visible but what this forward writes."""
+        slots = self.cache.slots
+        return slots if isinstance(slots, int) else self.cache.width - slots.shape[1]
+
+    def get_max_length(self) -> int:
+        """The capacity."""
+        return self.cache.capacity
+
+    def get_max_cache_shape(self) -> int:
+        """The capacity, by the name transformers before 5.20 used."""
+        return self.cache.capacity

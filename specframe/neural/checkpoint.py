@@ -1,0 +1,153 @@
+"""A drafter's checkpoint: a folder of config.json and model.safetensors, written whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from specframe.kernel.errors import WeightsError
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+
+
+def save(
+    module: nn.Module, config: Mapping[str, Any], folder: str | Path, dtype: torch.dtype | None = None
+) -> None:
+    """Writes the module's weights and `config` into `folder`, which is made if need be.
+
+    Each file appears whole or not at all: it is written beside its name, flushed to disk and renamed, so
+    a kill or a full disk leaves the earlier checkpoint as it was. `dtype` (torch.bfloat16, say) stores
+    floating-point weights so; by default they are stored as they are. Raises WeightsError when the
+    folder cannot be written.
+    """
+    folder = Path(folder)
+    tensors = {name: _stored(tensor, dtype) for name, tensor in module.state_dict().items()}
+    text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / WEIGHTS) as weights, replacing(folder / CONFIG) as words:
+            save_file(tensors, weights, metadata={"format": "pt"})
+            words.write_text(text, encoding="utf-8")
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot write the checkpoint to {folder}: {reason(error)}") from error
+
+
+def load(module: nn.Module, folder: str | Path) -> dict[str, Any]:
+    """The checkpoint's config, after its weights were copied into the module, in the module's own dtype.
+
+    Strict: missing, unexpected and wrong-shape names and values that are not finite raise one
+    WeightsError that lists them all, and the module stays untouched. `folder` may also be `zoo://name`
+    or a Hugging Face Hub name, see `locate`.
+    """
+    where = locate(folder)
+    config = read_config(where)
+    try:
+        stored = load_file(where / WEIGHTS)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot read {where / WEIGHTS}: {reason(error)}") from error
+    wanted = module.state_dict()
+    if problems := _problems(wanted, stored):
+        lines = "".join(f"\n  {line}" for line in problems)
+        raise WeightsError(f"the weights in {where} do not fit:{lines}")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(stored[name])
+    return config
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The checkpoint's config.json, to build the module from before its weights are loaded."""
+    path = locate(folder) / CONFIG
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise WeightsError(f"cannot read {path}: {reason(error)}") from error
+    if not isinstance(config, dict):
+        raise WeightsError(f"cannot read {path}: it must hold a JSON object")
+    return config
+
+
+def locate(name: str | Path) -> Path:
+    """The folder behind a name: a path, `zoo://name` (an embedded model), or a Hub name `owner/name`.
+
+    Hub snapshots are restricted to JSON and safetensors files. Raises WeightsError when nothing is found.
+    """
+    text = str(name)
+    if text.startswith("zoo:/"):  # Path() swallows one of the two slashes
+        from specframe.kernel.plugins import embedded_model
+
+        return embedded_model(text.removeprefix("zoo:").strip("/"))
+    if Path(text).is_dir():
+        return Path(text)
+    if isinstance(name, str) and text.count("/") == 1 and not text.startswith((".", "/", "~")):
+        return _download(text)
+    raise WeightsError(f"no checkpoint at {text}: give an existing folder, zoo://name or a Hub name")
+
+
+class replacing:
+    """A context that gives a path beside `path` to write to, and renames it to `path` on success."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+
+    def __enter__(self) -> Path:
+        """The path to write to."""
+        return self.beside
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """Renames what was written, or removes it after an error."""
+        if error is not None:
+            self.beside.unlink(missing_ok=True)
+            return
+        with self.beside.open("rb") as file:
+            os.fsync(file.fileno())
+        self.beside.replace(self.path)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong in a few words: the system's own for an OSError, else the error's first line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error).strip().split("\n")[0] or type(error).__name__
+
+
+def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+    """A contiguous copy of the tensor on the host; tied tensors become two."""
+    to = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    return tensor.detach().to("cpu", to, copy=True).contiguous()
+
+
+def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:
+    """One line for everything about the stored tensors that does not fit."""
+    lines = [f"{name}: missing" for name in wanted if name not in stored]
+    lines += [f"{name}: unexpected" for name in stored if name not in wanted]
+    for name in wanted.keys() & stored.keys():
+        have, want = stored[name], wanted[name]
+        if have.shape != want.shape:
+            lines.append(f"{name}: has shape {list(have.shape)}, should have {list(want.shape)}")
+        elif not torch.isfinite(have).all():
+            lines.append(f"{name}: holds values that are not finite (NaN or infinity)")
+    return sorted(lines)
+
+
+def _download(name: str) -> Path:
+    """The Hub snapshot's folder."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
+        raise WeightsError(
+            f"no checkpoint {name!r}: no such folder, and the Hub does not give it ({reason(error)})"
+        ) from error

@@ -1,0 +1,95 @@
+"""One decoder layer of the target's own kind, the body of most trainable drafters."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from specframe.kernel.errors import CompositionError
+
+if TYPE_CHECKING:
+    from transformers import Cache, PretrainedConfig
+
+
+class DecoderLayer(nn.Module):
+    """A freshly initialised decoder layer, identical in kind to the target's, with an explicit interface.
+
+    Built from the target's config by transformers' own classes, so attention biases, query norms, rope
+    scaling and activations are the target's. Works for every architecture whose bare model has `layers`
+    and `rotary_emb` (Llama, Mistral, Qwen2, Qwen3, Granite, OLMo 2, Phi-3, ...); others raise
+    CompositionError. The layer itself is `layer`, in transformers' parameter names: EAGLE, for one,
+    puts an identity in the place of `layer.input_layernorm`.
+
+    The rotary frequencies are no part of the module's state: neither a cast to bfloat16 nor a strict
+    load can touch them, and they follow the input's device.
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        model = _bare_model(config)
+        self.config = model.config
+        self.layer: nn.Module = model.layers[0]
+        self._rotary = (model.rotary_emb,)  # in a tuple, lest nn.Module casts its buffers
+        self._rotary_options = _rotary_options(model)
+        self._additive = model.config._attn_implementation == "eager"
+
+    def forward(
+        self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None
+    ) -> Tensor:
+        """The layer's output, [B, T, D].
+
+        Args:
+            x: [B, T, D].
+            positions: [B, T] int64, for the rotary embedding only.
+            mask: [B or 1, 1, T, S] bool, True where query t may see key s; S is T without a cache and
+                the cache's width with one. None: plain causal, without a cache only.
+            cache: keys and values of earlier calls (`SlotCache` of one layer), used as the target uses
+                its own, without gradients: it decides where this call's T entries are written and
+                which S are read.
+        """
+        rotary = self._rotary[0]
+        if rotary.inv_freq.device != x.device:
+            rotary.to(x.device)
+        if self._additive and mask is not None:
+            mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, torch.finfo(x.dtype).min)
+        out = self.layer(
+            x,
+            attention_mask=mask,
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=cache is not None,
+            position_embeddings=rotary(x, positions, **self._rotary_options),
+        )
+        states: Tensor = out[0] if isinstance(out, tuple) else out
+        return states
+
+
+def _bare_model(config: PretrainedConfig) -> Any:
+    """A model of one layer with no vocabulary, of the config's kind."""
+    small = copy.deepcopy(config)
+    small.num_hidden_layers = 1
+    small.vocab_size = 1  # the embedding is the target's business; don't build a second one
+    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    if getattr(small, "layer_types", None):
+        small.layer_types = ["full_attention"]  # the mask alone says what is seen
+    small._attn_implementation_internal = None  # let transformers choose: sdpa wherever it is supported
+    build: Any = AutoModel.from_config
+    model = build(small, dtype=torch.float32)
+    if not hasattr(model, "layers") or not hasattr(getattr(model, "rotary_emb", None), "inv_freq"):
+        raise CompositionError(
+            f"a drafter layer cannot be built for the architecture {config.model_type!r}: its model has no "
+            "separate decoder layers with one rotary embedding; use a target such as Llama or Qwen3"
+        )
+    return model
+
+
+def _rotary_options(model: Any) -> dict[str, str]:
+    """The further arguments that the rotary embedding wants."""
+    if "layer_type" in inspect.signature(model.rotary_emb.forward).parameters:
+        return {"layer_type": "full_attention"}
+    return {}

@@ -1,0 +1,97 @@
+"""The slot cache: writes where it is told, shows what it is told, moves and drops."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from specframe.neural.cache import SlotCache
+
+
+def states(batch: int, heads: int, count: int, size: int) -> torch.Tensor:
+    return torch.randn(batch, heads, count, size)
+
+
+def test_one_storage_serves_all_layers_and_both_addressings():
+    slices, indexed = SlotCache(3, 10), SlotCache(3, 10)
+    for layer in range(3):
+        keys, values = states(2, 4, 5, 8), states(2, 4, 5, 8)
+        slices.aim(2, 7)
+        indexed.aim(torch.arange(2, 7).expand(2, 5), 7)
+        first = slices.update(keys, values, layer)
+        second = indexed.update(keys, values, layer)
+        assert first[0].shape == (2, 4, 7, 8)
+        for one, other in zip(first, second, strict=True):
+            assert torch.equal(one, other)
+        assert torch.equal(first[0][:, :, 2:], keys) and not first[0][:, :, :2].any()
+    assert len(slices._blocks) == 1
+
+
+def test_rows_can_write_at_slots_of_their_own():
+    cache = SlotCache(1, 6)
+    keys, values = states(2, 1, 2, 3), states(2, 1, 2, 3)
+    cache.aim(torch.tensor([[0, 3], [5, 1]]), 6)
+    seen, _ = cache.update(keys, values, 0)
+    assert torch.equal(seen[0, :, 3], keys[0, :, 1]) and torch.equal(seen[1, :, 5], keys[1, :, 0])
+    assert not seen[1, :, 0].any()
+
+
+@pytest.mark.parametrize("sizes", [[(4, 8, 8)] * 3, [(4, 8, 6)] * 3, [(4, 8, 8), (2, 8, 8), (4, 16, 16)]])
+def test_compaction_and_dropping_rows_reach_every_layer(sizes):
+    """Layers of one shape, keys that differ from values, layers that differ from one another."""
+    cache = SlotCache(len(sizes), 8)
+    cache.aim(0, 8)
+    written = []
+    for layer, (heads, key_size, value_size) in enumerate(sizes):
+        written.append((states(3, heads, 8, key_size), states(3, heads, 8, value_size)))
+        cache.update(*written[-1], layer)
+    cache.compact(torch.tensor([[4, 6], [2, 3], [7, 0]]), torch.tensor([[3, 4], [2, 3], [0, 1]]))
+    cache.keep(torch.tensor([2, 0]))
+    cache.aim(8, 8)
+    for layer, (keys, values) in enumerate(written):
+        empty = [part[:2, :, :0] for part in (keys, values)]
+        for now, before in zip(cache.update(*empty, layer), (keys, values), strict=True):
+            assert torch.equal(now[1, :, 3], before[0, :, 4]) and torch.equal(now[1, :, 4], before[0, :, 6])
+            assert torch.equal(now[0, :, 0], before[2, :, 7]) and torch.equal(now[0, :, 1], before[2, :, 0])
+            assert torch.equal(now[0, :, 2:], before[2, :, 2:])
+
+
+def test_writes_after_dropping_rows_reach_later_compactions():
+    cache = SlotCache(2, 4)
+    cache.aim(0, 2)
+    for layer in range(2):
+        cache.update(states(3, 1, 2, 2), states(3, 1, 2, 2), layer)
+    cache.keep(torch.tensor([1]))
+    cache.aim(2, 3)
+    new = states(1, 1, 1, 2)
+    cache.update(new, new, 1)
+    cache.compact(torch.tensor([[2]]), torch.tensor([[0]]))
+    cache.aim(3, 4)
+    keys, _ = cache.update(new[:, :, :0], new[:, :, :0], 1)
+    assert torch.equal(keys[:, :, 0], new[:, :, 0])
+
+
+def test_growing_keeps_what_is_written_and_adds_zeros():
+    cache = SlotCache(2, 3)
+    keys, values = states(2, 1, 3, 2), states(2, 1, 3, 2)
+    cache.aim(0, 3)
+    for layer in range(2):
+        cache.update(keys, values, layer)
+    cache.grow(2)
+    assert cache.capacity == 3
+    cache.grow(7)
+    new = states(2, 1, 1, 2)
+    cache.aim(5, 7)
+    seen, _ = cache.update(new, new, 1)
+    assert cache.capacity == 7 and seen.shape[2] == 7
+    assert torch.equal(seen[:, :, :3], keys) and torch.equal(seen[:, :, 5:6], new)
+    assert not seen[:, :, 3:5].any() and not seen[:, :, 6].any()
+
+
+def test_it_tells_transformers_what_it_holds():
+    cache = SlotCache(2, 9)
+    cache.aim(4, 7)
+    assert cache.get_seq_length() == 4 and cache.get_mask_sizes(3, 0) == (7, 0)
+    assert cache.get_max_length() == 9 and len(cache) == 2
+    cache.aim(torch.tensor([[4, 5, 6]]), 7)
+    assert cache.get_seq_length() == 4

@@ -1,0 +1,522 @@
+"""Training runs: they learn, resume bit for bit, stop at Ctrl-C, and survive a full disk."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from specframe.components.losses.distillation import Distillation
+from specframe.components.losses.feature_regression import FeatureRegression
+from specframe.components.rollouts.glancing import Glancing
+from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.engine.train import train
+from specframe.engine.training import schedule, state, teaching, texts
+from specframe.engine.training.progress import Bar, Lines, Silent
+from specframe.engine.training.settings import TrainSettings
+from specframe.engine.training.validation import agreement, measure, unroll
+from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
+from specframe.kernel.types import Student
+
+LOSSES = [(FeatureRegression(), 1.0, "regression"), (Distillation(), 0.1, "distillation")]
+
+
+class Reached(Exception):
+    """Stands for a kill."""
+
+
+class Watch(Silent):
+    """Calls `act` once a step is reported."""
+
+    def __init__(self, at: int, act) -> None:
+        self.at, self.act = at, act
+
+    def report(self, step, figures) -> None:
+        if step == self.at:
+            self.act()
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    words = ["the cat sat", "on a mat", "and saw", "a dog run", "to the sea"]
+    draw = random.Random(0)
+    lines = [json.dumps({"text": " ".join(draw.choice(words) for _ in range(5))}) for _ in range(24)]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.fixture
+def settings(corpus, tmp_path):
+    return TrainSettings(
+        data=[corpus],
+        rollout=Glancing(first=True),
+        out=tmp_path / "out",
+        steps=12,
+        batch=4,
+        length=40,
+        lr=3e-3,
+        validation=0.1,
+        save_every=4,
+        log_every=1,
+        validate_every=6,
+    )
+
+
+@pytest.fixture
+def run(make_target, make_drafter, tokenizer):
+    target = make_target(vocab=257)
+
+    def start(settings, seed=0, dropout=0.2, **more):
+        torch.manual_seed(seed)
+        drafter = make_drafter(target, dropout=dropout)
+        return drafter, lambda **again: train(
+            target, drafter, LOSSES, settings, tokenizer=tokenizer, **{**more, **again}
+        )
+
+    return start
+
+
+def weights(drafter):
+    return {k: v.clone() for k, v in drafter.module.state_dict().items()}
+
+
+def same(one, two):
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def test_training_reduces_the_loss_and_says_what_it_did(run, settings):
+    seen = []
+    longer = replace(
+        settings, steps=60, lr=1e-2, rollout=TeacherForced(), schedule="constant", validate_every=20
+    )
+    drafter, go = run(longer, dropout=0.0)
+    before = weights(drafter)
+    report = go(watcher=Watch(1, lambda: seen.append(1)))
+    assert seen == [1] and report.steps == 60 and report.resumed == 0 and report.folder == settings.out
+    record = json.loads((settings.out / "train.json").read_text())
+    assert [entry["step"] for entry in record["losses"]] == list(range(1, 61))
+    first, last = record["losses"][0], record["losses"][-1]
+    assert set(first) == {"step", "loss", "regression", "distillation"}
+    assert last["loss"] < 0.85 * first["loss"]
+    assert first["loss"] == pytest.approx(first["regression"] + 0.1 * first["distillation"], rel=1e-5)
+    assert len(record["validations"]) == 3
+    assert record["validations"][-1]["loss"] < record["validations"][0]["loss"]
+    assert record["best"] == max(v["tau"] for v in record["validations"]) == report.best
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["settings"]["lr"] == 1e-2 and record["rollout"]["noise"] == 0.1
+    assert not same(before, weights(drafter))
+    assert same(load_file(settings.out / "last" / "model.safetensors"), weights(drafter))
+    assert (settings.out / "model.safetensors").exists()
+    assert all(p.grad is None for p in drafter.target.model.parameters()), "the target gets no gradients"
+
+
+def test_a_killed_run_resumes_bit_for_bit(run, settings):
+    def kill():
+        raise Reached
+
+    whole, go = run(settings)
+    go()
+    for at in (2, 6, 7, 11):  # before the first save, at a validation, between saves, near the end
+        other = replace(settings, out=settings.out / f"killed at {at}")
+        _, go = run(other)
+        with pytest.raises(Reached):
+            go(watcher=Watch(at, kill))
+        resumed, go = run(other, seed=0 if at < 4 else 99)  # the state's weights, not the new ones
+        report = go()
+        assert report.resumed == at // 4 * 4
+        assert same(weights(whole), weights(resumed))
+        for name in ("model.safetensors", "last/model.safetensors"):
+            assert (settings.out / name).read_bytes() == (other.out / name).read_bytes()
+        one, two = (json.loads((out / "train.json").read_text()) for out in (settings.out, other.out))
+        assert one["losses"] == two["losses"] and one["validations"] == two["validations"]
+
+
+def test_a_window_of_losses_survives_a_kill(run, settings):
+    def reports(out):
+        return json.loads((out / "train.json").read_text())["losses"]
+
+    wide = replace(settings, log_every=6, save_every=1)
+    _, go = run(wide)
+    go()
+    other = replace(wide, out=settings.out / "other")
+
+    drafter, go = run(other)
+    step, inner = [], drafter.predict
+
+    def predict(*args):
+        step.append(drafter.module.training)
+        if sum(step) == 2 * 4 + 1:
+            raise Reached
+        return inner(*args)
+
+    drafter.predict = predict
+    with pytest.raises(Reached):
+        go()
+    _, go = run(other)
+    assert go().resumed == 4
+    assert reports(wide.out) == reports(other.out)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_finishes_the_step_and_keeps_the_state(run, settings, number):
+    whole, go = run(replace(settings, out=settings.out / "whole"))
+    go()
+    handler = signal.getsignal(number)
+    _, go = run(settings)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"interrupted after step 7 of 12.*run the same command again"
+    ):
+        go(watcher=Watch(7, lambda: os.kill(os.getpid(), number)))
+    assert signal.getsignal(number) is handler
+    assert not (settings.out / "train.json").exists()
+    resumed, go = run(settings)
+    assert go().resumed == 7
+    assert same(weights(whole), weights(resumed))
+
+
+def test_a_second_ctrl_c_does_not_wait(run, settings):
+    _, go = run(settings)
+
+    def twice():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        go(watcher=Watch(2, twice))
+    assert not (settings.out / "state.safetensors").exists()
+
+
+def test_a_finished_run_is_not_run_again(run, settings):
+    drafter, go = run(settings)
+    go()
+    done = weights(drafter)
+    again, go = run(settings, seed=5)
+    report = go()
+    assert report.resumed == report.steps == 12
+    assert same(done, weights(again))
+
+
+def test_another_run_s_state_is_not_taken_over(run, settings):
+    _, go = run(settings)
+    go()
+    _, go = run(replace(settings, lr=1e-3))
+    with pytest.raises(WeightsError, match=r"another run's training state.*\n.*settings"):
+        go()
+    _, go = run(replace(settings, save_every=3, log_every=5))
+    go()
+    (settings.out / "state.safetensors").write_bytes(b"rubbish")
+    with pytest.raises(WeightsError, match=r"cannot be read .*delete it"):
+        go()
+
+
+def test_a_full_disk_is_one_clear_error_and_the_last_state_stays(run, settings, monkeypatch):
+    whole, go = run(replace(settings, out=settings.out / "whole"))
+    go()
+    calls, write = [], state.save_file
+
+    def fills_up(*args, **kwargs):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError(28, "No space left on device")
+        write(*args, **kwargs)
+
+    monkeypatch.setattr(state, "save_file", fills_up)
+    _, go = run(settings)
+    with pytest.raises(WeightsError, match="No space left on device; the state saved before is kept"):
+        go()
+    assert not [p for p in settings.out.iterdir() if p.name.endswith(".part")]
+    resumed, go = run(settings)
+    assert go().resumed == 4
+    assert same(weights(whole), weights(resumed))
+
+
+def test_the_global_generators_are_given_back(run, settings):
+    _, go = run(replace(settings, steps=2))
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = random.random(), np.random.rand(), torch.rand(())
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    go()
+    assert (random.random(), np.random.rand(), torch.rand(())) == expected
+
+
+def test_accumulation_is_a_larger_batch(run, settings):
+    quiet = replace(settings, rollout=TeacherForced(noise=0.0), validation=0.0, steps=3, clip=0.0)
+    drafters = []
+    for name, batch, accumulate in (("one", 8, 1), ("two", 4, 2)):
+        drafter, go = run(
+            replace(quiet, out=settings.out / name, batch=batch, accumulate=accumulate), dropout=0.0
+        )
+        drafter.block = 1  # no random crop
+        go()
+        drafters.append(weights(drafter))
+    for name in drafters[0]:
+        torch.testing.assert_close(drafters[0][name], drafters[1][name], rtol=0, atol=2e-3)
+
+
+def test_a_teacher_cache_gives_the_same_training(run, settings, make_target, tokenizer, monkeypatch):
+    online, go = run(settings)
+    go()
+    monkeypatch.setattr(teaching, "SHARD", 7)
+    cached, go = run(replace(settings, out=settings.out / "c", cache=settings.out / "cache"))
+    go()
+    for a, b in zip(online.module.parameters(), cached.module.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=1e-4)
+    shards = sorted((settings.out / "cache").glob("*/*"))
+    parts = texts.load(settings, tokenizer, 257)
+    assert len(shards) == sum(math.ceil(len(part) / 7) for part in parts)
+    again, go = run(replace(settings, out=settings.out / "d", cache=settings.out / "cache"))
+    times = [p.stat().st_mtime_ns for p in shards]
+    calls, teach = [], again.target.teach
+    monkeypatch.setattr(again.target, "teach", lambda *args: calls.append(1) or teach(*args))
+    go()
+    assert [p.stat().st_mtime_ns for p in shards] == times
+    assert len(calls) == 2, "one probe for each part, no forward over a text"
+    assert same(weights(cached), weights(again))
+
+
+def test_a_full_cache_disk(run, settings, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(teaching, "save_file", full)
+    _, go = run(replace(settings, cache=settings.out / "cache"))
+    with pytest.raises(WeightsError, match=r"teacher cache .* No space left"):
+        go()
+
+
+def test_bf16_trains_float32_weights_through_a_forward_without_gradients(run, settings):
+    drafter, go = run(replace(settings, precision="bf16", rollout=Glancing(), validation=0.0))
+    before = weights(drafter)
+    go()
+    after = weights(drafter)
+    assert all(not torch.equal(before[k], after[k]) and after[k].dtype == torch.float32 for k in before)
+
+
+def test_half_precision_weights_are_trained_in_float32_and_given_back(run, settings):
+    drafter, go = run(replace(settings, validation=0.0, steps=2))
+    drafter.net.bfloat16()
+    go()
+    assert {p.dtype for p in drafter.module.parameters()} == {torch.bfloat16}
+    assert load_file(settings.out / "last" / "model.safetensors")["inner.weight"].dtype == torch.float32
+
+
+def test_evaluate_s_tau_chooses_the_best(run, settings):
+    taus = iter([3.0, 5.0, 4.0, 1.0])
+    drafter, go = run(replace(settings, validate_every=3))
+    kept = []
+
+    def evaluate():
+        assert not drafter.module.training and not torch.is_grad_enabled()
+        kept.append(weights(drafter))
+        return {"tau": next(taus)}
+
+    assert go(evaluate=evaluate).best == 5.0
+    assert same(load_file(settings.out / "model.safetensors"), kept[1])
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(run, settings):
+    drafter, go = run(settings)
+    with torch.no_grad():
+        drafter.net.inner.weight.fill_(torch.nan)
+    with pytest.raises(SpecframeError, match=r"no longer finite at step 1; lower train\.lr"):
+        go()
+    assert not (settings.out / "state.safetensors").exists()
+
+
+def test_what_cannot_work_is_refused_at_once(run, settings, make_target, make_drafter, tokenizer, tmp_path):
+    target = make_target(vocab=257)
+    drafter = make_drafter(target)
+
+    def refused(
+        error, match, *, target=target, drafter=drafter, losses=LOSSES, settings=settings, tokenizer=tokenizer
+    ):
+        with pytest.raises(error, match=match):
+            train(target, drafter, losses, settings, tokenizer=tokenizer)
+
+    refused(CompositionError, "cannot teach", target=object())
+    refused(CompositionError, "nothing to train", drafter=object())
+    refused(InputError, "no loss", losses=[])
+    refused(InputError, "no tokenizer", tokenizer=None)
+    refused(InputError, "exceeds the target's context of 128", settings=replace(settings, length=256))
+    refused(InputError, "bf16", target=make_target(vocab=257, dtype=torch.bfloat16))
+    (tmp_path / "file").write_text("")
+    refused(InputError, "cannot be written", settings=replace(settings, out=tmp_path / "file" / "out"))
+    drafter.net.requires_grad_(False)
+    refused(CompositionError, "no trainable parameters")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("data", []),
+        ("steps", 0),
+        ("length", 4),
+        ("lr", -1.0),
+        ("validation", 1.0),
+        ("betas", (0.9, 1.0)),
+        ("batch", 0),
+    ],
+)
+def test_settings_are_checked(settings, name, value):
+    with pytest.raises(InputError, match=name):
+        replace(settings, **{name: value})
+
+
+def test_schedules(settings):
+    def rates(**more):
+        chosen = replace(settings, lr=1.0, **more)
+        return [schedule.learning_rate(chosen, step, 10) for step in range(10)]
+
+    assert rates(schedule="constant", warmup=0.0) == [1.0] * 10
+    assert rates(schedule="linear", warmup=2) == pytest.approx([0.5, 1.0, *(1 - i / 8 for i in range(8))])
+    assert rates(schedule="linear", warmup=0.2) == rates(schedule="linear", warmup=2)
+    assert rates(schedule="cosine", warmup=0.0) == pytest.approx(
+        [(1 + math.cos(math.pi * i / 10)) / 2 for i in range(10)]
+    )
+
+
+def test_order_shows_every_text_once_an_epoch_and_only_depends_on_the_step():
+    order = schedule.Order(10, 4, seed=3)
+    stream = torch.cat([order.at(step) for step in range(5)])
+    assert sorted(stream[:10].tolist()) == sorted(stream[10:].tolist()) == list(range(10))
+    assert stream[:10].tolist() != stream[10:].tolist()
+    assert torch.equal(schedule.Order(10, 4, seed=3).at(3), order.at(3))
+    assert not torch.equal(schedule.Order(10, 4, seed=4).at(3), order.at(3))
+    assert order.steps(1) == 3 and order.steps(2) == 5
+    assert schedule.Order(3, 8, seed=0).at(0).tolist().count(0) in (2, 3), "a step may hold several epochs"
+
+
+def test_progress_on_lines_and_on_a_terminal(run, settings, capsys):
+    class Terminal:
+        def __init__(self):
+            self.text = ""
+
+        def write(self, text):
+            self.text += text
+
+        def flush(self): ...
+
+        def isatty(self):
+            return True
+
+    for watcher in (Lines, Bar):
+        stream = Terminal()
+        _, go = run(replace(settings, steps=2, validate_every=1, out=settings.out / watcher.__name__))
+        go(watcher=watcher(stream))
+        for word in ("parameters", "regression", "tau", "trained 2 steps"):
+            assert word in stream.text
+
+
+def test_unrolling_is_decoding_a_chain_literally(make_target, make_drafter):
+    target = make_target(dtype=torch.float64)
+    for block in (1, 2, 3):
+        drafter = make_drafter(target, block=block)
+        tokens = torch.randint(1, 40, (6, 30))
+        teacher = target.teach(tokens, torch.rand(6, 30) < 0.9)
+        counts = unroll(drafter, teacher)
+        depth, first = counts.shape[1], max(block, 2)
+        assert depth == 8 // block * block
+        last = 30 - depth - 1
+        expected = torch.zeros(2, depth)
+        for b in range(6):
+            for size in {first + (last - first) * c // 3 for c in range(4)}:
+                known = [teacher.features["last"][b, i] for i in range(size)]
+                while len(known) < size + depth:
+                    n = len(known)
+                    out = drafter.predict(torch.stack(known)[None], tokens[b : b + 1, 1 : n + 1])[0]
+                    known += [out[i] for i in range(n - block, n)]
+                for level in range(depth):
+                    at = size + level
+                    if not teacher.mask[b, at]:
+                        break
+                    expected[1, level] += 1
+                    if drafter.logits(known[at]).argmax() != teacher.logits[b, at].argmax():
+                        break
+                    expected[0, level] += 1
+        assert torch.equal(counts, expected)
+
+
+def test_agreement_counts_by_level_and_measure_multiplies(make_target, make_drafter):
+    target = make_target()
+    teacher = target.teach(torch.randint(1, 40, (2, 12)), torch.ones(2, 12, dtype=torch.bool))
+    logits = teacher.logits[:, [3, 4, 5, 6]].clone()
+    logits[0, 1] = -logits[0, 1]  # one wrong prediction of level 2
+    student = Student(
+        logits,
+        torch.tensor([[3, 4, 5, 6]] * 2),
+        torch.tensor([[True] * 4, [True, True, True, False]]),
+        torch.tensor([1, 2, 1, 2]),
+    )
+    assert agreement(student, teacher).tolist() == [[4, 2], [4, 3]]
+
+    class Blind:
+        module = torch.nn.Linear(1, 1)
+
+        def save(self, folder): ...
+
+    figures = measure(Blind(), [teacher], [(Distillation(), 2.0, "d")], lambda *_: student)
+    assert figures["accuracy.1"] == 1.0 and figures["accuracy.2"] == pytest.approx(2 / 3)
+    assert figures["tau"] == pytest.approx(1 + 1 + 2 / 3)
+    assert figures["loss"] == pytest.approx(2 * figures["d"])
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+
+folder, data, out, rank = sys.argv[1:]
+sys.path.insert(0, folder)
+from test_train import even_run
+
+even_run(data, Path(out), int(rank), 3)
+"""
+
+
+def even_run(data: str, out: Path, rank: int, batch: int):
+    """Trains on texts of one length, without randomness; the weights, also saved as rank-N.pt."""
+    from conftest import TinyDrafter, TinyTarget, make_tokenizer
+
+    target = TinyTarget(vocab=257)
+    torch.manual_seed(rank)
+    drafter = TinyDrafter(target, block=1)
+    rollout, losses = TeacherForced(noise=0.0), [(Distillation(), 1.0, "distillation")]
+    settings = TrainSettings(data=[data], rollout=rollout, out=out, steps=5, batch=batch, length=40, lr=1e-3)
+    train(target, drafter, losses, settings, tokenizer=make_tokenizer())
+    torch.save(drafter.module.state_dict(), out / f"rank-{rank}.pt")
+    return weights(drafter)
+
+
+def test_two_processes_train_one_drafter(tmp_path, monkeypatch):
+    """Both end with the same weights, those of one process with a batch twice as large."""
+    draw = random.Random(0)
+    lines = [{"text": "".join(draw.choice("abcde fgh") for _ in range(39))} for _ in range(20)]
+    (tmp_path / "even.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    here, data = str(Path(__file__).parent), str(tmp_path / "even.jsonl")
+    network = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000)}
+    jobs = []
+    for rank in range(2):
+        place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **network, **place, "ACCELERATE_USE_CPU": "true"}
+        command = [sys.executable, "-c", PROGRAM, here, data, str(tmp_path / "two"), str(rank)]
+        jobs.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
+    monkeypatch.syspath_prepend(here)
+    alone = even_run(data, tmp_path / "one", 0, 6)
+    for job in jobs:
+        _, errors = job.communicate(timeout=200)
+        assert job.returncode == 0, errors
+    zero, one = (torch.load(tmp_path / "two" / f"rank-{rank}.pt") for rank in range(2))
+    assert same(zero, one)
+    for name in zero:
+        torch.testing.assert_close(zero[name], alone[name], rtol=0, atol=1e-5)

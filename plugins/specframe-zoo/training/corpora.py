@@ -69,7 +69,8 @@ def documents(root: Path) -> Iterator[Document]:
 
 
 SIMPLE = frozenset(
-    """Write the splits of the chosen corpora (None: all) below ``out``; print a table of what went in."""
+    "tinystories self_dialogue synthetic_persona_chat gpteacher_roleplay halueval gsm8k_train mawps word_problems "
+    "gpteacher_codegen tldr python_stdlib".split()
 )
 """The corpora a small budget suffices for: everyday language, without encyclopedia, news and long answers."""
 

@@ -1,0 +1,148 @@
+"""Falcon's drafter: a block of features a forward, turned into tokens by the target's own head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from specframe import CompositionError, Frontier, InputError, NeuralTarget, Proposal, WeightsError
+from specframe.neural import checkpoint
+from specframe_falcon.network import Network
+from specframe_falcon.session import Session
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe import Committed, Draw, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+
+
+class Falcon:
+    """The semi-autoregressive drafter of Gao et al. 2024 (Falcon, Sections 3.1, 3.2 and 3.4).
+
+    From pairs (f_i, t_(i+1)) up to the root's it predicts the next `block` features at once; the head
+    makes them laws. Deeper levels follow from the predicted features and the drafted tokens, any number
+    of frontier nodes a forward, so every tree policy fits: the paper's tree is a `fixed` one.
+
+    Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from
+    the same random weights in every run.
+
+    Args:
+        block: how many levels one forward proposes (the paper's k).
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
+        head: how predicted features become logits; none: the target's own head.
+        dropout: between the LSTM's layers, in training only.
+    """
+
+    taps = frozenset({"last"})
+    draws: frozenset[Draw] | None = None
+    nodes: int | None = None
+
+    def __init__(
+        self, *, block: int = 2, weights: str | None = None, head: Head | None = None, dropout: float = 0.1
+    ) -> None:
+        if block < 1:
+            raise InputError(f"falcon: block must be at least 1, got {block}")
+        if not 0 <= dropout < 1:
+            raise InputError(f"falcon: dropout must be at least 0 and below 1, got {dropout}")
+        self.block = block
+        self.weights = weights
+        self.dropout = dropout
+        self._head = head
+        self._target: NeuralTarget | None = None
+        self._network: Network | None = None
+        self._session: Session | None = None
+
+    def bind(self, target: Target) -> None:
+        """Builds the network after the target's own shape, and loads its weights.
+
+        Raises CompositionError for a target without hidden states, WeightsError for weights that do not
+        fit, all misfits listed.
+        """
+        if not isinstance(target, NeuralTarget):
+            raise CompositionError(
+                f"drafter falcon predicts a neural target's features, and {type(target).__name__} has none; "
+                "use the target hf, or a drafter such as lookup"
+            )
+        target.request(self.taps)
+        network = Network.seeded(target.config, self.dropout)
+        if self.weights is not None:
+            self._check(checkpoint.read_config(self.weights), target.config)
+            checkpoint.load(network, self.weights)
+        if self._head is not None:
+            self._head.bind(target)
+        self._target = target
+        self._network = network.to(target.device, target.dtype).eval()
+        self._session = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The LSTM and the decoder layer: what is trained and saved. Empty before bind."""
+        return nn.Module() if self._network is None else self._network
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again."""
+        target, network = self._bound()
+        shape = {name: getattr(target.config, name) for name in ("hidden_size", "model_type", "vocab_size")}
+        checkpoint.save(network, {"format": "falcon", "block": self.block, **shape}, folder, torch.bfloat16)
+
+    def predict(self, features: Tensor, tokens: Tensor) -> Tensor:
+        """Predicted features of whole sequences, [B, L, D], [B, L] -> [B, L, D].
+
+        Position i pairs (features_i, tokens_i = token i + 1) and predicts feature i + block. Blocks of
+        `block` positions end at the last position and at every `block`-th before it; the first may be
+        short. Gradients reach the module and the features.
+        """
+        target, network = self._bound()
+        predicted: Tensor = network(torch.cat([target.embed(tokens), features], -1), self.block)
+        return predicted
+
+    def logits(self, features: Tensor) -> Tensor:
+        """The drafter's logits for predicted features: [.., D] -> [.., V] (Falcon, Eq. 7)."""
+        head = self._bound()[0].head if self._head is None else self._head
+        return head(features)
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
+        if tree is None:
+            raise CompositionError("drafter falcon needs a tree policy, such as fixed, dynamic or chain")
+        return tree.grow(self.expand, root, sampling, random)
+
+    @torch.no_grad()
+    def commit(self, news: Committed) -> None:
+        """Takes in what was committed. News with a prompt starts a session afresh."""
+        target, network = self._bound()
+        if news.prompt is not None or self._session is None:
+            self._session = Session(network, target.embed, self.block, len(news.count))
+        self._session.commit(news)
+
+    @torch.no_grad()
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits of the next `block` levels below each frontier node."""
+        if self._session is None:
+            raise CompositionError("drafter falcon was asked for a draft before anything was committed")
+        return Proposal(self.logits(self._session.expand(frontier)))
+
+    @torch.no_grad()
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        if self._session is not None:
+            self._session.keep(rows)
+
+    def _bound(self) -> tuple[NeuralTarget, Network]:
+        if self._target is None or self._network is None:
+            raise CompositionError("drafter falcon was used before bind(target)")
+        return self._target, self._network
+
+    def _check(self, stored: dict[str, Any], config: Any) -> None:
+        """Raises WeightsError, every contradiction listed, for a checkpoint of another kind or size."""
+        wanted = {"format": "falcon", "block": self.block, "hidden_size": config.hidden_size}
+        problems = [
+            f"  {name}: the checkpoint says {stored.get(name)!r}, needed is {value!r}"
+            for name, value in wanted.items()
+            if stored.get(name) != value
+        ]
+        if problems:
+            raise WeightsError(f"the drafter in {self.weights} does not fit:\n" + "\n".join(problems))

@@ -1,0 +1,86 @@
+"""What is trained: a two-layer LSTM that fuses tokens with features, and one decoder layer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+from specframe.neural import DecoderLayer, block_causal
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+LSTM_LAYERS = 2
+FEW = 4
+"""Up to so many pairs a row are unrolled on a CPU, where each call of nn.LSTM packs its weights anew."""
+
+State = tuple[Tensor, Tensor]
+"""The LSTM's hidden and cell state, [2, B, H] each."""
+
+
+class Network(nn.Module):
+    """Falcon's relaxed causal semi-autoregressive head (Falcon, Section 3.2).
+
+    A pair is the embedding of token i + 1 beside feature i, [.., 2H], embedding first as in EAGLE. The
+    LSTM carries its state over the whole sequence and halves the width; a decoder layer of the target's
+    own kind, input norm included, attends under the relaxed causal mask. No norm follows: the output is
+    compared with features that have already passed the target's final norm.
+    """
+
+    def __init__(self, config: PretrainedConfig, dropout: float) -> None:
+        super().__init__()
+        hidden = config.hidden_size
+        self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
+        self.layer = DecoderLayer(config)
+
+    @classmethod
+    def seeded(cls, config: PretrainedConfig, dropout: float) -> Network:
+        """A network whose first weights are the same in every run; no global generator is disturbed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
+            return cls(config, dropout)
+
+    def forward(self, pairs: Tensor, block: int) -> Tensor:
+        """The predicted features of whole sequences, [B, L, 2H] -> [B, L, H]; blocks end at the end."""
+        batch, length, _ = pairs.shape
+        recalled, _ = self.lstm(pairs)  # [B, L, H]
+        positions = torch.arange(length, device=pairs.device).expand(batch, -1)
+        mask = block_causal(length, block, pairs.device)  # [1, 1, L, L]
+        predicted: Tensor = self.layer(recalled, positions, mask)
+        return predicted
+
+    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+        """The LSTM's outputs for the next pairs of every row, and its state after them.
+
+        [B, M, 2H] -> [B, M, H]. With `counts` a row has that many pairs, and its outputs beyond are zeros.
+        """
+        if counts is not None and min(counts) < max(counts):
+            packed = pack_padded_sequence(pairs, torch.tensor(counts), batch_first=True, enforce_sorted=False)
+            outputs, state = self.lstm(packed, state)
+            return pad_packed_sequence(outputs, batch_first=True)[0], state
+        if pairs.is_cpu and pairs.shape[1] <= FEW:
+            return self._unroll(pairs, state)
+        outputs, state = self.lstm(pairs, state)
+        return outputs, state
+
+    def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
+        """What the LSTM computes, pair by pair and without dropout: on a CPU it saves packing its weights."""
+        outputs, ends = pairs, []
+        for layer, (hidden, cell) in enumerate(zip(*state, strict=True)):
+            into, back, bias_into, bias_back = self.lstm.all_weights[layer]
+            steps = []
+            for x in linear(outputs, into, bias_into + bias_back).unbind(1):  # [B, 4H]
+                gates = torch.addmm(x, hidden, back.T)
+                enter, forget, _, leave = gates.sigmoid().chunk(4, 1)
+                content = gates.chunk(4, 1)[2].tanh()
+                cell = torch.addcmul(forget * cell, enter, content)
+                hidden = leave * cell.tanh()
+                steps.append(hidden)
+            outputs = torch.stack(steps, 1)  # [B, M, H]
+            ends.append((hidden, cell))
+        hidden, cell = (torch.stack(parts) for parts in zip(*ends, strict=True))
+        return outputs, (hidden, cell)

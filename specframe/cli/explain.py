@@ -76,8 +76,8 @@ def _options(component: Any) -> list[dict[str, Any]]:
 
 def _show(value: Any) -> str:
     name = getattr(value, "name", None)
-    if value is None:
-        return "none"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
     return str(name).lower() if name is not None else str(value)
 
 

@@ -79,14 +79,14 @@ def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figu
     plain = pipeline.with_parts(drafter=NoDrafter(), tree=None, verifier=Match())
     model: Any = getattr(pipeline.parts.target, "model", None)
     ends = frozenset() if pipeline.sampling.ignore_eos else pipeline.ends
-    clock, acceptance = Clock(), Acceptance()
+    clocks, acceptance = list[Clock](), Acceptance()
     mine: list[list[int]] = []
     theirs: list[list[int]] = []
 
     def ours() -> int:
         nonlocal acceptance
         result = pipeline.generate(rows)
-        clock.add(result.clock)
+        clocks.append(result.clock)
         acceptance, mine[:] = result.acceptance, result.tokens
         return sum(map(len, mine))
 
@@ -104,6 +104,9 @@ def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figu
     if model is not None:
         contestants["transformers"] = transformers
     rates = race(contestants, repeats)
+    clock = Clock()
+    for later in clocks[1:]:  # the first turn warmed up
+        clock.add(later)
     greedy = model is not None and pipeline.sampling.temperature == 0
     divergences = find_divergences(model, rows, mine, theirs) if greedy else []
     return Figures(

@@ -1,0 +1,156 @@
+"""The reference pages that come from the code: ``python docs/generate.py`` writes, ``--check`` compares."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from specframe.cli.main import COMMANDS, build_parser, main
+from specframe.kernel.interfaces import KINDS
+from specframe.kernel.plugins import discover
+from specframe.kernel.registry import Entry
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTE = "<!-- Written by docs/generate.py from the code: change docstrings and signatures instead. -->\n"
+TITLES = {
+    "section": "Settings",
+    "target": "Targets",
+    "drafter": "Drafters",
+    "tree": "Tree policies",
+    "verifier": "Verifiers",
+    "loss": "Losses",
+    "rollout": "Rollouts",
+    "head": "Heads",
+    "model": "Embedded models",
+}
+
+
+def render_components() -> str:
+    """The page of every component that the packages of this repository register."""
+    packages = repository_packages()
+    entries = [entry for entry in discover().entries if entry.package in packages]
+    parts = [
+        "# Components\n",
+        NOTE,
+        "Every component of this repository's packages, with the options a recipe may give it. "
+        "`specframe explain NAME` shows the same for whatever is installed; `specframe plugins` lists it.\n",
+    ]
+    for kind in ("section", *KINDS, "model"):
+        of_kind = [entry for entry in entries if entry.kind == kind]
+        if of_kind or kind == "model":
+            parts.append(f"## {TITLES[kind]}\n")
+            parts += [_render_entry(entry) for entry in sorted(of_kind, key=lambda e: e.name)]
+    return "\n".join(parts)
+
+
+def render_commands() -> str:
+    """The page of every command's help text."""
+    parser = build_parser()
+    parts = [
+        "# Command line\n",
+        NOTE,
+        "| exit status | meaning |\n|---|---|\n"
+        "| 0 | done |\n"
+        "| 1 | a promise does not hold: a certificate failed |\n"
+        "| 2 | the input is wrong; the message on stderr says what to change |\n"
+        "| 130 | interrupted from the keyboard |\n"
+        "| 141 | the reader of a pipe went away |\n",
+    ]
+    subparsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    for name in COMMANDS:
+        parts.append(_render_command(name, subparsers.choices[name]))
+    return "\n".join(parts)
+
+
+def _render_command(name: str, command: argparse.ArgumentParser) -> str:
+    actions = [action for action in command._actions if action.dest != "help"]
+    places = [_placed(action) for action in actions if not action.option_strings]
+    usage = " ".join(["specframe", name, *places, *(["[options]"] if len(places) < len(actions) else [])])
+    about = command.description or ""
+    lines = [f"## specframe {name}\n", f"{about[:1].upper()}{about[1:]}.\n", f"```text\n{usage}\n```\n"]
+    lines += ["| argument | |", "|---|---|"]
+    lines += [f"| `{_shown(action)}` | {action.help or ''} |" for action in actions]
+    return "\n".join([*lines, ""])
+
+
+def _placed(action: argparse.Action) -> str:
+    return f"[{_shown(action)} ...]" if action.nargs == "*" else _shown(action)
+
+
+def _shown(action: argparse.Action) -> str:
+    value = str(action.metavar or action.dest.upper())
+    if action.choices is not None:
+        value = "{" + ",".join(map(str, action.choices)) + "}"
+    if not action.option_strings:
+        return value
+    return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")
+
+
+PAGES = {"docs/reference/components.md": render_components, "docs/reference/cli.md": render_commands}
+
+
+def repository_packages() -> set[str]:
+    """The names of the packages that live in this repository."""
+    projects = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    return {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in projects}
+
+
+def _render_entry(entry: Entry) -> str:
+    lines = [f"### {entry.name} {{ #{entry.kind}-{entry.name} }}\n"]
+    if entry.package != "specframe":
+        lines.append(f"Of the package `{entry.package}`.\n")
+    if entry.kind == "model":
+        return "\n".join([*lines, f"`zoo://{entry.name}`: {entry.summary}.\n"])
+    described = _explain(entry)
+    about = described["doc"].partition("\nArgs:\n")[0].strip()
+    lines.append(f"{about}\n")
+    if described["options"]:
+        lines += ["| option | type | default | |", "|---|---|---|---|"]
+        lines += [_render_option(option) for option in described["options"]]
+    else:
+        lines.append("No options.")
+    return "\n".join([*lines, ""])
+
+
+def _render_option(option: dict[str, Any]) -> str:
+    default = "required" if option["required"] else f"`{option['default']}`"
+    cells = [f"`{option['name']}`", option["type"], default, option["help"]]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _explain(entry: Entry) -> dict[str, Any]:
+    """What `specframe explain --json` says of one component."""
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output):
+        status = main(["explain", entry.qualified, "--kind", entry.kind, "--json"])
+    if status:
+        raise SystemExit(f"{entry.kind} {entry.qualified} cannot be explained")
+    described: dict[str, Any] = json.loads(output.getvalue())
+    return described
+
+
+def execute() -> int:
+    """Writes the pages, or with --check tells which are out of date and exits with 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="change nothing, only compare")
+    check = parser.parse_args().check
+    stale = []
+    for name, render in PAGES.items():
+        path, text = ROOT / name, render()
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(name)
+            if not check:
+                path.write_text(text, encoding="utf-8")
+    if stale:
+        print(("out of date: " if check else "written: ") + ", ".join(stale))
+    return 1 if check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(execute())

@@ -1,0 +1,220 @@
+"""The documentation is executed: every Python block, command and recipe, and every public name is in it."""
+
+import doctest
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import specframe
+import specframe.neural
+import specframe.testing
+from specframe.cli.main import COMMANDS, main
+from specframe.kernel.build import plan
+from specframe.kernel.errors import RecipeError
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from tests.repo.repository import PAGES, RECIPES, ROOT, Block, blocks, name
+
+COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+SMOKE = ["sampling.max_new_tokens=8", "run.repeats=1"]
+
+
+def having(language: str) -> list[Path]:
+    """The pages that have blocks of a language to execute."""
+    return [page for page in PAGES if executed(page, language)]
+
+
+def executed(page: Path, language: str) -> list[Block]:
+    return [block for block in blocks(page) if block.language == language and not block.title]
+
+
+@pytest.fixture
+def project(request, tmp_path, monkeypatch) -> Path:
+    """A working folder with the files that the page shows, its package installed, and the repository's recipes."""
+    for block in blocks(request.param):
+        if block.title:
+            path = tmp_path / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
+    (tmp_path / "recipes").mkdir()
+    for recipe in RECIPES:  # in the folder itself, too: a shown recipe stands beside its parent
+        for place in (tmp_path, tmp_path / "recipes"):
+            (place / recipe.name).write_text(recipe.read_text(encoding="utf-8"), encoding="utf-8")
+    if (tmp_path / "pyproject.toml").exists():
+        install(tmp_path)
+        monkeypatch.syspath_prepend(str(tmp_path / "src"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def install(folder: Path) -> None:
+    """What pip would leave behind: the metadata by which plugins are found."""
+    about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    points = "".join(
+        f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
+        for group, entries in about["entry-points"].items()
+    )
+    info = folder / "src" / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+    info.mkdir()
+    metadata = {"Metadata-Version": "2.1", "Name": about["name"], "Version": about["version"]}
+    (info / "METADATA").write_text("".join(f"{key}: {value}\n" for key, value in metadata.items()))
+    (info / "entry_points.txt").write_text(points)
+
+
+@pytest.mark.parametrize("project", having("python"), ids=name, indirect=True)
+def test_python_blocks_run(project, request):
+    # One script a page, in this process: warnings are errors here, and sockets are blocked.
+    page = request.node.callspec.params["project"]
+    lines: list[str] = []
+    for block in executed(page, "python"):
+        lines += [""] * (block.line - len(lines))  # so that tracebacks show the page's own lines
+        lines += block.text.splitlines()
+    exec(compile("\n".join(lines), page, "exec"), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize("project", having("console"), ids=name, indirect=True)
+def test_commands_run(project, request, capsys):
+    page = request.node.callspec.params["project"]
+    for block in executed(page, "console"):
+        wanted = int((block.mark or "exit 0").removeprefix("exit "))
+        for command, expected in commands(block):
+            status = execute(smoke(command))
+            printed = "".join(capsys.readouterr())
+            assert status == wanted, f"{block}: specframe {shlex.join(command)}\n{printed}"
+            if expected.strip():
+                assert same(expected, printed), f"{block}:\n{printed}"
+
+
+def commands(block: Block) -> list[tuple[list[str], str]]:
+    """The block's commands, each with the output that the page shows below it."""
+    parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]
+    assert parts, f"{block}: a console block needs a line that starts with '$ specframe'"
+    found = []
+    for part in parts:
+        line, _, output = part.partition("\n")
+        program, *arguments = shlex.split(line, comments=True)
+        assert program == "specframe", f"{block}: only specframe's commands are executed"
+        found.append((arguments, output))
+    return found
+
+
+def execute(command: list[str]) -> int:
+    try:
+        return main(command)
+    except SystemExit as exit:  # argparse
+        return int(exit.code or 0)
+
+
+def same(expected: str, printed: str) -> bool:
+    """Whether the output is what the page shows: `...` stands for anything, recipes' line numbers for any."""
+    expected, printed = (re.sub(r"(?<=\.yaml:)\d+", "1", text) for text in (expected, printed))
+    return doctest.OutputChecker().check_output(expected, printed, COMPARE)
+
+
+def smoke(command: list[str]) -> list[str]:
+    """The command itself; a run with a small budget, a certificate without the recipe's own model."""
+    match command:
+        case ["run", *_]:
+            return [*command, *SMOKE]
+        case ["certify", _]:
+            return [*command, "--exact-only"]
+    return command
+
+
+@pytest.mark.parametrize("project", having("yaml"), ids=name, indirect=True)
+def test_recipes_validate(project, request):
+    page = request.node.callspec.params["project"]
+    for number, block in enumerate(executed(page, "yaml")):
+        path = project / f"block-{number}.yaml"
+        path.write_text(whole(block.text), encoding="utf-8")
+        try:
+            plan(Recipe.read(path), discover())
+        except RecipeError as error:
+            pytest.fail(f"{block}: {error}")
+
+
+def whole(text: str) -> str:
+    """A recipe as it is; single sections over the first recipe."""
+    is_whole = re.search(r"^extends:", text, re.MULTILINE) or all(
+        re.search(rf"^{section}:", text, re.MULTILINE) for section in ("target", "drafter", "verifier")
+    )
+    return text if is_whole else f"extends: falcon.yaml\n{text}"
+
+
+WITH_PACKAGES = [page for page in PAGES if any(block.title == "pyproject.toml" for block in blocks(page))]
+
+
+@pytest.mark.parametrize("project", WITH_PACKAGES, ids=name, indirect=True)
+def test_shown_packages_work(project):
+    registry = discover()
+    about = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert not registry.broken
+    entries = [entry for entry in registry.entries if entry.package == about["name"]]
+    assert entries
+    for entry in entries:
+        entry.load()()
+    if not (project / "tests").exists():
+        return
+    environment = {**os.environ, "PYTHONPATH": f"{project / 'src'}{os.pathsep}{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--disable-socket", "tests"],
+        cwd=project,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_a_file_shown_on_two_pages_is_the_same():
+    shown: dict[str, str] = {}
+    for page in PAGES:
+        for block in blocks(page):
+            if block.title:
+                assert shown.setdefault(block.title, block.text) == block.text, str(block)
+
+
+def test_generated_pages_are_up_to_date():
+    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    for page, render in generate.PAGES.items():
+        stale = (ROOT / page).read_text(encoding="utf-8") != render()
+        assert not stale, f"{page} is out of date: python docs/generate.py"
+
+
+def mentioned() -> str:
+    return "\n".join(page.read_text(encoding="utf-8") for page in PAGES if "docs" in page.parts)
+
+
+@pytest.mark.parametrize("module", [specframe, specframe.neural, specframe.testing], ids=lambda m: m.__name__)
+def test_every_public_name_is_documented(module):
+    text = mentioned()
+    assert not [public for public in module.__all__ if not re.search(rf"\b{public}\b", text)]
+
+
+def test_every_component_and_command_is_documented():
+    text = mentioned()
+    about = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    packages = {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in about}
+    registry = discover()
+    assert packages - {e.package for e in registry.entries} - registry.broken.keys() == set()
+    missing = [e.name for e in registry.entries if e.package in packages and f"### {e.name} " not in text]
+    assert not missing
+    assert not [command for command in COMMANDS if f"## specframe {command}" not in text]
+
+
+def test_the_readme_opens_with_the_two_commands():
+    opening = (ROOT / "README.md").read_text(encoding="utf-8")[:600]
+    assert "pip install -r requirements.txt && specframe run recipes/falcon.yaml" in opening
+    assert "pip install -r requirements.txt && pytest" in opening

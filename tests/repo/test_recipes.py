@@ -1,0 +1,65 @@
+"""Every recipe of the repository validates, and those whose models are here run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from specframe.cli.main import main
+from specframe.kernel.build import plan
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from tests.repo.repository import RECIPES, ROOT, name
+
+SMOKE = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]
+
+
+def models(recipe: Path) -> list[str]:
+    """The models and weights that a recipe loads."""
+    data = Recipe.read(recipe).data
+    sections = [data.get("target"), data.get("drafter")]
+    return [
+        section[option]
+        for section in sections
+        if isinstance(section, dict)
+        for option in ("model", "weights")
+        if section.get(option)
+    ]
+
+
+def is_here(model: str) -> bool:
+    embedded = {entry.name for entry in discover().of("model")}
+    return model.removeprefix("zoo://") in embedded if model.startswith("zoo://") else (ROOT / model).is_dir()
+
+
+RUNNABLE = [recipe for recipe in RECIPES if all(map(is_here, models(recipe)))]
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def test_there_are_recipes_and_the_first_one_runs():
+    assert ROOT / "recipes" / "falcon.yaml" in RUNNABLE, "its models are not installed: pip install the zoo"
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=name)
+def test_a_recipe_validates(recipe):
+    plan(Recipe.read(recipe), discover())
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=name)
+def test_a_recipe_says_what_it_is_and_how_to_run_it(recipe):
+    opening = recipe.read_text(encoding="utf-8").split("specframe: 1")[0]
+    assert opening.startswith("# ")
+    assert f"specframe run {name(recipe)}" in opening
+
+
+@pytest.mark.parametrize("recipe", RUNNABLE, ids=name)
+def test_a_recipe_runs(recipe, tmp_path, capsys):
+    assert main(["run", name(recipe), *SMOKE, "--json", "--out", str(tmp_path)]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 1 <= figures["tokens"] <= 8
+    assert figures["tau"] >= 1
+    assert json.loads((tmp_path / "run.json").read_text())["recipe"]["path"] == name(recipe)

@@ -1,0 +1,28 @@
+"""Files stay small enough to be read, and the repository small enough to be cloned."""
+
+from tests.repo.repository import PLUGINS, ROOT, files, name, sources
+
+LINES = 300
+LOOP_LINES = 100
+REPOSITORY_BYTES = 150_000_000
+
+
+def lines(path):
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_no_source_file_grows_long():
+    code = [*sources(ROOT / "specframe"), *(path for plugin in PLUGINS for path in sources(plugin / "src"))]
+    assert code
+    long = {name(path): lines(path) for path in code if lines(path) >= LINES}
+    assert not long
+
+
+def test_the_loop_fits_a_screen():
+    assert lines(ROOT / "specframe" / "engine" / "loop.py") < LOOP_LINES
+
+
+def test_the_repository_stays_small():
+    sizes = {name(path): path.stat().st_size for path in files()}
+    largest = sorted(sizes.items(), key=lambda item: -item[1])[:5]
+    assert sum(sizes.values()) < REPOSITORY_BYTES, largest

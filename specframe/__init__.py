@@ -6,7 +6,7 @@ Importing it imports no torch: every public name is loaded on first use.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -52,6 +52,109 @@ _PUBLIC = {
     "specframe.engine.pipeline": ("Pipeline", "Result", "load"),
     "specframe.engine.transformers": ("decoder",),
 }
+if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
+    from specframe.components.random import SeededRandom as SeededRandom
+    from specframe.components.sampling import Sampling as Sampling
+    from specframe.engine.pipeline import (
+        Pipeline as Pipeline,
+    )
+    from specframe.engine.pipeline import (
+        Result as Result,
+    )
+    from specframe.engine.pipeline import (
+        load as load,
+    )
+    from specframe.engine.transformers import decoder as decoder
+    from specframe.kernel.errors import (
+        CompositionError as CompositionError,
+    )
+    from specframe.kernel.errors import (
+        InputError as InputError,
+    )
+    from specframe.kernel.errors import (
+        PluginError as PluginError,
+    )
+    from specframe.kernel.errors import (
+        RecipeError as RecipeError,
+    )
+    from specframe.kernel.errors import (
+        SpecframeError as SpecframeError,
+    )
+    from specframe.kernel.errors import (
+        WeightsError as WeightsError,
+    )
+    from specframe.kernel.hookspecs import Register as Register
+    from specframe.kernel.hookspecs import hookimpl as hookimpl
+    from specframe.kernel.interfaces import (
+        Drafter as Drafter,
+    )
+    from specframe.kernel.interfaces import (
+        FeatureDrafter as FeatureDrafter,
+    )
+    from specframe.kernel.interfaces import (
+        Head as Head,
+    )
+    from specframe.kernel.interfaces import (
+        Loss as Loss,
+    )
+    from specframe.kernel.interfaces import (
+        NeuralTarget as NeuralTarget,
+    )
+    from specframe.kernel.interfaces import (
+        RandomSource as RandomSource,
+    )
+    from specframe.kernel.interfaces import (
+        Rollout as Rollout,
+    )
+    from specframe.kernel.interfaces import (
+        Target as Target,
+    )
+    from specframe.kernel.interfaces import (
+        Trainable as Trainable,
+    )
+    from specframe.kernel.interfaces import (
+        TreePolicy as TreePolicy,
+    )
+    from specframe.kernel.interfaces import (
+        Verifier as Verifier,
+    )
+    from specframe.kernel.types import (
+        ALL_DRAWS as ALL_DRAWS,
+    )
+    from specframe.kernel.types import (
+        Committed as Committed,
+    )
+    from specframe.kernel.types import (
+        Draw as Draw,
+    )
+    from specframe.kernel.types import (
+        Expand as Expand,
+    )
+    from specframe.kernel.types import (
+        Frontier as Frontier,
+    )
+    from specframe.kernel.types import (
+        Prompts as Prompts,
+    )
+    from specframe.kernel.types import (
+        Proposal as Proposal,
+    )
+    from specframe.kernel.types import (
+        Scores as Scores,
+    )
+    from specframe.kernel.types import (
+        Student as Student,
+    )
+    from specframe.kernel.types import (
+        Teacher as Teacher,
+    )
+    from specframe.kernel.types import (
+        TokenTree as TokenTree,
+    )
+    from specframe.kernel.types import (
+        Verdict as Verdict,
+    )
+
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 
 __all__ = sorted([*_HOME, "__version__"])

@@ -85,7 +85,8 @@ def test_a_verifier_that_needs_exact_laws_refuses_a_policy_without(tmp_path):
     (tmp_path / "mine.py").write_text(
         "from specframe import Draw\n"
         "class Mine:\n    draws = None\n    nodes = None\n    def __init__(self): ...\n"
-        "class Loose:\n    draws = frozenset({Draw.IID})\n    exact = False\n    nodes = 3\n    def __init__(self): ...\n"
+        "class Loose:\n    draws = frozenset({Draw.IID})\n    exact = False\n    nodes = 3\n"
+        "    def __init__(self): ...\n"
         "class TopOnly:\n    lossless = True\n    accepts = frozenset({Draw.TOP})\n    needs_exact = False\n"
         "    def __init__(self): ...\n"
     )

@@ -96,5 +96,5 @@ def test_bad_recipes_say_what_is_wrong(tmp_path, text, overrides, words):
 
 
 def test_a_missing_recipe_is_named(tmp_path):
-    with pytest.raises(RecipeError, match="nowhere.yaml: no such recipe"):
+    with pytest.raises(RecipeError, match=r"nowhere\.yaml: no such recipe"):
         Recipe.read(tmp_path / "nowhere.yaml")

@@ -1,0 +1,88 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import specframe
+from specframe.cli.main import main
+
+TRAIN = """\
+loss:
+  - {{use: feature_regression, weight: 1.0}}
+  - {{use: distillation, weight: 0.1}}
+train:
+  data: ['{data}']
+  rollout: {{use: glancing}}
+  out: '{out}'
+  steps: {steps}
+  batch: 2
+  length: 24
+  lr: 1.0e-2
+  validation: 0.2
+  save_every: 5
+"""
+
+
+@pytest.fixture
+def training(recipe, tmp_path):
+    """A recipe that trains, on a few short texts."""
+    data = tmp_path / "data.jsonl"
+    chats = [[{"role": "user", "content": "hello"}, {"role": "assistant", "content": "good day to you"}]] * 4
+    lines = [{"text": "the quick brown fox jumps over the lazy dog"}] * 6 + [{"messages": chat} for chat in chats]
+    data.write_text("\n".join(map(json.dumps, lines)))
+
+    def write(steps=6):
+        text = recipe.read_text().split("loss:")[0]
+        text = text.replace("dtype: float64", "dtype: float32")
+        recipe.write_text(text + TRAIN.format(data=data, out=tmp_path / "out", steps=steps))
+        return recipe
+
+    return write
+
+
+def test_what_train_writes_run_loads(training, tmp_path, capsys):
+    recipe = training()
+    assert main(["train", str(recipe)]) == 0
+    said = capsys.readouterr().out
+    assert f"drafter.weights={tmp_path / 'out'}" in said and "6 steps" in said
+    fresh = specframe.load(recipe).parts.drafter.module.state_dict()
+    trained = specframe.load(recipe, overrides=[f"drafter.weights={tmp_path / 'out'}"]).parts.drafter.module
+    assert any(not torch.equal(fresh[name], value) for name, value in trained.state_dict().items())
+    assert main(["run", str(recipe), f"drafter.weights={tmp_path / 'out'}", "run.repeats=0"]) == 0
+
+
+def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(training, tmp_path):
+    recipe = training(steps=100_000)
+    command = [sys.executable, "-m", "specframe", "train", str(recipe)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "out" / "state.safetensors").exists() and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "run the same command again to go on" in said and "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("override", "words"),
+    [
+        ("train=null", "no train section"),
+        ("train.data=[/nowhere/x.jsonl]", "/nowhere/x.jsonl"),
+        ("train.lenght=3", "did you mean 'length'"),
+        ("train.length=1000", "context of 128"),
+        ("loss=null", "no loss"),
+        ("drafter.use=lookup", "tree"),
+        ("train.out=/proc/nowhere", "cannot be written"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_status_2(training, override, words, capsys):
+    assert main(["train", str(training()), override]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said and "Traceback" not in said and len(said.splitlines()) == 1

@@ -82,22 +82,30 @@ class Pipeline:
         max_new_tokens: int | None = None,
         seed: int | None = None,
         listener: Callable[[int, list[int]], None] | None = None,
+        streamer: Any = None,
     ) -> Result:
         """Continuations of the prompts, decoded `run.batch` at a time.
 
         A single prompt gives a result of one entry. `listener(row, tokens)` hears every cycle's tokens as
-        they come. Raises InputError for an empty prompt, or one that leaves no room in the context.
+        they come; `streamer`, one of transformers', is given a single prompt's tokens in the same way.
+        Raises InputError for an empty prompt, or one that leaves no room in the context.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         rows = [self.encode(prompt) for prompt in _as_list(prompts)]
         acceptance, clock, entries = Acceptance(), Clock(), list[Entry]()
         base = self.run.seed if seed is None else seed
+        if streamer is not None:
+            if len(rows) != 1:
+                raise InputError("a streamer follows one prompt; use a listener for several")
+            streamer.put(torch.tensor(rows))
         for start in range(0, len(rows), self.run.batch):
             chunk = rows[start : start + self.run.batch]
 
             def hear(row: int, tokens: list[int], first: int = start) -> None:
                 if listener is not None:
                     listener(first + row, tokens)
+                if streamer is not None:
+                    streamer.put(torch.tensor(tokens))
 
             ledger = self.open_ledger(chunk, settings, hear)
             with clock.phase("session"):
@@ -105,6 +113,8 @@ class Pipeline:
                     if number:  # the first is the prefill's commit
                         acceptance.add(cycle)
             entries += ledger.entries
+        if streamer is not None:
+            streamer.end()
         return Result(
             texts=[self.decode(entry.tokens) for entry in entries],
             tokens=[entry.tokens for entry in entries],

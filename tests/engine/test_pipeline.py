@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from transformers.generation import TextStreamer
 
 import specframe
 from specframe.cli.main import main
@@ -94,6 +95,14 @@ def test_divergences_carry_the_gap_of_the_logits(model):
     assert found[0].gap == pytest.approx(float(logits[best] - logits[second]))
     assert not found[0].tie
     assert find_divergences(model, [row], [[best]], [[best]]) == []
+
+
+def test_transformers_streamers_get_the_text_as_it_comes(recipe, capsys):
+    pipeline = specframe.load(recipe)
+    result = pipeline.generate("hello", streamer=TextStreamer(pipeline.tokenizer, skip_prompt=True))
+    assert capsys.readouterr().out.rstrip("\n") == pipeline.tokenizer.decode(result.tokens[0]).rstrip("\n")
+    with pytest.raises(InputError, match="one prompt"):
+        pipeline.generate(["a", "b"], streamer=TextStreamer(pipeline.tokenizer))
 
 
 def test_run_prints_one_json_object_and_keeps_its_provenance(recipe, tmp_path, capsys):

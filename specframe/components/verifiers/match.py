@@ -51,23 +51,22 @@ class Match:
 
 
 def follow(tree: TokenTree, said: Tensor) -> Verdict:
-    """The path of what the target says after every node, said [B, N]: all levels at once.
+    """The path of what the target says after every node, said [B, N].
 
-    A node is reached when it and all its ancestors are what the node above says, and are the first
-    among their siblings to be it.
+    Which child a node leads to is found for all nodes at once; one copy to the host, and the path is
+    walked there: after a large forward every further kernel would find its code and data out of cache.
     """
-    count = said.shape[1]
-    right = (tree.tokens == said.gather(1, tree.parent.clamp(min=0))) & tree.valid  # [B, N]
-    siblings = tree.parent[:, :, None] == tree.parent[:, None]  # [B, N, N]
-    right &= ~(siblings & right[:, None]).tril(-1).any(-1)
-    right[:, 0] = True
-    lost = (tree.ancestors & ~right[:, None]).any(-1)  # [B, N]
-    length, leaf = tree.depth.masked_fill(lost, -1).max(1)  # [B]; one node a depth is reached at most
-    bonus = said.gather(1, leaf[:, None])[:, 0]
-    # Parents come before children, so the path in index order is the path from the root down.
-    steps = torch.arange(count, device=said.device)
-    above = tree.ancestors.gather(1, leaf[:, None, None].expand(-1, 1, count))[:, 0]  # [B, N]
-    path = steps.where(above & (steps > 0), count).sort(1).values[:, : tree.levels]
-    if path.shape[1] < tree.levels:
-        path = torch.nn.functional.pad(path, (0, tree.levels - path.shape[1]), value=count)  # [B, A]
-    return Verdict(path.masked_fill(path == count, -1), length, bonus)
+    steps = torch.arange(said.shape[1], device=said.device)[:, None]  # [N, 1]
+    hits = (tree.parent[:, None] == steps) & (tree.tokens[:, None] == said[:, :, None]) & tree.valid[:, None]
+    child = hits.byte().argmax(-1)  # [B, N], the first child that is said; 0, the root, stands for none
+    paths, ends = [], []
+    children, tokens = torch.stack([child, said]).tolist()
+    for leads_to, says in zip(children, tokens, strict=True):
+        node, path = 0, []
+        while node := leads_to[node]:
+            path.append(node)
+        paths.append(path + [-1] * (tree.levels - len(path)))
+        ends.append((len(path), says[path[-1] if path else 0]))
+    path = torch.tensor(paths, dtype=torch.int64, device=said.device).view(len(paths), tree.levels)  # [B, A]
+    length, bonus = torch.tensor(ends, device=said.device).unbind(1)
+    return Verdict(path, length, bonus)

@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument(
         "--documents", type=int, default=100, help="held-out documents of each kind to measure on"
     )
-    parser.add_argument("--longest", type=int, default=768, help="tokens of a document at most")
+    parser.add_argument("--longest", type=int, default=384, help="tokens of a document at most")
     parser.add_argument("--samples", type=int, default=3, help="continuations of each kind")
     parser.add_argument("--budget", type=int, default=120, help="tokens of a continuation at most")
     options = parser.parse_args()

@@ -62,11 +62,12 @@ def follow(tree: TokenTree, said: Tensor) -> Verdict:
     paths, ends = [], []
     children, tokens = torch.stack([child, said]).tolist()
     for leads_to, says in zip(children, tokens, strict=True):
-        node, path = 0, []
-        while node := leads_to[node]:
-            path.append(node)
-        paths.append(path + [-1] * (tree.levels - len(path)))
-        ends.append((len(path), says[path[-1] if path else 0]))
+        node, walked = 0, []
+        while leads_to[node]:
+            node = leads_to[node]
+            walked.append(node)
+        paths.append(walked + [-1] * (tree.levels - len(walked)))
+        ends.append((len(walked), says[node]))
     path = torch.tensor(paths, dtype=torch.int64, device=said.device).view(len(paths), tree.levels)  # [B, A]
     length, bonus = torch.tensor(ends, device=said.device).unbind(1)
     return Verdict(path, length, bonus)

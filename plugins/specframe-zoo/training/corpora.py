@@ -69,7 +69,19 @@ def documents(root: Path) -> Iterator[Document]:
 
 
 SIMPLE = frozenset(
-    ["tinystories", "self_dialogue", "synthetic_persona_chat", "gpteacher_roleplay", "halueval", "gsm8k_train", "mawps", "word_problems", "gpteacher_codegen", "tldr", "python_stdlib"]
+    {
+        "tinystories",
+        "self_dialogue",
+        "synthetic_persona_chat",
+        "gpteacher_roleplay",
+        "halueval",
+        "gsm8k_train",
+        "mawps",
+        "word_problems",
+        "gpteacher_codegen",
+        "tldr",
+        "python_stdlib",
+    }
 )
 """The corpora a small budget suffices for: everyday language, without encyclopedia, news and long answers."""
 

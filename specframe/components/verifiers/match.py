@@ -42,8 +42,10 @@ class Match:
             path.append(child)
             if not child.any():
                 break
-            drawn = random.categorical(laws.index_select(0, first + child))
-            bonus = drawn.where(child > 0, bonus)
+            law = laws.index_select(0, first + child)  # [B, V]
+            if batch > 1:  # a row that has stopped draws from a law of one option: in a certificate a draw is a fork
+                law = law.where((child > 0)[:, None], torch.arange(vocab, device=p.device) == 0)
+            bonus = random.categorical(law).where(child > 0, bonus)
         path += [torch.zeros_like(first)] * (tree.levels - len(path))
         nodes = torch.stack(path, 1) if path else first.new_zeros(batch, 0)  # [B, A]
         found = nodes > 0

@@ -1,0 +1,61 @@
+"""Negative controls: verifiers broken on purpose. A certificate is only as good as what makes it fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.interfaces import RandomSource, Verifier
+from specframe.kernel.types import ALL_DRAWS, TokenTree, Verdict
+
+
+@dataclass(frozen=True)
+class UnprocessedBonus:
+    """The verifier, but the token after the path comes from a law that skipped some of the processing.
+
+    A tenth of the target's law is replaced by the uniform one, as if temperature or truncation had not
+    reached that row. This shows under every composition and at every temperature.
+    """
+
+    inner: Verifier
+    name = "bonus drawn from an unprocessed law"
+    lossless = False
+    accepts = ALL_DRAWS
+    needs_exact = True
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The inner verdict with another bonus."""
+        verdict = self.inner.verify(tree, p, random)
+        law = _last_law(p, verdict)
+        return _with_bonus(verdict, random.categorical(0.9 * law + 0.1 / law.shape[-1]))
+
+
+@dataclass(frozen=True)
+class SkippedResidual:
+    """The verifier, but the token after the path is drawn from the target's law once more.
+
+    What was refused is forgotten: drafts are told apart from the target only if the residual is used.
+    """
+
+    inner: Verifier
+    name = "residual skipped: correction drawn from the target's law"
+    lossless = False
+    accepts = ALL_DRAWS
+    needs_exact = True
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The inner verdict with a bonus that knows of no refusal."""
+        verdict = self.inner.verify(tree, p, random)
+        return _with_bonus(verdict, random.categorical(_last_law(p, verdict)))
+
+
+def _last_law(p: Tensor, verdict: Verdict) -> Tensor:
+    """The target's law after the accepted path: [B, V]."""
+    last = verdict.slots.gather(1, verdict.length[:, None])  # [B, 1]
+    return p.gather(1, last[..., None].expand(-1, -1, p.shape[-1]))[:, 0]
+
+
+def _with_bonus(verdict: Verdict, bonus: Tensor) -> Verdict:
+    return Verdict(path=verdict.path, length=verdict.length, bonus=bonus.to(torch.int64))

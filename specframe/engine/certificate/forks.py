@@ -1,0 +1,260 @@
+"""A random source that forks: each row of the batch follows a script of choices and discovers new ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.errors import SpecframeError
+
+_BITS = 16  # a script entry is (number of options << 16) | option chosen
+
+
+class UnnormalisedLaw(SpecframeError):
+    """A component asked for a draw from something that is not a law: negative, not finite, or sum != 1."""
+
+
+class HiddenState(SpecframeError):
+    """A replay took another course than its script: randomness or state besides the random source."""
+
+
+@dataclass(frozen=True)
+class Scripts:
+    """Beginnings of branches still to be run, likeliest first."""
+
+    choices: Tensor  # [R, S] int32 entries, 0 beyond length
+    length: Tensor  # [R] int64
+    weight: Tensor  # [R] float64, probability of the choices
+
+    @classmethod
+    def beginning(cls) -> Scripts:
+        """The one empty script that every enumeration starts from."""
+        return cls(
+            torch.zeros(1, 0, dtype=torch.int32),
+            torch.zeros(1, dtype=torch.int64),
+            torch.ones(1, dtype=torch.float64),
+        )
+
+    @classmethod
+    def join(cls, parts: list[Scripts]) -> Scripts:
+        """All of them in one batch."""
+        width = max((part.choices.shape[1] for part in parts), default=0)
+        choices = [torch.nn.functional.pad(part.choices, (0, width - part.choices.shape[1])) for part in parts]
+        return cls(
+            torch.cat(choices) if choices else torch.zeros(0, 0, dtype=torch.int32),
+            torch.cat([part.length for part in parts]) if parts else torch.zeros(0, dtype=torch.int64),
+            torch.cat([part.weight for part in parts]) if parts else torch.zeros(0, dtype=torch.float64),
+        )
+
+    def __len__(self) -> int:
+        return len(self.length)
+
+    @property
+    def top(self) -> float:
+        """The weight of the likeliest."""
+        return float(self.weight[0])
+
+    def sorted(self) -> Scripts:
+        """The same scripts, likeliest first."""
+        order = self.weight.argsort(descending=True, stable=True)
+        return Scripts(self.choices[order], self.length[order], self.weight[order])
+
+    def split(self, count: int) -> tuple[Scripts, Scripts]:
+        """The first `count`, and the others."""
+        return (
+            Scripts(self.choices[:count], self.length[:count], self.weight[:count]),
+            Scripts(self.choices[count:], self.length[count:], self.weight[count:]),
+        )
+
+
+class Forks:
+    """The random source of an enumeration: draws fork, a branch weighs what its choices are worth.
+
+    It stands where `SeededRandom` stands in production, `draft`, `verify`, `advance` and `keep` included,
+    so the real loop runs on it unchanged. Options of weight 0 are no options; a draw with one option left
+    is no fork and costs nothing.
+    """
+
+    def __init__(self, scripts: Scripts, *, cut: float = 1e-13, tolerance: float = 1e-9) -> None:
+        self._scripts = scripts
+        self._cut = cut
+        self._tolerance = tolerance
+        batch = len(scripts)
+        self._rows = torch.arange(batch)
+        self._taken = torch.zeros(batch, scripts.choices.shape[1] + 8, dtype=torch.int32)
+        self._position = torch.zeros(batch, dtype=torch.int64)
+        self._found: list[Scripts] = []
+        self._replayed = torch.ones(batch, dtype=torch.float64)
+        self.weight = torch.ones(batch, dtype=torch.float64)
+        """The probability of each row's branch so far, float64 [rows]."""
+        self.lost = 0.0
+        """The probability of options that were cut, in all branches discovered here."""
+
+    @property
+    def draft(self) -> Forks:
+        """The drafter's stream: in an enumeration all streams fork the same run."""
+        return self
+
+    @property
+    def verify(self) -> Forks:
+        """The verifier's stream: in an enumeration all streams fork the same run."""
+        return self
+
+    def advance(self) -> None:
+        """A new cycle: nothing to do, every fork is fresh."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order; the others have ended their branch."""
+        self._rows = self._rows[rows.to(self._rows.device)]
+
+    def categorical(self, probs: Tensor) -> Tensor:
+        """One index per law, forking over all of them: probs [B, ..., V] -> [B, ...] int64."""
+        laws = self._laws(probs)
+        picks = [self._choose(laws[:, i]) for i in range(laws.shape[1])]
+        return self._shaped(picks, probs, probs.shape[:-1])
+
+    def bernoulli(self, p: Tensor) -> Tensor:
+        """One coin per probability, forking over both sides: p [B, ...] -> [B, ...] bool."""
+        heads = p.detach().to("cpu", torch.float64)
+        if not bool(((heads >= -self._tolerance) & (heads <= 1 + self._tolerance)).all()):
+            raise UnnormalisedLaw(
+                f"bernoulli was asked for a coin of probability {_worst(heads)}: give it numbers in [0, 1]."
+            )
+        heads = heads.clamp(0, 1)
+        laws = self._flat(torch.stack([1 - heads, heads], dim=-1))
+        picks = [self._choose(laws[:, i]) for i in range(laws.shape[1])]
+        return self._shaped(picks, p, p.shape).bool()
+
+    def without_replacement(self, probs: Tensor, k: int) -> Tensor:
+        """k indices in draw order, -1 once the mass is used up: probs [B, ..., V] -> [B, ..., k] int64."""
+        laws = self._laws(probs)
+        picks = []
+        for i in range(laws.shape[1]):
+            remaining = laws[:, i]
+            for _ in range(k):
+                total = remaining.sum(-1, keepdim=True)  # [R, 1]
+                left = total > 0
+                sole = torch.zeros_like(remaining)
+                sole[:, 0] = 1  # nothing left to draw: a choice of one option
+                pick = self._choose(torch.where(left, remaining / total.clamp(min=1e-300), sole))
+                remaining = remaining.scatter(1, pick[:, None], 0.0)
+                picks.append(torch.where(left[:, 0], pick, -1))
+        return self._shaped(picks, probs, (*probs.shape[:-1], k))
+
+    def whole(self) -> Scripts:
+        """The scripts of the branches as they were run, to their very ends."""
+        return Scripts(self._taken[:, : max(0, int(self._position.max()))], self._position, self.weight)
+
+    def finish(self) -> Scripts:
+        """The scripts discovered on the way; raises HiddenState if a script was not followed to its end."""
+        short = self._position < self._scripts.length
+        if bool(short.any()):
+            raise HiddenState(
+                f"{int(short.sum())} of {len(short)} replays ended before their script did: fewer draws than "
+                "the first time. The program has randomness or state of its own, or a row's draws depend on "
+                "its batch neighbours."
+            )
+        drift = (self._replayed / self._scripts.weight - 1).abs()
+        if len(drift) and float(drift.max()) > self._tolerance:
+            raise HiddenState(
+                f"a replay met other laws than the first run did (relative difference {float(drift.max()):.3g}). "
+                "The program has randomness or state of its own, or a row depends on its batch neighbours."
+            )
+        return Scripts.join(self._found).sorted()
+
+    def _laws(self, probs: Tensor) -> Tensor:
+        if probs.shape[-1] >= 1 << (_BITS - 1):
+            raise UnnormalisedLaw(f"an enumeration takes laws over less than {1 << (_BITS - 1)} options.")
+        laws = probs.detach().to("cpu", torch.float64)
+        total = laws.sum(-1)
+        # a float32 law cannot sum to 1 any better than float32 can
+        slack = max(self._tolerance, 8 * torch.finfo(probs.dtype).eps * probs.shape[-1] ** 0.5)
+        if not bool(((total - 1).abs() <= slack).all()) or not bool((laws >= -slack).all()):
+            raise UnnormalisedLaw(
+                f"a draw was asked for from something that is no law (least entry {float(laws.min()):.6g}, sums "
+                f"from {float(total.min()):.9g} to {float(total.max()):.9g}): normalise it before drawing."
+            )
+        laws = laws.clamp(min=0)
+        return self._flat(laws / laws.sum(-1, keepdim=True))
+
+    def _flat(self, laws: Tensor) -> Tensor:
+        if len(laws) != len(self._rows):
+            raise UnnormalisedLaw(
+                f"a draw for {len(laws)} rows was asked for while the batch has {len(self._rows)}: "
+                "the first dimension of everything drawn is the batch."
+            )
+        count = laws[0, ..., 0].numel() if len(laws) else 0
+        return laws.reshape(len(laws), count, laws.shape[-1])
+
+    @staticmethod
+    def _shaped(picks: list[Tensor], like: Tensor, shape: tuple[int, ...] | torch.Size) -> Tensor:
+        flat = torch.stack(picks, dim=1) if picks else torch.zeros(0, dtype=torch.int64)
+        return flat.reshape(shape).to(like.device)
+
+    def _choose(self, law: Tensor) -> Tensor:
+        """One option per row, law [R, V] float64 -> [R] int64; forks where there are several."""
+        rows = self._rows
+        possible = law > self._cut  # [R, V]
+        options = possible.sum(-1)  # [R]
+        position, length = self._position[rows], self._scripts.length[rows]
+        fresh = position >= length
+        pick = law.argmax(-1)
+        forking = options > 1
+        if bool(forking.any()):
+            pick = self._follow(possible, options, pick, position, forking & ~fresh)
+            self._discover(law, possible, options, pick, position, forking & fresh)
+            self._note(options, pick, forking)
+        dropped = (law * ~possible).sum(-1) * self.weight[rows]
+        self.lost += float((dropped * fresh).sum())  # what is cut is lost once, where it was met first
+        self.weight[rows] *= law.gather(1, pick[:, None])[:, 0]
+        self._replayed[rows] = torch.where(fresh, self._replayed[rows], self.weight[rows])
+        return pick
+
+    def _follow(
+        self, possible: Tensor, options: Tensor, pick: Tensor, position: Tensor, scripted: Tensor
+    ) -> Tensor:
+        """The options to take: the script's where there is one, else `pick`."""
+        width = self._scripts.choices.shape[1]
+        if not width:
+            return pick
+        entry = self._scripts.choices[self._rows, position.clamp(max=width - 1)]
+        planned = (entry & ((1 << _BITS) - 1)).long().clamp(max=possible.shape[1] - 1)
+        agreed = ((entry >> _BITS) == options) & possible.gather(1, planned[:, None])[:, 0]
+        if not bool((agreed | ~scripted).all()):
+            raise HiddenState(
+                "a replay met a choice with other options than the first run did: the program has "
+                "randomness or state of its own, or a row's draws depend on its batch neighbours."
+            )
+        return torch.where(scripted, planned, pick)
+
+    def _note(self, options: Tensor, pick: Tensor, forking: Tensor) -> None:
+        """Writes down what was taken at a fork, for the scripts that will branch off later."""
+        rows = self._rows[forking]
+        position = self._position[rows]
+        if int(position.max()) >= self._taken.shape[1]:
+            self._taken = torch.nn.functional.pad(self._taken, (0, self._taken.shape[1]))
+        self._taken[rows, position] = ((options << _BITS) | pick)[forking].int()
+        self._position[rows] += 1
+
+    def _discover(
+        self, law: Tensor, possible: Tensor, options: Tensor, pick: Tensor, position: Tensor, fresh: Tensor
+    ) -> None:
+        """Queues a script for every option that a row at the end of its script does not take itself."""
+        others = possible & fresh[:, None]
+        others = others.scatter(1, pick[:, None], False)
+        local, option = others.nonzero(as_tuple=True)
+        if not len(local):
+            return
+        rows, place = self._rows[local], position[local]
+        width = int(place.max()) + 1
+        choices = torch.nn.functional.pad(self._taken, (0, max(0, width - self._taken.shape[1])))[rows, :width]
+        choices[torch.arange(len(place)), place] = ((options[local] << _BITS) | option).int()
+        self._found.append(Scripts(choices, place + 1, self.weight[rows] * law[local, option]))
+
+
+def _worst(p: Tensor) -> float:
+    """The entry farthest outside of [0, 1], not-a-number first."""
+    outside = torch.where(p.isnan(), torch.inf, (p - 0.5).abs())
+    return float(p.flatten()[int(outside.argmax())])

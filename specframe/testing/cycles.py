@@ -1,0 +1,75 @@
+"""One cycle, enumerated: the fastest exact check of a verifier or a tree policy."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.sampling import Sampling
+from specframe.engine.certificate.emission import END, Comparison, compare
+from specframe.engine.certificate.enumeration import Enumeration, Outcome, enumerate_outcomes
+from specframe.engine.certificate.forks import Forks
+from specframe.kernel.interfaces import TreePolicy, Verifier
+from specframe.testing.tables import GivenDrafter
+
+ROOT = 0
+"""The token every enumerated cycle starts from."""
+
+
+def compare_cycle(
+    tree: TreePolicy,
+    verifier: Verifier,
+    p: Tensor,
+    q: Tensor,
+    *,
+    temperature: float = 1.0,
+    budget: int = 1_000_000,
+    rows: int = 16384,
+) -> Comparison:
+    """The law of one cycle's tokens, continued by the target's own law, against the target's law.
+
+    p [V, V] and q [V, V] (or [K, V, V] for a drafter of K levels) are the laws after each token. All of
+    levels + 1 tokens are compared, so that a cycle's length cannot lean on what comes next.
+    """
+    drafter = GivenDrafter(q)
+    sampling = Sampling(temperature=temperature)
+    vocab = p.shape[-1]
+
+    def program(random: Forks, count: int) -> Tensor:
+        draft = tree.grow(drafter.expand, torch.full((count,), ROOT), sampling, random.draft)
+        verdict = verifier.verify(draft, p[draft.tokens], random.verify)
+        emitted = verdict.emitted(draft)  # [B, levels + 1]
+        return emitted.where(torch.arange(emitted.shape[1]) < verdict.count[:, None], END)
+
+    with torch.inference_mode():
+        enumeration = enumerate_outcomes(program, budget=budget, rows=rows)
+    levels = max((len(outcome) for outcome in enumeration.law), default=1)
+    wanted = continued({(): 1.0}, p, levels)
+    got = continued({_trimmed(outcome): mass for outcome, mass in enumeration.law.items()}, p, levels)
+    assert all(token < vocab for outcome in got for token in outcome)
+    return compare(wanted, _with_law(enumeration, got))
+
+
+def continued(law: dict[Outcome, float], p: Tensor, length: int) -> dict[Outcome, float]:
+    """A law of texts of up to `length` tokens, each continued to `length` by the target's law p [V, V]."""
+    rows = p.tolist()
+    finished: dict[Outcome, float] = {}
+    queue = list(law.items())
+    while queue:
+        tokens, mass = queue.pop()
+        if len(tokens) == length:
+            finished[tokens] = finished.get(tokens, 0.0) + mass
+            continue
+        after = rows[tokens[-1] if tokens else ROOT]
+        queue += [((*tokens, token), mass * share) for token, share in enumerate(after) if share > 0]
+    return finished
+
+
+def _trimmed(outcome: Outcome) -> Outcome:
+    return tuple(token for token in outcome if token != END)
+
+
+def _with_law(enumeration: Enumeration, law: dict[Outcome, float]) -> Enumeration:
+    from dataclasses import replace
+
+    return replace(enumeration, law=law)

@@ -1,0 +1,17 @@
+"""What the enumerator objects to is a failed check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from specframe.engine.certificate.forks import HiddenState, UnnormalisedLaw
+
+
+@contextmanager
+def objections() -> Iterator[None]:
+    """Turns hidden state and unnormalised laws into an AssertionError that says the same."""
+    try:
+        yield
+    except (HiddenState, UnnormalisedLaw) as error:
+        raise AssertionError(str(error)) from error

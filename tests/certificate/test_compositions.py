@@ -1,0 +1,70 @@
+"""Every registered drafter x tree x verifier: certified where it composes, refused with a way out where not."""
+
+from itertools import product
+
+import pytest
+
+from specframe.components.sampling import Sampling
+from specframe.engine.certificate.miniature import Miniature, tiny_model
+from specframe.kernel.build import plan
+from specframe.kernel.errors import RecipeError
+from specframe.kernel.options import read_options
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.types import Draw
+
+REGISTRY = discover()
+SMALL = {
+    "model": lambda: {"model": str(tiny_model(3)), "dtype": "float64"},
+    "chain": lambda: {"depth": 2},
+    "fixed": lambda: {"widths": [2, 1]},
+    "dynamic": lambda: {"depth": 2, "width": 2, "nodes": 4},
+}
+"""What components of ours need to be small; those of other packages come as their defaults have them."""
+
+
+def variants(kind):
+    """The components of a kind, one variant for every draw that it can be told to use."""
+    for entry in REGISTRY.of(kind):
+        options = read_options(entry.load())
+        if any(o.required and entry.name not in SMALL for o in options.values()):
+            continue
+        draws = [{"draw": draw.name.lower()} for draw in Draw] if "draw" in options else [{}]
+        yield from ((entry.qualified, draw) for draw in draws)
+
+
+COMPOSITIONS = [
+    pytest.param(*parts, id="-".join([n.partition("/")[2] + "".join(f"({d})" for d in o.values()) for n, o in parts]))
+    for parts in product(variants("drafter"), [*variants("tree"), ("/none", {})], variants("verifier"))
+]
+
+
+@pytest.mark.parametrize(("drafter", "tree", "verifier"), COMPOSITIONS)
+def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path):
+    sections = {"drafter": drafter, "tree": tree, "verifier": verifier}
+    lines = ["specframe: 1", "target: {use: table, vocab: 3}"]
+    for kind, (name, options) in sections.items():
+        if name != "/none":
+            small = SMALL.get(name.partition("/")[2], dict)()
+            lines.append(f"{kind}: { ({'use': name} | small | options)!r}")
+    path = tmp_path / "recipe.yaml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    try:
+        valid = plan(Recipe.read(path), REGISTRY)
+    except RecipeError as refusal:
+        assert "add `tree:" in str(refusal) or "remove the tree" in str(refusal) or "`verifier:" in str(refusal)
+        return
+    miniature = Miniature.of(valid)
+    if not miniature.verifier.build().lossless:
+        return
+    emission = miniature.emission("", Sampling(temperature=1.0), seed=2)
+    comparison = emission.compare(budget=30_000)
+    assert comparison.tv < 1e-9
+    if not comparison.enumeration.exhausted:
+        small = miniature.smaller()
+        assert small.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
+
+
+def test_there_is_something_to_compose():
+    names = {parameters.id for parameters in COMPOSITIONS}
+    assert {"lookup-none-match", "model-chain(iid)-recursive", "model-dynamic-match"} <= names

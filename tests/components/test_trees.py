@@ -70,7 +70,7 @@ def test_sampled_chain_records_its_laws(block: int) -> None:
     drafter = PathDrafter(6, block)
     random = SeededRandom(1, 2)
     drafts = set()
-    for _ in range(20):
+    for _ in range(60):
         random.advance()
         drafter.calls = 0
         tree = Chain(depth=3, draw=Draw.IID).grow(drafter.expand, ROOTS, WARM, random.draft)

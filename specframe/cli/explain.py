@@ -32,7 +32,7 @@ def execute(options: argparse.Namespace) -> int:
     if not matches:
         names = {entry.name for entry in registry.entries}
         raise PluginError(
-            f"nothing is named '{options.name}'{suggest(options.name, names)}; `specframe plugins` lists all"
+            f"nothing is named '{options.name}'{suggest(options.name, names)} (`specframe plugins` lists all)"
         )
     for entry in matches:
         component = entry.load()

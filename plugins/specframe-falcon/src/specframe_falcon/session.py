@@ -8,7 +8,6 @@ the one that ends at the newest pair.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -164,14 +163,8 @@ class Session:
 
     def _reserve(self, slots: int) -> None:
         """Sees to it that the cache has this many slots."""
-        old = self.cache
-        if slots <= old.capacity:
-            return
-        self.cache = SlotCache(1, max(2 * old.capacity, slots + SPARE))
-        if old.capacity:
-            layer: Any = old.layers[0]
-            self.cache.aim(0, old.capacity)
-            self.cache.update(layer.keys, layer.values, 0)
+        if slots > self.cache.capacity:
+            self.cache.grow(max(2 * self.cache.capacity, slots + SPARE))
 
 
 def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:

@@ -138,12 +138,12 @@ class ModelDrafter:
             raise RuntimeError("a drafter proposes only after its first commit")
         return self._history
 
-    def _aim(self, slots: int | Tensor, width: int) -> SlotCache | None:
-        """The cache, aimed; None where it had to be replaced by a larger one, which holds nothing yet."""
-        if self._cache is None or width > self._cache.capacity:
+    def _aim(self, slots: int | Tensor, width: int) -> SlotCache:
+        """The cache, aimed, with room for `width` slots."""
+        if self._cache is None:
             self._cache = SlotCache(self._reader.config.num_hidden_layers, 2 * width)
-            self._known = [0] * len(self._running().lengths)
-            return None
+        elif width > self._cache.capacity:
+            self._cache.grow(2 * width)
         self._cache.aim(slots, width)
         return self._cache
 
@@ -159,8 +159,6 @@ class ModelDrafter:
         slots = torch.tensor(starts, device=device)[:, None] + steps  # [B, T]
         together = min(starts) == first
         cache = self._aim(first if together else slots, first + width)
-        if cache is None:
-            return self._read_committed()
         seen = None
         if first > 0 and (width > 1 or not together):
             seen = torch.arange(first + width, device=device) <= slots[:, :, None]  # [B, T, first + T]
@@ -179,11 +177,6 @@ class ModelDrafter:
         count = tree.tokens.shape[1]
         width = max(history.lengths) - 1 + count
         cache = self._aim(root + nodes, width)
-        if cache is None:
-            self._read_committed()
-            every = torch.arange(1, count, device=nodes.device).expand(len(nodes), -1)
-            logits = self._read_nodes(tree, every)  # [B, N - 1, V]
-            return logits.gather(1, (nodes - 1)[..., None].expand(-1, -1, logits.shape[-1]))
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
         places = (root + torch.arange(count, device=root.device))[:, None].expand_as(path)
         committed = torch.arange(width, device=root.device) <= root  # [B, W]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,10 @@ def _check(
 
 
 def _writable(folder: Path) -> None:
-    """Raises InputError now rather than after the first hour."""
-    probe = folder / ".probe"
+    """Raises InputError now rather than after the first hour; every process probes a name of its own."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.write_text("", encoding="utf-8")
-        probe.unlink()
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise InputError(f"train.out: {folder} cannot be written: {error.strerror or error}") from error

@@ -513,9 +513,8 @@ def test_two_processes_train_one_drafter(tmp_path, monkeypatch):
         jobs.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     monkeypatch.syspath_prepend(here)
     alone = even_run(data, tmp_path / "one", 0, 6)
-    for job in jobs:
-        _, errors = job.communicate(timeout=200)
-        assert job.returncode == 0, errors
+    ends = [(job.communicate(timeout=200)[1], job.returncode) for job in jobs]  # both are awaited, whatever came
+    assert all(code == 0 for _, code in ends), "\n".join(errors for errors, _ in ends)
     zero, one = (torch.load(tmp_path / "two" / f"rank-{rank}.pt") for rank in range(2))
     assert same(zero, one)
     for name in zero:

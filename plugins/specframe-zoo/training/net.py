@@ -7,11 +7,14 @@ rounding.
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -88,18 +91,14 @@ class Block(nn.Module):
         """
         batch, time, width = x.shape
         hidden = F.rms_norm(x, (width,), self.attention_norm, self.epsilon)
-        query, key, value = (
-            self.qkv(hidden).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
-        )
+        query, key, value = self.qkv(hidden).view(batch, time, 3, self.heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
         query, key = rotate(query, cos, sin), rotate(key, cos, sin)
         if cache is None:
             mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         else:
             end = start + time
             cache[0][:, :, start:end], cache[1][:, :, start:end] = key, value
-            mixed = F.scaled_dot_product_attention(
-                query, cache[0][:, :, :end], cache[1][:, :, :end], attn_mask=mask
-            )
+            mixed = F.scaled_dot_product_attention(query, cache[0][:, :, :end], cache[1][:, :, :end], attn_mask=mask)
         x = x + self.out(mixed.transpose(1, 2).reshape(batch, time, width))
         hidden = F.rms_norm(x, (width,), self.inner_norm, self.epsilon)
         gate, up = self.gate_up(hidden).chunk(2, dim=-1)
@@ -164,9 +163,7 @@ class Net(nn.Module):
             for _ in self.blocks
         ]
 
-    def step(
-        self, tokens: Tensor, positions: Tensor, caches: list[Cache], start: int, mask: Tensor
-    ) -> Tensor:
+    def step(self, tokens: Tensor, positions: Tensor, caches: list[Cache], start: int, mask: Tensor) -> Tensor:
         """Extend caches by ``tokens`` [batch, time] and return the logits of the last position [batch,
         vocabulary].
 
@@ -215,10 +212,26 @@ def load_from_llama(state: dict[str, Tensor], shape: Shape) -> Net:
             own + "inner_norm": state[prefix + "post_attention_layernorm.weight"],
             own + "qkv.weight": torch.cat([state[attention + f"{part}_proj.weight"] for part in "qkv"]),
             own + "out.weight": state[attention + "o_proj.weight"],
-            own + "gate_up.weight": torch.cat(
-                [state[mlp + "gate_proj.weight"], state[mlp + "up_proj.weight"]]
-            ),
+            own + "gate_up.weight": torch.cat([state[mlp + "gate_proj.weight"], state[mlp + "up_proj.weight"]]),
             own + "down.weight": state[mlp + "down_proj.weight"],
         }
     net.load_state_dict({name: tensor.float() for name, tensor in fused.items()})
     return net
+
+
+def load(folder: Path, device: torch.device) -> Net:
+    """Build the network from a saved model, in the precision it is shipped in on a GPU, else in float32."""
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    shape = Shape(
+        vocabulary=config["vocab_size"],
+        width=config["hidden_size"],
+        layers=config["num_hidden_layers"],
+        heads=config["num_attention_heads"],
+        inner=config["intermediate_size"],
+        context=config["max_position_embeddings"],
+    )
+    state: dict[str, Tensor] = {}
+    for path in sorted(folder.glob("*.safetensors")):
+        state |= load_file(path)
+    net = load_from_llama(state, shape).to(device).eval()
+    return net.to(torch.bfloat16) if device.type == "cuda" else net

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from growth import grow
 from net import Net, Shape, state_for_llama
 from packing import Mixture, Windows, streams
 from torch import Tensor
@@ -51,9 +52,7 @@ def optimisers(net: Net, rate: float, decay: float) -> list[torch.optim.Optimize
 
 
 @torch.no_grad()
-def held_out_loss(
-    net: Net, data: dict[str, Tensor], length: int, rows: int, batches: int
-) -> dict[str, float]:
+def held_out_loss(net: Net, data: dict[str, Tensor], length: int, rows: int, batches: int) -> dict[str, float]:
     """Return the mean held-out loss of each kind, in nats a token, over the same windows every time."""
     losses: dict[str, float] = {}
     for kind, tokens in data.items():
@@ -79,13 +78,14 @@ class Trainer:
         self.held = streams(arguments.splits / "heldout", tokenizer, device, arguments.limit)
         sizes = {kind: len(tokens) for kind, tokens in self.data.items()}
         self.log: dict[str, Any] = {"seed": arguments.seed, "tokens in the corpora": sizes, "phases": []}
-        print(
-            f"{self.clock():.0f} s: tokenised {sizes}, held out { {k: len(v) for k, v in self.held.items()} }"
-        )
+        print(f"{self.clock():.0f} s: tokenised {sizes}, held out { {k: len(v) for k, v in self.held.items()} }")
         torch.manual_seed(arguments.seed)
         torch.set_float32_matmul_precision("high")
-        self.net = Net(Shape(**json.loads(arguments.shape)))
-        self.net.initialise(torch.Generator().manual_seed(arguments.seed))
+        if arguments.grow:
+            self.net = grow(arguments.grow, arguments.times)
+        else:
+            self.net = Net(Shape(**json.loads(arguments.shape)))
+            self.net.initialise(torch.Generator().manual_seed(arguments.seed))
         self.net.to(device)
         if arguments.compile:
             self.net.compile_parts()
@@ -136,8 +136,7 @@ class Trainer:
             step += 1
             if step % options.report == 0:
                 print(
-                    f"{self.clock():.0f} s phase {index + 1} step {step}/{total} rate {rate:.2e} loss "
-                    f"{float(last):.4f}"
+                    f"{self.clock():.0f} s phase {index + 1} step {step}/{total} rate {rate:.2e} loss {float(last):.4f}"
                 )
             if steps is None and self.clock() > until + 2:
                 print("out of time: the phase ends early")
@@ -175,34 +174,26 @@ class Trainer:
         model.to(torch.bfloat16)
         model.generation_config = GenerationConfig(bos_token_id=0, eos_token_id=1, pad_token_id=2)
         model.save_pretrained(self.options.model, max_shard_size="13MB")
-        (self.options.model / "training_log.json").write_text(
-            json.dumps(self.log, indent=1) + "\n", encoding="utf-8"
-        )
+        (self.options.model / "training_log.json").write_text(json.dumps(self.log, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     """Run the command line."""
     started = time.monotonic()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=Path, required=True, help="folder that corpora.py wrote")
-    parser.add_argument(
-        "--model", type=Path, required=True, help="folder with the tokenizer; the model is saved there"
-    )
-    parser.add_argument(
-        "--seconds", type=float, help="time for the whole program, tokenising and compiling included"
-    )
+    parser.add_argument("--model", type=Path, required=True, help="folder with the tokenizer; the model is saved there")
+    parser.add_argument("--seconds", type=float, help="time for the whole program, tokenising and compiling included")
     parser.add_argument("--steps", type=int, nargs=2, help="steps of the two phases, instead of a time")
     parser.add_argument("--tokens", type=int, default=6144, help="tokens a step")
-    parser.add_argument(
-        "--lengths", type=int, nargs=2, default=(256, 384), help="window lengths of the two phases"
-    )
+    parser.add_argument("--lengths", type=int, nargs=2, default=(256, 384), help="window lengths of the two phases")
     parser.add_argument("--rate", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--decay", type=float, default=0.1, help="weight decay of the matrices")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
     parser.add_argument("--shape", default="{}", help="sizes of the network as JSON, where not the defaults")
+    parser.add_argument("--grow", type=Path, help="start from this saved model, made deeper, not from noise")
+    parser.add_argument("--times", type=int, default=2, help="how many times as many layers --grow gives")
     parser.add_argument("--limit", type=int, help="read only so many documents of each file (for a trial)")
     parser.add_argument("--report", type=int, default=100, help="steps between printed losses")
     parser.add_argument("--check", type=int, default=1000, help="steps between held-out checks")

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
-from net import Net, Shape, load_from_llama
+from net import Net, load
 from packing import read, render
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -122,9 +121,7 @@ def answer(net: Net, batch: list[Prompt], budget: int, generator: torch.Generato
                 rows, pads, temperatures, tokens = rows[left], pads[left], temperatures[left], tokens[left]
                 readable, alive = readable[left], alive[left]
         end = width + done
-        logits = net.step(
-            tokens[:, None], (end - pads)[:, None], caches, end, readable[:, None, None, : end + 1]
-        )
+        logits = net.step(tokens[:, None], (end - pads)[:, None], caches, end, readable[:, None, None, : end + 1])
     return written.tolist()
 
 
@@ -189,31 +186,10 @@ class Parts:
         self.handle.close()
 
 
-def load(folder: Path, device: torch.device) -> Net:
-    """Load a saved model as the training network, in the precision it is shipped in on a GPU, else in
-    float32."""
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    shape = Shape(
-        vocabulary=config["vocab_size"],
-        width=config["hidden_size"],
-        layers=config["num_hidden_layers"],
-        heads=config["num_attention_heads"],
-        inner=config["intermediate_size"],
-        context=config["max_position_embeddings"],
-    )
-    state: dict[str, Tensor] = {}
-    for path in sorted(folder.glob("*.safetensors")):
-        state |= load_file(path)
-    net = load_from_llama(state, shape).to(device).eval()
-    return net.to(torch.bfloat16) if device.type == "cuda" else net
-
-
 def main() -> None:
     """Run the command line."""
     started = time.monotonic()
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=Path, required=True, help="folder that corpora.py wrote")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder for self-NN.jsonl.gz")

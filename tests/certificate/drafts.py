@@ -230,6 +230,14 @@ def more_confident_drafter(root: Tensor, random: RandomSource, q: Tensor) -> Tok
     return star(root, torch.where(first, a, b), IID, torch.where(first, q, other))
 
 
+# --- Randomness -----------------------------------------------------------------------------------------
+
+
+def foreseen(root: Tensor, random: RandomSource, q: Tensor) -> TokenTree:
+    """Half of the time the token is a draw from the target's law, which the drafter has seen; q is recorded."""
+    return star(root, draw_iid(random, (q + P) / 2, 1), IID, q)
+
+
 # --- Mixtures with retrieval ----------------------------------------------------------------------------
 
 

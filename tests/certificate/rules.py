@@ -123,6 +123,26 @@ class RoundsDown(Rejection):
         return shortened(tree, verdict, even)
 
 
+class CutAtShortest(Rejection):
+    """A batch is cut at its shortest row; a longer row draws the token after the cut from p."""
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The row's own verdict on a chain, cut where a neighbour with the same laws was refused."""
+        verdict = super().verify(tree, p, random)
+        length, bonus = verdict.length, verdict.bonus
+        cut = torch.zeros_like(length, dtype=torch.bool)
+        unneeded = torch.zeros_like(p[:, 0])
+        unneeded[:, 0] = 1.0  # a draw that is not needed has one outcome
+        for level in range(tree.levels):
+            longer = (verdict.length > level) & ~cut
+            chance = torch.minimum(p[:, level], self.recorded(tree, level + 1)).sum(1)  # of the neighbour's token
+            ends = longer & ~random.bernoulli(torch.where(longer, chance.clamp(max=1), 1.0))
+            anew = random.categorical(torch.where(ends[:, None], p[:, level], unneeded))
+            length, bonus, cut = length.where(~ends, level), anew.where(ends, bonus), cut | ends
+        kept = torch.arange(tree.levels) < length[:, None]
+        return Verdict(verdict.path.where(kept, -1), length, bonus)
+
+
 def shortened(tree: TokenTree, verdict: Verdict, length: Tensor) -> Verdict:
     """The verdict cut to `length` accepted tokens; the token after them becomes the bonus."""
     emitted = verdict.emitted(tree)

@@ -10,7 +10,7 @@ from specframe.testing import GivenTarget
 from tests.certificate.traps import CONTROLS, TRAPS, Trap
 
 SAMPLED = Sampling(temperature=1.0)
-BUDGETS = {"10": 60_000, "10, match": 10_000, "24": 60_000}
+BUDGETS = {"10": 60_000, "25": 60_000, "10, match": 10_000, "24": 60_000}
 """Where running everything takes minutes: the likeliest branches show enough."""
 ROUNDED = 5.1e-5
 

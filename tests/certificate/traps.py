@@ -25,6 +25,7 @@ from tests.certificate.drafts import (
     deduplicated,
     drawn_then_retrieved,
     exhausted,
+    foreseen,
     greedy_and_random,
     iid_pair,
     iid_sorted_by_q,
@@ -63,6 +64,7 @@ from tests.certificate.rules import (
     BonusElsewhere,
     CorrectionFromTarget,
     CorrectionWithout,
+    CutAtShortest,
     DrawPerPath,
     DropsBonus,
     DropsCorrection,
@@ -208,10 +210,12 @@ TRAPS = [
     Trap("22b", "a fresh draft tested against the old p", 0.1400, 1, drafted(recorded(iid_pair, IID), FreshDraft)),
     Trap("23", "correction dropped after an acceptance", 0.0840, 2, drafted(chain(2), DropsCorrection)),
     Trap("24", "accepted length rounded down to even", 0.1066, 3, drafted(chain(2), RoundsDown)),
+    Trap("25", "a batch cut at its shortest row", 0.0742, 2, drafted(chain(2), CutAtShortest)),
     Trap("26", "the mismatching target token redrawn", 0.0900, 1, drafted(recorded(best, TOP), MatchRedraws)),
     Trap("27", "draft and acceptance share a uniform", 0.2167, 1, both(lambda: SharedWithDraft(True))),
     Trap("28", "residual drawn with the acceptance uniform", 0.1000, 1, drafted(chain(1), ResidualFromTest)),
     Trap("29", "one uniform for all siblings", 0.0155, 1, drafted(recorded(two, WOR), OneCoinPerNode)),
+    Trap("29b", "the drafter has seen the target's draw half of the time", 0.0708, 1, drafted(foreseen), liar=True),
     Trap("30", "chain that stops before an unlikely token", 0.1622, 2, drafted(stops_before), liar=True),
     Trap(
         "31",
@@ -232,6 +236,9 @@ TRAPS = [
     ),
     Trap("41", "a target token per path", 0.2360, 2, drafted(recorded(top_two, TOP), DrawPerPath)),
     Trap("60", "draft noise drawn once per request", 0.4350, 3, lambda: (OneNoise(), None, Recursive()), p=P3),
+    Trap(
+        "62", "a sampled draft kept and verified again with q", 0.4350, 3, lambda: (OneNoise(), None, Rejection()), p=P3
+    ),
     Trap("61", "acceptance uniform drawn once per request", 0.1380, 3, both(OneCoinPerRequest), p=P3),
 ]
 

@@ -127,7 +127,8 @@ def _config(model: str, place: str | Path, revision: str | None) -> Any:
     if isinstance(place, Path) and not (place / "config.json").is_file():
         raise InputError(f"{model} holds no config.json, so it is no Hugging Face model folder")
     try:
-        return AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
+        with _quiet():
+            return AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         local = isinstance(place, Path)
         problem = "has a config that cannot be read" if local else "cannot be found or reached"
@@ -162,14 +163,17 @@ def _require_finite(model: str, loaded: nn.Module) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Turns transformers' progress bars off, and on again if they were on."""
+    """Turns transformers' progress bars and the Hub's retry messages off, and on again if they were on."""
+    from huggingface_hub.utils import logging as hub
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    shown, verbosity = logging.is_progress_bar_enabled(), hub.get_verbosity()
     logging.disable_progress_bar()
+    hub.set_verbosity_error()
     try:
         yield
     finally:
+        hub.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()
 

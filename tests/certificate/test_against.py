@@ -64,12 +64,43 @@ def top_tree(candidates, p, q):
     return 0, 0, said
 
 
+def races(candidates, p, q):
+    """vLLM's way: probabilities over exponential numbers that an empty tensor was filled with."""
+    count = candidates.shape[1]
+    uniform = torch.empty(count).uniform_()
+    for i, token in enumerate(candidates[0].tolist()):
+        if not p[0, i, token] / q[0, i, token] >= uniform[i]:
+            noise = torch.empty_like(p[0, i])
+            noise.exponential_()
+            return i, (p[0, i] - q[0, i]).clamp(min=0).div_(noise).argmax(dim=-1)
+    noise = torch.empty_like(p[0, -1]).exponential_()
+    return count, (noise / p[0, -1]).argmin(-1, keepdim=True)
+
+
+def gumbel(candidates, p, q):
+    for i, token in enumerate(candidates[0].tolist()):
+        if random.random() > p[0, i, token] / q[0, i, token]:
+            return i, (norm(p[0, i] - q[0, i]).log() - (-torch.rand(3).log()).log()).argmax()
+    return candidates.shape[1], torch.argmax(p[0, -1].log() - torch.log(-torch.log(torch.rand(3))))
+
+
+def numpy_generator(candidates, p, q):
+    generator = np.random.default_rng(7)
+    candidates, p, q = candidates[0].numpy(), p[0].numpy(), q[0].numpy()
+    for i, token in enumerate(candidates):
+        if q[i, token] * generator.random() >= p[i, token]:
+            return i, np.argmax(np.maximum(p[i] - q[i], 0) / generator.exponential(size=3))
+    return len(candidates), np.argmax(np.log(p[-1]) + generator.gumbel(size=3))
+
+
 by_name.widths = [1]
 siblings.widths, siblings.draw = [2], "without_replacement"
 top_tree.widths, top_tree.draw = [2], "top"
 
 
-@pytest.mark.parametrize("accept", [scalar, vectorised, in_numpy, by_name, siblings, top_tree])
+@pytest.mark.parametrize(
+    "accept", [scalar, vectorised, in_numpy, by_name, siblings, top_tree, races, gumbel, numpy_generator]
+)
 def test_right_code_is_certified(accept):
     comparison = Foreign(accept).compare()
     assert comparison.enumeration.exhausted
@@ -97,11 +128,18 @@ def shared_number(candidates, p, q):
     return 0, int((left[:-1] <= number).sum())
 
 
+def raced_with_p(candidates, p, q):
+    accepted, token = races(candidates, p, q)
+    if accepted < candidates.shape[1]:
+        token = (p[0, accepted] / torch.empty(3).exponential_()).argmax()
+    return accepted, token
+
+
 def independent_siblings(candidates, p, q):
     return siblings(candidates, p, q.where(torch.arange(2)[:, None, None] == 0, q[0]))
 
 
-shared_number.widths = no_residual.widths = [1]
+shared_number.widths = no_residual.widths = raced_with_p.widths = [1]
 independent_siblings.widths, independent_siblings.draw = [2], "without_replacement"
 
 
@@ -110,6 +148,7 @@ independent_siblings.widths, independent_siblings.draw = [2], "without_replaceme
     [
         (unwarped_bonus, 0.03, 0.0),
         (no_residual, 0.03, 0.01),
+        (raced_with_p, 0.03, 0.01),
         (shared_number, 0.02, 0.01),
         (independent_siblings, 0.005, 0.001),
     ],
@@ -126,19 +165,30 @@ def looks(candidates, p, q):
     return 0, int(torch.rand(1) * 3)
 
 
-def gumbel(candidates, p, q):
-    return 0, int((p[0, 0].log() - (-torch.rand(3).log()).log()).argmax())
+def two_races(candidates, p, q):
+    noise = torch.empty(3).exponential_()
+    return (p[0, 0] / noise).argmax() % 2, (p[0, 1] / noise).argmax()
 
 
-def races(candidates, p, q):
-    return 0, int((p[0, 0] / torch.empty(3).exponential_()).argmax())
+def loser(candidates, p, q):
+    return 0, (p[0, 0] / torch.empty(3).exponential_()).argmin()
+
+
+def looks_in_place(candidates, p, q):
+    noise = torch.empty(3)
+    noise.uniform_()
+    return 0, int(noise.sum())
+
+
+def normal(candidates, p, q):
+    return 0, int(np.random.default_rng().normal(size=3).argmax())
 
 
 def compares_two(candidates, p, q):
     return 0, int(torch.rand(1) < torch.rand(1))
 
 
-@pytest.mark.parametrize("accept", [looks, gumbel, races, compares_two])
+@pytest.mark.parametrize("accept", [looks, two_races, loser, looks_in_place, normal, compares_two])
 def test_what_cannot_be_enumerated_says_what_to_do(accept):
     with pytest.raises(InputError, match=r"torch\.multinomial"):
         Foreign(accept).compare()

@@ -23,6 +23,7 @@ To wrap foreign code, put a file beside it that imports the function and transla
 
 While it runs, torch.rand, random.random, numpy.random.rand and their kin give numbers that fork the run at
 each comparison, and torch.multinomial, torch.bernoulli and the choice functions fork over their outcomes.
+Exponential races (`(p / noise.exponential_()).argmax()`) and Gumbel noise fork over the winner.
 A comparison with equality counts as one without: equality has probability 0.
 """
 
@@ -86,9 +87,7 @@ class Foreign:
 
         self.p, self.q = p, q
 
-    def compare(
-        self, *, budget: int = 200_000, progress: Callable[[Progress], None] | None = None
-    ) -> Comparison:
+    def compare(self, *, budget: int = 200_000, progress: Callable[[Progress], None] | None = None) -> Comparison:
         """The law of the first tokens it emits over iterated cycles, against the target's."""
         replay = Replay(tolerance=NEARLY)
         with forking(replay):

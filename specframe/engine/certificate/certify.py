@@ -114,9 +114,7 @@ class Certificate:
 REDUCED = ", small tree"
 
 
-def certify_plan(
-    plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener: Listener | None = None
-) -> Certificate:
+def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener: Listener | None = None) -> Certificate:
     """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in miniature.
 
     Cases: the recipe's sampling over `seeds` targets; the same with an end of sequence; where the recipe

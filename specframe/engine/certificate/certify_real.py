@@ -192,9 +192,7 @@ def chain_tree(tokens: Tensor) -> TokenTree:
 def check_sampled(pipeline: Pipeline, row: Sequence[int], samples: int) -> SampledReport:
     """Many continuations of one prompt by the composition and by plain decoding, compared by permutation."""
     temperature = pipeline.sampling.temperature or 1.0
-    sampling = replace(
-        pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], ignore_eos=True
-    )
+    sampling = replace(pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], ignore_eos=True)
     hot = replace(pipeline, sampling=sampling, run=replace(pipeline.run, batch=min(samples, 64)))
     broken = hot.with_parts(verifier=UnprocessedBonus(hot.parts.verifier))
     rows = [list(row)] * samples

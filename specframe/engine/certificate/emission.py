@@ -109,9 +109,7 @@ class Comparison:
         return min(1.0, self.tv + self.enumeration.missing + self.enumeration.cut)
 
 
-def compare(
-    wanted: dict[Outcome, float], emitted: Enumeration, *, first: int = 1, noise: float = 1e-9
-) -> Comparison:
+def compare(wanted: dict[Outcome, float], emitted: Enumeration, *, first: int = 1, noise: float = 1e-9) -> Comparison:
     """Compares a law with an enumerated one; differences up to `noise` are not called differing.
 
     `first` is how many tokens `first_tv` looks at.

@@ -212,9 +212,7 @@ class Forks:
         self._replayed[rows] = torch.where(fresh, self._replayed[rows], self.weight[rows])
         return pick
 
-    def _follow(
-        self, possible: Tensor, options: Tensor, pick: Tensor, position: Tensor, scripted: Tensor
-    ) -> Tensor:
+    def _follow(self, possible: Tensor, options: Tensor, pick: Tensor, position: Tensor, scripted: Tensor) -> Tensor:
         """The options to take: the script's where there is one, else `pick`."""
         width = self._scripts.choices.shape[1]
         if not width:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specframe.engine.certificate.races import Race
 from specframe.engine.certificate.replay import Replay
 from specframe.kernel.errors import InputError
 
@@ -17,7 +18,7 @@ class Uniform:
     """A uniform number in [0, 1) of which only the outcome of its comparisons is known."""
 
     def __init__(self, replay: Replay) -> None:
-        self._replay = replay
+        self.replay = replay
         self._low, self._high = 0.0, 1.0
 
     def below(self, threshold: float) -> bool:
@@ -26,7 +27,7 @@ class Uniform:
         if self._high <= self._low:
             return self._low < threshold
         share = (cut - self._low) / (self._high - self._low)
-        hit = self._replay.choose([1 - share, share]) == 1
+        hit = self.replay.choose([1 - share, share]) == 1
         if hit:
             self._high = cut
         else:
@@ -80,6 +81,8 @@ class LazyTensor:
     ) -> Any:
         """torch's operators with such a number on the right: `p > r`, `q * r`, `torch.lt(a, r)`."""
         name = func.__name__.strip("_")
+        if name == "log" and len(args) == 1:
+            return args[0].log()
         flip = {"gt": "lt", "lt": "gt", "ge": "le", "le": "ge", "greater": "lt", "less": "gt"}
         if len(args) == 2:
             left, right = args
@@ -183,6 +186,12 @@ class LazyTensor:
 
     def __neg__(self) -> LazyTensor:
         return self._affine(0.0, lambda term, x: term.scaled(-1.0, x))
+
+    def log(self) -> Race:
+        """The logarithm, minus an exponential number: half of the way to Gumbel noise."""
+        if any((term.scale, term.shift) != (1.0, 0.0) for term in self.terms.flat):
+            raise InputError(f"the code takes the logarithm of a scaled random number; {HINT}")
+        return -Race.fresh(self.terms.flat[0].uniform.replay, self.terms.shape)
 
     def __float__(self) -> Any:
         raise InputError(f"the code looks at a random number itself instead of comparing it; {HINT}")

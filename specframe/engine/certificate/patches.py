@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from specframe.engine.certificate.lazy import HINT, LazyTensor
+from specframe.engine.certificate.races import Held, Race
 from specframe.engine.certificate.replay import Replay
 from specframe.kernel.errors import InputError
 
@@ -39,15 +40,37 @@ class Forking:
 
     def random(self, size: Any = None) -> LazyTensor:
         """random.random, numpy.random.random."""
-        return LazyTensor.fresh(self.replay, () if size is None else (size,) if isinstance(size, int) else size)
+        return LazyTensor.fresh(self.replay, _shape(size))
 
     def uniform(self, low: float = 0.0, high: float = 1.0, size: Any = None) -> LazyTensor:
         """random.uniform, numpy.random.uniform."""
         return self.random(size) * (high - low) + low
 
-    def uniform_(self, like: Tensor, low: float = 0.0, high: float = 1.0, **options: Any) -> LazyTensor:
-        """Tensor.uniform_; what it returns is the numbers, `like` stays as it was."""
-        return self.rand_like(like) * (high - low) + low
+    def uniform_(self, like: Tensor, low: float = 0.0, high: float = 1.0, **options: Any) -> Tensor:
+        """Tensor.uniform_: `like` stands for the numbers from now on."""
+        return Held.fill(like, self.rand_like(like) * (high - low) + low)
+
+    def exponential_(self, like: Tensor, lambd: float = 1.0, **options: Any) -> Tensor:
+        """Tensor.exponential_: `like` stands for the numbers from now on."""
+        return Held.fill(like, Race.fresh(self.replay, like.shape) / lambd)
+
+    def exponential(self, scale: float = 1.0, size: Any = None) -> Race:
+        """numpy.random.exponential."""
+        return Race.fresh(self.replay, _shape(size)) * scale
+
+    def expovariate(self, lambd: float = 1.0) -> Race:
+        """random.expovariate."""
+        return self.exponential(1 / lambd)
+
+    def gumbel(self, loc: float = 0.0, scale: float = 1.0, size: Any = None) -> Race:
+        """numpy.random.gumbel."""
+        if scale != 1:
+            raise InputError(f"the code draws Gumbel numbers of scale {scale}, which is no race; {HINT}")
+        return -Race.fresh(self.replay, _shape(size)).log() + loc
+
+    def default_rng(self, seed: Any = None) -> Generator:
+        """numpy.random.default_rng."""
+        return Generator(self)
 
     def multinomial(self, weights: Tensor, num_samples: int, replacement: bool = False, **options: Any) -> Tensor:
         """torch.multinomial, with the weights normalised as torch does."""
@@ -86,6 +109,21 @@ class Forking:
         return drawn
 
 
+class Generator:
+    """numpy's Generator over a replay."""
+
+    def __init__(self, fork: Forking) -> None:
+        self.random, self.uniform, self.choice = fork.random, fork.uniform, fork.choice
+        self.exponential, self.gumbel = fork.exponential, fork.gumbel
+
+    def __getattr__(self, name: str) -> Any:
+        return _unknown(f"numpy.random.Generator.{name}")
+
+
+def _shape(size: Any) -> tuple[int, ...]:
+    return () if size is None else (size,) if isinstance(size, int) else tuple(size)
+
+
 def _unknown(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **options: Any) -> Any:
         raise InputError(f"the code calls {name}, whose law cannot be enumerated; {HINT}")
@@ -105,7 +143,9 @@ def forking(replay: Replay) -> Iterator[None]:
         (torch.Tensor, "multinomial", lambda self, *a, **k: fork.multinomial(self, *a, **k)),
         (torch.Tensor, "bernoulli", lambda self, *a, **k: fork.bernoulli(self, *a, **k)),
         (torch.Tensor, "uniform_", lambda self, *a, **k: fork.uniform_(self, *a, **k)),
+        (torch.Tensor, "exponential_", lambda self, *a, **k: fork.exponential_(self, *a, **k)),
         (random, "random", fork.random),
+        (random, "expovariate", fork.expovariate),
         (random, "uniform", fork.uniform),
         (random, "choices", fork.choices),
         (random, "choice", fork.choice),
@@ -114,9 +154,12 @@ def forking(replay: Replay) -> Iterator[None]:
         (np.random, "random_sample", fork.random),
         (np.random, "uniform", fork.uniform),
         (np.random, "choice", fork.choice),
+        (np.random, "exponential", fork.exponential),
+        (np.random, "gumbel", fork.gumbel),
+        (np.random, "default_rng", fork.default_rng),
     ]
     refused: list[tuple[Any, str]] = [(torch, n) for n in ("randn", "randint", "randperm", "normal")]
-    refused += [(torch.Tensor, n) for n in ("exponential_", "normal_", "random_")]
+    refused += [(torch.Tensor, n) for n in ("normal_", "random_")]
     refused += [(random, n) for n in ("randint", "randrange", "shuffle", "gauss", "sample")]
     refused += [(np.random, n) for n in ("randint", "randn", "normal", "shuffle", "permutation")]
     swaps += [(owner, name, _unknown(f"{owner.__name__}.{name}")) for owner, name in refused]

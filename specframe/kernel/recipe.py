@@ -118,7 +118,7 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Recipe:
         raise RecipeError(f"{recipe.origin(('extends',))}: extends names one recipe file, not {parent!r}")
     base = _read_file(path.parent / parent, (*children, path.resolve()))
     merged = _merged(base.data, recipe.data)
-    origins = {k: v for k, v in base.origins.items() if _has(merged, k)} | recipe.origins
+    origins = {k: v for k, v in (base.origins | recipe.origins).items() if _has(merged, k)}
     return Recipe(path, merged, origins)
 
 

@@ -39,6 +39,7 @@ def test_a_child_overrides_single_values_of_its_parent(tmp_path):
     assert recipe.origin(("drafter", "ngram")) == f"{child}:2"
     assert recipe.origin(("drafter", "use")) == f"{parent}:4"
     assert "extends" not in recipe.data
+    assert ("extends",) not in recipe.origins and ("drafter", "ngram") in recipe.origins
 
 
 def test_changing_use_drops_the_old_parts_options(tmp_path):

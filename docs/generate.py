@@ -27,6 +27,7 @@ TITLES = {
     "loss": "Losses",
     "rollout": "Rollouts",
     "head": "Heads",
+    "contestant": "Contestants of the bench",
     "model": "Embedded models",
 }
 

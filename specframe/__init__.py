@@ -17,6 +17,7 @@ _PUBLIC = {
         "Draw",
         "Expand",
         "Frontier",
+        "Outcome",
         "Prompts",
         "Proposal",
         "Scores",
@@ -26,6 +27,8 @@ _PUBLIC = {
         "Verdict",
     ),
     "specframe.kernel.interfaces": (
+        "Contestant",
+        "DivisibleTarget",
         "Drafter",
         "FeatureDrafter",
         "Head",
@@ -49,12 +52,21 @@ _PUBLIC = {
     "specframe.kernel.hookspecs": ("Register", "hookimpl"),
     "specframe.components.random": ("SeededRandom",),
     "specframe.components.sampling": ("Sampling",),
+    "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
+    "specframe.components.trees.growth": ("Growth",),
     "specframe.engine.pipeline": ("Pipeline", "Result", "load"),
     "specframe.engine.transformers": ("decoder",),
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
     from specframe.components.random import SeededRandom as SeededRandom
     from specframe.components.sampling import Sampling as Sampling
+    from specframe.components.trees.growth import Growth as Growth
+    from specframe.components.verifiers.bound import (
+        greedy_acceptance as greedy_acceptance,
+    )
+    from specframe.components.verifiers.bound import (
+        optimal_acceptance as optimal_acceptance,
+    )
     from specframe.engine.pipeline import (
         Pipeline as Pipeline,
     )
@@ -85,6 +97,12 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.hookspecs import Register as Register
     from specframe.kernel.hookspecs import hookimpl as hookimpl
+    from specframe.kernel.interfaces import (
+        Contestant as Contestant,
+    )
+    from specframe.kernel.interfaces import (
+        DivisibleTarget as DivisibleTarget,
+    )
     from specframe.kernel.interfaces import (
         Drafter as Drafter,
     )
@@ -132,6 +150,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.types import (
         Frontier as Frontier,
+    )
+    from specframe.kernel.types import (
+        Outcome as Outcome,
     )
     from specframe.kernel.types import (
         Prompts as Prompts,

@@ -10,7 +10,7 @@ from importlib import import_module
 from specframe import __version__
 from specframe.kernel.errors import SpecframeError
 
-COMMANDS = ("run", "train", "certify", "plugins", "explain", "validate")
+COMMANDS = ("run", "show", "bench", "profile", "train", "certify", "plugins", "explain", "validate", "new")
 """Each is a module of this package with `SUMMARY`, `add_arguments` and `execute`, light to import."""
 
 

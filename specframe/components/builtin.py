@@ -13,8 +13,17 @@ COMPONENTS = [
     ("tree", "chain", "trees.chain:Chain", "one path"),
     ("tree", "fixed", "trees.fixed:Fixed", "a given shape"),
     ("tree", "dynamic", "trees.dynamic:Dynamic", "EAGLE-2: the most probable nodes under a budget"),
+    ("tree", "beam", "trees.beam:Beam", "RSD-S: a stochastic beam, siblings without replacement"),
+    ("tree", "dyspec", "trees.dyspec:DySpec", "DySpec: sampled, grown where tokens are most likely reached"),
+    ("tree", "greedy", "trees.greedy:Greedy", "the most probable tokens and one draw; contains SpecHub"),
+    ("tree", "sequoia", "trees.sequoia:Sequoia", "Sequoia: the best shape for measured acceptance"),
+    ("tree", "threshold", "trees.threshold:Threshold", "SpecDec++: a chain that stops when a rejection is likely"),
     ("verifier", "match", "verifiers.match:Match", "draws from the target's law and follows the child that is equal"),
     ("verifier", "recursive", "verifiers.recursive:Recursive", "recursive rejection with recorded laws, for any draw"),
+    ("verifier", "block", "verifiers.block:Block", "block verification: a sampled chain judged as a whole"),
+    ("verifier", "traversal", "verifiers.traversal:Traversal", "bottom-up: emits most from a sampled tree"),
+    ("verifier", "kseq", "verifiers.kseq:KSeq", "SpecTr's K-SEQ: independent siblings against one common test"),
+    ("verifier", "transport", "verifiers.transport:Transport", "independent siblings, accepted as often as can be"),
     ("head", "full", "heads.full:Full", "the target's own LM head"),
     (
         "loss",
@@ -25,6 +34,12 @@ COMPONENTS = [
     ("loss", "distillation", "losses.distillation:Distillation", "KL to the target's law, and its argmax as a label"),
     ("loss", "cross_entropy", "losses.cross_entropy:CrossEntropy", "cross-entropy against the target's law"),
     (
+        "loss",
+        "top_k_distillation",
+        "losses.top_k_distillation:TopKDistillation",
+        "HASS: cross-entropy over the target's most probable tokens",
+    ),
+    (
         "rollout",
         "teacher_forced",
         "rollouts.teacher_forced:TeacherForced",
@@ -32,10 +47,29 @@ COMPONENTS = [
     ),
     (
         "rollout",
+        "all_levels",
+        "rollouts.all_levels:AllLevels",
+        "every level of a draft from the last true feature, the text's own path given",
+    ),
+    (
+        "rollout",
         "glancing",
         "rollouts.glancing:Glancing",
         "Falcon's coupled sequential glancing: a second forward on corrected predictions",
     ),
+    (
+        "rollout",
+        "multi_step",
+        "rollouts.multi_step:MultiStep",
+        "HASS: trained on the drafter's own features, as many levels deep as there are steps",
+    ),
+]
+
+CONTESTANTS = [
+    ("plain", "contestants:Plain", "this package's own decoding, one token a cycle, without a drafter"),
+    ("generate", "generation:Generate", "transformers' generate"),
+    ("prompt-lookup", "generation:PromptLookup", "transformers' generate that copies n-grams of the prompt"),
+    ("assisted", "generation:Assisted", "transformers' generate with an assistant model"),
 ]
 
 
@@ -44,6 +78,8 @@ def specframe_register(register: Register) -> None:
     """Registers the built-in components and the settings of the plain recipe sections."""
     for kind, name, target, summary in COMPONENTS:
         register(kind, name, f"specframe.components.{target}", summary=summary)
+    for name, target, summary in CONTESTANTS:
+        register("contestant", name, f"specframe.engine.bench.{target}", summary=summary)
     register("section", "sampling", "specframe.engine.settings:SamplingSettings", summary="how tokens are chosen")
     register("section", "run", "specframe.engine.settings:RunSettings", summary="what is decoded, and how often")
     register("section", "train", "specframe.engine.training.settings:TrainSettings", summary="how to train")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -15,9 +16,16 @@ TIE = 1e-4
 
 
 def generate_with_transformers(
-    model: Any, rows: Sequence[Sequence[int]], settings: SamplingSettings, ends: frozenset[int]
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    settings: SamplingSettings,
+    ends: frozenset[int],
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[list[int]]:
-    """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept."""
+    """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
+
+    `options` are further arguments of `generate`.
+    """
     width = max(map(len, rows))
     tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=model.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
@@ -38,6 +46,7 @@ def generate_with_transformers(
         eos_token_id=sorted(ends) or None,
         pad_token_id=0,
         **laws,
+        **options,
     )
     return [_until(row, ends) for row in output[:, width:].tolist()]
 

@@ -3,8 +3,66 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from time import perf_counter
 from types import TracebackType
+from typing import Any, Protocol, Self
+
+import torch
+
+
+class Event(Protocol):
+    """A mark in the work queue of a device; torch.cuda.Event is one."""
+
+    def record(self, stream: Any) -> None:
+        """Marks the end of what has been queued so far."""
+        ...
+
+    def synchronize(self) -> None:
+        """Waits until the device has come to the mark."""
+        ...
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds of the device's time between this mark and a later one."""
+        ...
+
+
+class DeviceTimer:
+    """Times what a device does instead of when it was told to: stretches between events in its queue.
+
+    Noting a stretch waits for nothing. `read` waits once, for the last of them, and events are used again.
+    """
+
+    def __init__(self, make_event: Callable[[], Event], stream: Any = None) -> None:
+        self._make_event = make_event
+        self._stream = stream
+        self._noted: list[tuple[str, Event, Event]] = []
+        self._spare: list[Event] = []
+
+    @classmethod
+    def cuda(cls, device: torch.device) -> Self:
+        """A timer of the work that torch queues on a CUDA device."""
+        return cls(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.current_stream(device))
+
+    def stamp(self) -> Event:
+        """A mark at this point of the queue."""
+        event = self._spare.pop() if self._spare else self._make_event()
+        event.record(self._stream)
+        return event
+
+    def note(self, name: str, start: Event) -> None:
+        """Ends the stretch that began at `start`, which is spent by it."""
+        self._noted.append((name, start, self.stamp()))
+
+    def read(self) -> list[tuple[str, float]]:
+        """The names and seconds of the stretches noted since the last reading."""
+        if not self._noted:
+            return []
+        self._noted[-1][2].synchronize()  # a queue is worked off in order: the others are past
+        found = [(name, start.elapsed_time(end) / 1000) for name, start, end in self._noted]
+        self._spare += [event for _, *events in self._noted for event in events]
+        self._noted.clear()
+        return found
 
 
 class Clock:
@@ -14,15 +72,38 @@ class Clock:
     cycles alone, not for the prefill. `cycles` is all the time between prefill and end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: DeviceTimer | None = None) -> None:
+        """A clock of the host's time, or of a device's: then seconds are right once it is settled."""
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.calls: defaultdict[str, int] = defaultdict(int)
         self.running: str | None = None
         """The innermost phase that runs now."""
+        self.stamp: Callable[[], Any] = perf_counter if device is None else device.stamp
+        """A point in time, for `book`."""
+        self._device = device
+
+    @classmethod
+    def on(cls, device: torch.device | None) -> Self:
+        """The clock for work on a device: a CUDA device's own time, elsewhere the host's."""
+        return cls(DeviceTimer.cuda(device) if device is not None and device.type == "cuda" else None)
 
     def phase(self, name: str) -> Span:
         """A context manager that adds the time spent inside to `name`."""
         return Span(self, name)
+
+    def book(self, name: str, start: Any) -> None:
+        """Adds the time since the stamp `start` to `name`."""
+        if self._device is None:
+            self.seconds[name] += perf_counter() - start
+        else:
+            self._device.note(name, start)
+        self.calls[name] += 1
+
+    def settle(self) -> None:
+        """Waits for what a device still does and books its time; once a cycle is enough."""
+        if self._device is not None:
+            for name, seconds in self._device.read():
+                self.seconds[name] += seconds
 
     @property
     def cycles(self) -> float:
@@ -63,7 +144,7 @@ class Span:
     def __enter__(self) -> Span:
         """Starts the stretch."""
         self.outer, self.clock.running = self.clock.running, self.name
-        self.start = perf_counter()
+        self.start = self.clock.stamp()
         return self
 
     def __exit__(
@@ -71,6 +152,5 @@ class Span:
     ) -> None:
         """Ends the stretch and books it."""
         clock = self.clock
-        clock.seconds[self.name] += perf_counter() - self.start
-        clock.calls[self.name] += 1
+        clock.book(self.name, self.start)
         clock.running = self.outer

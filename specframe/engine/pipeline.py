@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,7 @@ from specframe.engine.stats import Acceptance
 from specframe.engine.watch import watch
 from specframe.kernel.build import Plan, plan
 from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import Target
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry
@@ -54,9 +55,12 @@ class Pipeline:
     plan: Plan | None = None
 
     @classmethod
-    def build(cls, plan: Plan) -> Self:
-        """The pipeline of a validated recipe: loads the models, binds the drafter to the target."""
-        target = plan.parts["target"].build()
+    def build(cls, plan: Plan, target: Target | None = None) -> Self:
+        """The pipeline of a validated recipe: loads the models, binds the drafter to the target.
+
+        A `target` that is given, loaded from the recipe's target section before, is taken instead.
+        """
+        target = plan.parts["target"].build() if target is None else target
         drafter = plan.parts["drafter"].build()
         tree = plan.parts["tree"].build() if "tree" in plan.parts else None
         verifier = plan.parts["verifier"].build()
@@ -92,7 +96,8 @@ class Pipeline:
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         rows = [self.encode(prompt) for prompt in _as_list(prompts)]
-        acceptance, clock, entries = Acceptance(), Clock(), list[Entry]()
+        clock = Clock.on(getattr(self.parts.target, "device", None))
+        acceptance, entries = Acceptance(), list[Entry]()
         base = self.run.seed if seed is None else seed
         if streamer is not None:
             if len(rows) != 1:
@@ -112,6 +117,7 @@ class Pipeline:
                 for number, cycle in enumerate(self.cycles(chunk, ledger, settings, base, start, clock)):
                     if number:  # the first is the prefill's commit
                         acceptance.add(cycle)
+            clock.settle()
             entries += ledger.entries
         if streamer is not None:
             streamer.end()
@@ -142,7 +148,9 @@ class Pipeline:
         random = SeededRandom(seed, first + len(rows), device=device or "cpu")
         random.keep(torch.arange(first, first + len(rows), device=device))
         with watch(self.parts, clock) as parts:
-            yield from decode(parts, sampling, as_prompts(rows, device), random, ledger, clock)
+            for cycle in decode(parts, sampling, as_prompts(rows, device), random, ledger, clock):
+                clock.settle()
+                yield cycle
 
     def open_ledger(
         self,
@@ -180,9 +188,12 @@ class Pipeline:
             raise InputError("a prompt is empty; give it some text")
         if not self.run.chat:
             return list(self.tokenizer(prompt)["input_ids"])
+        return self.encode_turns([{"role": "user", "content": prompt}])
+
+    def encode_turns(self, turns: Sequence[Mapping[str, str]]) -> list[int]:
+        """The token ids of a conversation, `role` and `content` a turn, up to where the next answer begins."""
         if not getattr(self.tokenizer, "chat_template", None):
             raise InputError("run.chat is true, but the target's tokenizer has no chat template; set run.chat=false")
-        turns = [{"role": "user", "content": prompt}]
         return list(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -4,48 +4,74 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from specframe.kernel.errors import InputError
 
 FIELDS = ("turns", "prompt", "question", "text", "instruction")
-"""Where a record's prompt stands: Spec-Bench, MT-bench and EAGLE's sets use turns (the first is taken),
+"""Where a record's prompt stands: Spec-Bench, MT-bench and EAGLE's sets use turns,
 HumanEval prompt, GSM8K question, MBPP text."""
 
 
+TASKS = ("task", "category")
+"""Where a record says what kind of task it is; MT-bench and Spec-Bench use category."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A prompt as its file has it."""
+
+    turns: tuple[str, ...]
+    """What the user says, turn by turn; most sets have one."""
+    task: str | None = None
+
+
 def read_prompts(path: Path, limit: int | None = None) -> list[str]:
-    """The prompts of a `.jsonl`, `.jsonl.gz` or text file, the first `limit` of them.
+    """The first turns of the prompts of a `.jsonl`, `.jsonl.gz` or text file, the first `limit` of them.
+
+    Raises InputError, with the line number, for a line that holds no prompt.
+    """
+    return [record.turns[0] for record in read_records(path, limit)]
+
+
+def read_records(path: Path, limit: int | None = None) -> list[Record]:
+    """The prompts of a `.jsonl`, `.jsonl.gz` or text file with all their turns, the first `limit` of them.
 
     Raises InputError, with the line number, for a line that holds no prompt.
     """
     opener: Any = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as file:
-            lines = file.read().splitlines()
+            lines = file.read().split("\n")  # splitlines would also split at rarer line ends within a text
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read: {error}") from error
     structured = ".jsonl" in path.suffixes
-    prompts: list[str] = []
+    records: list[Record] = []
     for number, line in enumerate(lines, 1):
-        if limit is not None and len(prompts) >= limit:
+        if limit is not None and len(records) >= limit:
             break
         if line.strip():
-            prompts.append(_prompt(line, f"{path}:{number}") if structured else line)
-    if not prompts:
+            records.append(_record(line, f"{path}:{number}") if structured else Record((line,)))
+    if not records:
         raise InputError(f"{path}: there is no prompt in it")
-    return prompts
+    return records
 
 
-def _prompt(line: str, where: str) -> str:
+def _record(line: str, where: str) -> Record:
     try:
         record = json.loads(line)
     except json.JSONDecodeError as error:
         raise InputError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
     for field in FIELDS if isinstance(record, dict) else ():
         value = record.get(field)
-        if isinstance(value, list) and value:
-            value = value[0]
-        if isinstance(value, str) and value.strip():
-            return value
+        turns = value if isinstance(value, list) else [value]
+        if turns and all(map(_says_something, turns)):
+            task = next(filter(_says_something, map(record.get, TASKS)), None)
+            return Record(tuple(turns), task)
     raise InputError(f"{where}: no prompt in it; expected an object with one of {', '.join(FIELDS)}")
+
+
+def _says_something(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())

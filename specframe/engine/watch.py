@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from time import perf_counter
 from typing import Any
 
 from torch import Tensor, nn
@@ -48,15 +47,15 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
 
 
 def _time_forwards(model: nn.Module, clock: Clock) -> list[Any]:
-    start = 0.0
+    start: Any = None
 
     def before(module: nn.Module, inputs: Any) -> None:
         nonlocal start
-        start = perf_counter()
+        if clock.running == "score":
+            start = clock.stamp()
 
     def after(module: nn.Module, inputs: Any, output: Any) -> None:
         if clock.running == "score":
-            clock.seconds["target"] += perf_counter() - start
-            clock.calls["target"] += 1
+            clock.book("target", start)
 
     return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]

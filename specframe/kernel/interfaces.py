@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     import torch
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
         Committed,
         Draw,
         Expand,
+        Outcome,
         Prompts,
         Scores,
         Student,
@@ -110,6 +112,19 @@ class NeuralTarget(Target, Protocol):
         ...
 
 
+@runtime_checkable
+class DivisibleTarget(NeuralTarget, Protocol):
+    """A neural target whose LM head can be read in part, for heads that leave tokens out."""
+
+    def head_for(self, tokens: slice | Tensor) -> Callable[[Tensor], Tensor]:
+        """The LM head of these tokens alone, T of them: a function [..., D] -> [..., T], differentiable.
+
+        Rows of a slice are shared with the target, those of int64 [T] are copied, once. Raises
+        CompositionError for a head that has no rows.
+        """
+        ...
+
+
 class TreePolicy(Protocol):
     """Decides which nodes a draft has."""
 
@@ -175,11 +190,17 @@ class FeatureDrafter(Trainable, Protocol):
     block: int
     """How many levels one forward proposes."""
 
-    def predict(self, features: Tensor, tokens: Tensor) -> Tensor:
+    def predict(
+        self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Predicted features: position i pairs (features_i, tokens_i = token i + 1) and predicts i + block.
 
         [B, L, D], [B, L] -> [B, L, D]; blocks of `block` positions end at the sequence's last position
         and at every `block`-th before it; a position sees its own block and all before it.
+
+        With `positions` [B, L], the places in the text, and `mask` [B or 1, 1, L, L], True where an entry
+        sees another, the L entries need not be a text in order: a rollout lays several versions of one
+        text side by side. A drafter that cannot do that raises CompositionError.
         """
         ...
 
@@ -204,7 +225,10 @@ class Verifier(Protocol):
 
 
 class Loss(Protocol):
-    """What training minimises; several are summed by weight."""
+    """What training minimises; several are summed by weight.
+
+    A loss that compares the rows of a batch with each other on purpose says so with `rowwise = False`.
+    """
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """A scalar, the mean over the student's masked predictions."""
@@ -231,6 +255,31 @@ class Head(Protocol):
         ...
 
 
+class Contestant(Protocol):
+    """A way to decode that `specframe bench` measures beside others, all of them around one target."""
+
+    name: str
+    """How reports call it."""
+    lossless: bool | None
+    """Whether it promises the target's own law; None where nobody said."""
+
+    def prepare(self, target: Target, sampling: Any, batch: int) -> None:
+        """Gets ready to decode: loads and binds what it needs. The target is shared, and not its own to change.
+
+        `sampling` holds the recipe section's values (`temperature`, `top_k`, `top_p`, `min_p`,
+        `max_new_tokens`, `ignore_eos`, ...), `batch` the most prompts it will be given at a time. Raises
+        a SpecframeError for what it cannot do.
+        """
+        ...
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompts rows [B][tokens] side by side. This call, and nothing else, is timed.
+
+        torch's generators have been seeded; all else that is random must follow from `seed`.
+        """
+        ...
+
+
 KINDS: dict[str, type] = {
     "target": Target,
     "drafter": Drafter,
@@ -239,5 +288,6 @@ KINDS: dict[str, type] = {
     "loss": Loss,
     "rollout": Rollout,
     "head": Head,
+    "contestant": Contestant,
 }
 """Every kind of component a plugin can provide, by the word recipes use."""

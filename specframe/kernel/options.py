@@ -50,12 +50,16 @@ def read_options(component: Any) -> dict[str, Option]:
     Raises PluginError for a signature that cannot be a schema: positional parameters, **kwargs, no
     annotation, or a type that a recipe cannot express.
     """
-    signature = inspect.signature(component)
+    owner = getattr(component, "__qualname__", repr(component))
+    try:
+        signature = inspect.signature(component)
+    except (TypeError, ValueError) as error:
+        raise PluginError(f"{owner}: it is no class or function whose signature can be read") from error
     hints = _hints(component)
     helps = _helps(inspect.getdoc(component) or "")
     found = {}
     for name, parameter in signature.parameters.items():
-        where = f"{component.__qualname__}({name})"
+        where = f"{owner}({name})"
         if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
             raise PluginError(f"{where}: options must be keyword-only parameters")
         if name not in hints:
@@ -174,6 +178,8 @@ def _hints(component: Any) -> dict[str, Any]:
         return typing.get_type_hints(function, {**kernel, **getattr(function, "__globals__", {})})
     except NameError as error:
         raise PluginError(f"{component.__qualname__}: the annotation {error.name!r} is not known") from error
+    except (AttributeError, SyntaxError, TypeError) as error:
+        raise PluginError(f"{component.__qualname__}: an annotation cannot be read: {error}") from error
 
 
 def _helps(docstring: str) -> dict[str, str]:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pluggy
 
+from specframe import __version__
+from specframe.kernel.compatibility import require
 from specframe.kernel.errors import PluginError
 from specframe.kernel.hookspecs import GROUP, Hooks
-from specframe.kernel.registry import Entry, Registry
+from specframe.kernel.registry import Entry, Registry, one_line
 
 BUILTIN = "specframe.components.builtin"
 SWITCH = "SPECFRAME_PLUGINS"
@@ -29,9 +31,12 @@ def discover(points: list[EntryPoint] | None = None) -> Registry:
         if not _wanted(package):
             continue
         try:
+            require(getattr(point.dist, "requires", None) or (), __version__, package)
             _enrol(registry, point.load(), package)
-        except Exception as error:
-            registry.broken[package] = f"{type(error).__name__}: {error}"
+        except PluginError as error:
+            registry.broken[package] = str(error)
+        except (Exception, SystemExit) as error:
+            registry.broken[package] = one_line(error)
     return registry
 
 

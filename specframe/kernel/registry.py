@@ -26,6 +26,11 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else ""
 
 
+def one_line(error: BaseException) -> str:
+    """What kind of error it is and what it says, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 @dataclass(frozen=True)
 class Entry:
     """A registered component, not imported yet."""
@@ -46,10 +51,9 @@ class Entry:
         module, _, attribute = self.target.partition(":")
         try:
             return getattr(importlib.import_module(module), attribute)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(
-                f"{self.kind} '{self.name}' of {self.package} cannot be loaded from {self.target}: "
-                f"{type(error).__name__}: {error}"
+                f"{self.kind} '{self.name}' of {self.package} cannot be loaded from {self.target}: {one_line(error)}"
             ) from error
 
 
@@ -64,9 +68,7 @@ class Registry:
         """Adds an entry. Raises PluginError when it is malformed or its package has the name already."""
         kinds = (*KINDS, *OTHER_KINDS)
         if entry.kind not in kinds:
-            raise PluginError(
-                f"unknown kind '{entry.kind}'{suggest(entry.kind, kinds)} (kinds: {', '.join(kinds)})"
-            )
+            raise PluginError(f"unknown kind '{entry.kind}'{suggest(entry.kind, kinds)} (kinds: {', '.join(kinds)})")
         if not _NAME.fullmatch(entry.name):
             raise PluginError(f"'{entry.name}' is no component name: use lower-case letters, digits, _ . -")
         if not _TARGET.fullmatch(entry.target):
@@ -92,5 +94,6 @@ class Registry:
             raise PluginError(f"{kind} '{name}' is ambiguous: write {choices}")
         raise PluginError(
             f"no {kind} named '{name}'{suggest(name, (e.name for e in known))} "
-            f"(installed: {', '.join(e.name for e in known) or 'none'})"
+            f"(installed: {', '.join(e.name for e in known) or 'none'}"
+            + (f"; broken, see `specframe plugins`: {', '.join(self.broken)})" if self.broken else ")")
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -181,3 +181,15 @@ class Student:
     mask: Tensor  # [B, M] bool
     level: Tensor  # [M] int64, 1 = the first drafted token
     features: Tensor | None = None  # [B, M, D], of drafters that predict features
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a contestant of the bench gave for B prompts."""
+
+    tokens: Sequence[Sequence[int]]
+    """The new tokens of each row, at most `max_new_tokens`; an end-of-sequence token is among them."""
+    arrivals: Sequence[Sequence[float]]
+    """When each of these tokens was there to be read, by `time.perf_counter()`."""
+    figures: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+    """Further figures of each row for results.json; called once the time is taken, so it may take its own."""

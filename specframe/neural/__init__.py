@@ -4,13 +4,18 @@
 |---|---|
 | `SlotCache` | a key-value cache with explicit write slots per row, for trees and ragged batches |
 | `DecoderLayer` | one decoder layer of the target's own kind |
+| `FeatureSession` | the decoding state of a drafter with one decoder layer: committed pairs, and the draft's nodes |
+| `State` | what such a drafter carries from pair to pair |
+| `Blocks` | the nodes of a draft that were expanded, for sessions of one's own |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
 | `checkpoint` | `save`, `load`, `read_config`, `locate`: strict and atomic safetensors checkpoints |
 """
 
 from specframe.neural import checkpoint
+from specframe.neural.blocks import Blocks, State
 from specframe.neural.cache import SlotCache
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal, block_end
+from specframe.neural.session import FeatureSession
 
-__all__ = ["DecoderLayer", "SlotCache", "block_causal", "block_end", "checkpoint"]
+__all__ = ["Blocks", "DecoderLayer", "FeatureSession", "SlotCache", "State", "block_causal", "block_end", "checkpoint"]

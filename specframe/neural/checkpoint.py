@@ -20,9 +20,14 @@ WEIGHTS = "model.safetensors"
 
 
 def save(
-    module: nn.Module, config: Mapping[str, Any], folder: str | Path, dtype: torch.dtype | None = None
+    module: nn.Module,
+    config: Mapping[str, Any],
+    folder: str | Path,
+    dtype: torch.dtype | None = None,
+    *,
+    file: str = WEIGHTS,
 ) -> None:
-    """Writes the module's weights and `config` into `folder`, which is made if need be.
+    """Writes the module's weights, as `file`, and `config` into `folder`, which is made if need be.
 
     Each file appears whole or not at all: it is written beside its name, flushed to disk and renamed, so
     a kill or a full disk leaves the earlier checkpoint as it was. `dtype` (torch.bfloat16, say) stores
@@ -34,26 +39,26 @@ def save(
     text = json.dumps(dict(config), indent=2, sort_keys=True) + "\n"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with replacing(folder / WEIGHTS) as weights, replacing(folder / CONFIG) as words:
+        with replacing(folder / file) as weights, replacing(folder / CONFIG) as words:
             save_file(tensors, weights, metadata={"format": "pt"})
             words.write_text(text, encoding="utf-8")
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"cannot write the checkpoint to {folder}: {reason(error)}") from error
 
 
-def load(module: nn.Module, folder: str | Path) -> dict[str, Any]:
+def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS) -> dict[str, Any]:
     """The checkpoint's config, after its weights were copied into the module, in the module's own dtype.
 
     Strict: missing, unexpected and wrong-shape names and values that are not finite raise one
     WeightsError that lists them all, and the module stays untouched. `folder` may also be `zoo://name`
-    or a Hugging Face Hub name, see `locate`.
+    or a Hugging Face Hub name, see `locate`; `file` is the name that the weights have there.
     """
     where = locate(folder)
     config = read_config(where)
     try:
-        stored = load_file(where / WEIGHTS)
+        stored = load_file(where / file)
     except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot read {where / WEIGHTS}: {reason(error)}") from error
+        raise WeightsError(f"cannot read {where / file}: {reason(error)}") from error
     wanted = module.state_dict()
     if problems := _problems(wanted, stored):
         lines = "".join(f"\n  {line}" for line in problems)

@@ -1,5 +1,6 @@
 """Every registered drafter x tree x verifier: certified where it composes, refused with a way out where not."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -19,6 +20,11 @@ SMALL = {
     "chain": lambda: {"depth": 2},
     "fixed": lambda: {"widths": [2, 1]},
     "dynamic": lambda: {"depth": 2, "width": 2, "nodes": 4},
+    "beam": lambda: {"depth": 1, "width": 2},
+    "dyspec": lambda: {"depth": 2, "width": 2, "nodes": 2},
+    "greedy": lambda: {"widths": [2]},
+    "sequoia": lambda: {"acceptance": [[0.6]], "depth": 1},
+    "threshold": lambda: {"depth": 2, "threshold": 0.0},
 }
 """What components of ours need to be small; those of other packages come as their defaults have them."""
 
@@ -33,9 +39,21 @@ def variants(kind):
         yield from ((entry.qualified, draw) for draw in draws)
 
 
+THOROUGH = {"specframe/match", "specframe/recursive"}
+"""Verifiers that meet every drafter with every tree."""
+WITNESS = "specframe/model"
+"""The drafter that meets all verifiers with every tree: of a drafter, a verifier sees no more than its trees."""
+
+
+def is_run(drafter, tree, verifier):
+    """Whether the three meet: any two of them do."""
+    return verifier[0] in THOROUGH or drafter[0] == WITNESS or tree[0] in ("specframe/chain", "/none")
+
+
 COMPOSITIONS = [
     pytest.param(*parts, id="-".join([n.partition("/")[2] + "".join(f"({d})" for d in o.values()) for n, o in parts]))
     for parts in product(variants("drafter"), [*variants("tree"), ("/none", {})], variants("verifier"))
+    if is_run(*parts)
 ]
 
 
@@ -57,6 +75,8 @@ def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path)
     miniature = Miniature.of(valid)
     if not miniature.verifier.build().lossless:
         return
+    if verifier[0] not in THOROUGH:
+        miniature = replace(miniature, length=3)
     emission = miniature.emission("", Sampling(temperature=1.0), seed=2)
     comparison = emission.compare(budget=30_000)
     assert comparison.tv < 1e-9

@@ -10,7 +10,7 @@ import pytest
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
 LAYERS = ("kernel", "neural", "components", "engine", "cli")
-KERNEL_NEEDS = {"omegaconf", "pluggy", "yaml"}
+KERNEL_NEEDS = {"omegaconf", "packaging", "pluggy", "yaml"}
 PUBLIC = ("specframe", "specframe.neural", "specframe.testing")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch.nn.functional as F
 
@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
 
 class FeatureRegression:
-    """SmoothL1 between predicted and true features of the tap `last` (EAGLE Section 4.2, Falcon Eq. 2)."""
+    """The distance of predicted features from the true ones of the tap `last`.
+
+    Args:
+        distance: SmoothL1 (EAGLE Section 4.2, Falcon Eq. 2), or the squared error (Chimera Eq. 5).
+    """
+
+    def __init__(self, *, distance: Literal["smooth_l1", "mse"] = "smooth_l1") -> None:
+        self.distance = distance
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """The mean over features and masked predictions, a scalar."""
@@ -26,5 +33,6 @@ class FeatureRegression:
                 "use 'distillation' or 'cross_entropy' alone"
             )
         truth = at(teacher.features["last"], student.position)  # [B, M, D]
-        loss = F.smooth_l1_loss(student.features.to(truth.dtype), truth, reduction="none")
+        measure = F.mse_loss if self.distance == "mse" else F.smooth_l1_loss
+        loss = measure(student.features.to(truth.dtype), truth, reduction="none")
         return mean(loss.mean(-1), student.mask)

@@ -23,22 +23,30 @@ class Dynamic:
     Its size never changes; siblings stand most probable first. All nodes are `top`: the choice looks at
     the drafter's logits only.
 
+    With `width` as large as `nodes` no better tree was passed over: the tree has the largest expected number
+    of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which
+    besides stops drafting once a level has added no more than a threshold to that number: `gain`.
+
     Options:
-        depth: how many levels to draft
+        depth: how many levels to draft, at most
         width: parents per level, and children per parent
         nodes: how many drafted tokens the target scores, the root not counted
+        gain: a level that adds no more expected tokens than this is the last; 0 drafts all levels
     """
 
     draws = frozenset({Draw.TOP})
     exact = True
 
-    def __init__(self, *, depth: int = 4, width: int = 4, nodes: int = 16) -> None:
+    def __init__(self, *, depth: int = 4, width: int = 4, nodes: int = 16, gain: float = 0.0) -> None:
         if min(depth, width, nodes) < 1:
             raise InputError(
                 f"a dynamic tree needs depth, width and nodes of at least 1, got {depth}, {width} and {nodes}"
             )
+        if gain < 0:
+            raise InputError(f"a gain is a number of tokens of at least 0, got {gain}")
         self.depth = depth
         self.width = width
+        self.gain = gain
         self.budget = min(nodes, width + (depth - 1) * width**2)
         self.nodes = self.budget + 1
 
@@ -56,6 +64,8 @@ class Dynamic:
         values: list[Tensor] = []
         born = [torch.full_like(beam, -1)]  # the candidate that each node of the growing tree is
         total = 0
+        hope = torch.zeros_like(root, dtype=torch.float32)  # [B] expected tokens of the best nodes so far
+        ended = torch.zeros_like(root, dtype=torch.bool)  # [B]
         while True:
             logits = expand(Frontier(growth.tree, beam)).logits  # [B, F, K, V]
             block = min(logits.shape[2], self.depth - growth.levels)
@@ -70,9 +80,14 @@ class Dynamic:
                 if value is not None:
                     gain = gain + value[:, :, None]
                 level_values, level_tokens = gain.flatten(1), choice.flatten(1)  # [B, W * width]
+                if self.gain:
+                    level_values = level_values.masked_fill(ended[:, None], -torch.inf)
                 values.append(level_values)
                 tokens.append(level_tokens)
-                if len(values) == self.depth:
+                if self.gain:
+                    before, hope = hope, _hope(values, self.budget)
+                    ended = ended | (hope - before <= self.gain)
+                if len(values) == self.depth or (self.gain and bool(ended.all())):
                     return self._best(root, tokens, values, born, width)
                 best = _largest(level_values, self.width)  # [B, W']
                 parent = best // width
@@ -88,22 +103,29 @@ class Dynamic:
         self, root: Tensor, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int
     ) -> TokenTree:
         """The tree of the best candidates; a parent's value and number are such that it is among them."""
-        chosen = _largest(torch.cat(values, 1), self.budget).sort().values  # [B, n]
+        every = torch.cat(values, 1)
+        chosen = _largest(every, self.budget).sort().values  # [B, n]
         above = torch.cat(born, 1).gather(1, chosen // width)  # the candidates' parents, -1 for the root
         parent = torch.searchsorted(chosen, above, right=True)
         everything = torch.cat([root[:, None], torch.cat(tokens, 1).gather(1, chosen)], 1)
         return TokenTree(
             tokens=everything,
             parent=torch.nn.functional.pad(parent, (1, 0), value=-1),
-            valid=torch.ones_like(everything, dtype=torch.bool),
+            valid=torch.nn.functional.pad(every.gather(1, chosen) > -torch.inf, (1, 0), value=True),
             draw=torch.zeros_like(everything),
-            levels=min(self.depth, self.budget),
+            levels=min(len(values), self.budget),
         )
 
 
 def _log_law(logits: Tensor) -> Tensor:
     """The log-probabilities at temperature 1, in float32 or better."""
     return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+
+
+def _hope(values: list[Tensor], count: int) -> Tensor:
+    """The expected number of accepted tokens among the best `count` candidates, [B]."""
+    every = torch.cat(values, 1)
+    return every.topk(min(count, every.shape[1])).values.exp().sum(1)
 
 
 def _largest(values: Tensor, count: int) -> Tensor:

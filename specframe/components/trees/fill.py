@@ -11,9 +11,7 @@ from specframe.kernel.interfaces import RandomSource, Sampling
 from specframe.kernel.types import Draw, Expand, Frontier, TokenTree
 
 
-def fill(
-    shape: Shape, draw: Draw, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource
-) -> TokenTree:
+def fill(shape: Shape, draw: Draw, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
     """The tree of this shape below root [B], its nodes drawn by `draw` from the drafter's laws.
 
     A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an
@@ -70,8 +68,7 @@ def _add_sampled(
         tokens, valid = random.categorical(law.index_select(1, level.slot)), None  # [B, C]
     else:
         drawn = [
-            random.without_replacement(law.index_select(1, places), count).flatten(1)
-            for count, places in level.groups
+            random.without_replacement(law.index_select(1, places), count).flatten(1) for count, places in level.groups
         ]
         tokens = torch.cat(drawn, 1).index_select(1, level.order)  # [B, C]
         valid = tokens >= 0 if level.choices > 1 else None

@@ -23,6 +23,10 @@ class Fixed:
     level, siblings by rank, in whatever order the paths are written. A rank that does not exist (a
     vocabulary or a truncated law smaller than the shape asks for) leaves an invalid node.
 
+    `widths` with `without_replacement` is RSD-C (Jeon et al. 2024), recursive speculative decoding with constant
+    branching: drawing siblings one after the other is what its Gumbel top-k does. With `iid` it is SpecInfer's
+    (Miao et al. 2024) sampled tree.
+
     Options:
         paths: every node by its ranks, like "0.2"; quoted, as YAML would read a number
         widths: the number of children per node, level by level

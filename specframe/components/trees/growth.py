@@ -19,7 +19,7 @@ class Growth:
         self._tokens = [root[:, None]]
         self._parents = [root.new_full((len(root), 1), -1)]
         self._valid: list[Tensor | None] = [None]
-        self._draws = [Draw.TOP]
+        self._draws: list[Draw | Tensor] = [Draw.TOP]
         self._q_rows: list[Tensor | None] = [None]
         self._laws: list[Tensor] = []
         self._maybe_invalid = False
@@ -38,16 +38,17 @@ class Growth:
         self,
         tokens: Tensor,
         parents: Tensor,
-        draw: Draw = Draw.TOP,
+        draw: Draw | Tensor = Draw.TOP,
         *,
         valid: Tensor | None = None,
         q_rows: Tensor | None = None,
     ) -> None:
         """Appends a level: tokens [B, C] below nodes [B, C], siblings in the order they are to be tried.
 
-        `valid` [B, C] tells which of them are real; None: all. Below an invalid node everything is
-        invalid in any case, and an invalid node's token becomes 0. Sampled nodes come with the rows of
-        q, [B, C], that `record` gave the laws they were drawn from.
+        `draw` says how they were drawn: one Draw for all of them, or int64 [C], one for each column. `valid`
+        [B, C] tells which of them are real; None: all. Below an invalid node everything is invalid in any
+        case, and an invalid node's token becomes 0. Sampled nodes come with the rows of q, [B, C], that
+        `record` gave the laws they were drawn from.
         """
         if self._maybe_invalid:
             above = self._validity().gather(1, parents)  # [B, C]
@@ -81,11 +82,11 @@ class Growth:
     def _assemble(self) -> TokenTree:
         tokens = torch.cat(self._tokens, 1)
         valid = self._validity() if self._maybe_invalid else torch.ones_like(tokens, dtype=torch.bool)
-        if len(set(self._draws)) == 1:
-            draw = torch.full_like(tokens, self._draws[0])
+        if set(self._draws) == {Draw.TOP}:
+            draw = torch.zeros_like(tokens)
         else:
             levels = zip(self._draws, self._tokens, strict=True)
-            draw = torch.cat([torch.full_like(t, d) for d, t in levels], 1)
+            draw = torch.cat([d.expand_as(t) if isinstance(d, Tensor) else torch.full_like(t, d) for d, t in levels], 1)
         q = q_row = None
         if self._laws:
             q = torch.cat(self._laws, 1)  # [B, P, V]

@@ -61,9 +61,7 @@ class Shape:
             count = Counter(path[:-1] for path in children)  # in index order, as the children are
             above = [places[parent[:-1]] for parent in count if parent]
             places = {parent: place for place, parent in enumerate(count)}
-            groups = [
-                (size, [places[p] for p in count if count[p] == size]) for size in sorted(set(count.values()))
-            ]
+            groups = [(size, [places[p] for p in count if count[p] == size]) for size in sorted(set(count.values()))]
             laid = [(place, rank) for size, group in groups for place in group for rank in range(size)]
             seat = {pair: i for i, pair in enumerate(laid)}
             nth: Counter[Path] = Counter()

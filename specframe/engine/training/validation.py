@@ -18,19 +18,15 @@ Losses = Sequence[tuple[Loss, float, str]]
 
 LEVELS = 8
 """How deep the simulated chain goes, at most."""
-CUTS = 4
-"""Chains per text."""
 
 
 @torch.no_grad()
-def measure(
-    drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rollout: Rollout
-) -> dict[str, float]:
+def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rollout: Rollout) -> dict[str, float]:
     """The weighted `loss`, each loss by name, `accuracy.N` per level and the simulated `tau`.
 
-    Accuracy is how often the drafter's argmax is the target's. Drafters that predict features are
-    unrolled as greedy decoding of a chain unrolls them (`unroll`); for others tau is 1 plus the sum of
-    the running products of the rollout's accuracies, as if levels were independent.
+    Accuracy is how often the drafter's argmax is the target's, in the cycles of greedy decoding, of which
+    the text is taken to be the output. Drafters that predict features are unrolled (`unroll`); for others
+    the rollout's own predictions are read as such cycles (`agreement`). Tau is 1 plus the sum of the running products of the accuracies.
     """
     totals = [0.0] * len(losses)
     scored = 0
@@ -54,45 +50,79 @@ def measure(
 
 
 def agreement(student: Student, teacher: Teacher) -> Tensor:
-    """How often the argmax was right, and how often asked, per level: [2, levels], 0 = level 1."""
+    """How often the argmax was right, and how often asked, per level: [2, levels], 0 = level 1.
+
+    Counted over the cycles of greedy decoding, of which the text is taken to be the output: a cycle asks for level
+    after level, predicted from one position, until one is wrong, and the next cycle starts behind the bonus. An
+    average over all positions would say too much, because cycles pass quickly over what is easily predicted.
+    """
     same = student.logits.argmax(-1) == at(teacher.logits, student.position).argmax(-1)  # [B, M]
-    counts = torch.stack([(same & student.mask).sum(0), student.mask.sum(0)]).float()  # [2, M]
-    levels = counts.new_zeros(2, int(student.level.max()) if student.level.numel() else 0)
-    levels.index_add_(1, student.level - 1, counts)
-    return levels.cpu()
+    origin = (student.position - student.level).clamp(min=0)  # [B, M], whose true feature was the last one seen
+    rows = torch.arange(len(same), device=same.device)[:, None].expand_as(origin)
+    place = (rows, origin, (student.level - 1).expand_as(origin))
+    levels = int(student.level.max()) if student.level.numel() else 0
+    empty = torch.zeros(*teacher.tokens.shape, levels, dtype=torch.int64, device=same.device)
+    there = empty.index_put(place, student.mask.long(), accumulate=True)  # [B, L, levels]
+    right = empty.index_put(place, (same & student.mask).long(), accumulate=True)
+    alive = ((right == there) & (there > 0)).long().cumprod(-1)
+    starts = cycles(alive.sum(-1), (there[..., :1] > 0).any(-1))  # [B, L]
+    reached = torch.cat([torch.ones_like(alive[..., :1]), alive[..., :-1]], -1)[..., :levels] * (there > 0)
+    return torch.stack([alive[starts].sum(0), reached[starts].sum(0)]).float().cpu()
+
+
+def cycles(accepted: Tensor, possible: Tensor) -> Tensor:
+    """Where cycles start, [B, L] bool, if one from a position accepts so many [B, L]; and can start there, [B, L] bool.
+
+    The next one starts at the last token accepted, whose feature is the newest then: the bonus is its root.
+    """
+    starts = torch.zeros_like(possible)
+    due = torch.zeros_like(accepted[:, 0])
+    for place in range(accepted.shape[1]):
+        starts[:, place] = possible[:, place] & (due <= place)
+        due = torch.where(starts[:, place], place + 1 + accepted[:, place], due)
+    return starts
 
 
 def unroll(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
-    """The same for chains that go on until the first wrong token, from several places of every text.
+    """The same for drafters that predict features, by greedy decoding of chains along the text.
 
-    The first forward sees true features up to a place of the text, every further one the predicted
-    features of those before it as well, as in decoding; the tokens beside them are the text's, since a
-    chain only goes on while they are right. Level n is asked for in chains right up to n - 1, so the
-    products of the accuracies are the shares of chains that come so far.
+    A cycle's first forward sees the true features up to the root, every further one the predicted features
+    as well; the tokens beside them are the text's, since a chain only goes on while they are right. The
+    next cycle's root is the bonus. A place that does not count ends the chain, and no cycle starts there.
     """
-    k, length = drafter.block, teacher.tokens.shape[1]
-    features, tokens = teacher.features["last"], teacher.tokens
-    truth = teacher.logits.argmax(-1)  # [B, L]
-    first = max(k, 2)  # inputs of the first forward: at least a block
-    forwards = min(max(1, LEVELS // k), (length - first - 1) // k)
-    if forwards < 1:
-        return torch.zeros(2, 0)
-    depth = forwards * k
-    last = length - depth - 1
-    total = torch.zeros(2, depth)
-    for size in sorted({first + (last - first) * cut // max(1, CUTS - 1) for cut in range(CUTS)}):
-        known = features[:, :size]
-        for _ in range(forwards):
-            n = known.shape[1]
-            predicted = drafter.predict(known, tokens[:, 1 : n + 1])[:, n - k :]  # [B, k, D]
-            known = torch.cat([known, predicted.to(known.dtype)], 1)
-        guesses = drafter.logits(known[:, size:]).argmax(-1)  # [B, depth]
-        place = slice(size, size + depth)
-        alive = (guesses == truth[:, place]).long().cumprod(1)  # [B, depth]
-        reached = torch.cat([torch.ones_like(alive[:, :1]), alive[:, :-1]], 1)
-        counts = teacher.mask[:, place].long().cumprod(1)  # a chain ends where nothing counts any more
-        total += torch.stack([(alive * counts).sum(0), (reached * counts).sum(0)]).cpu()
+    length = teacher.tokens.shape[1]
+    due = [max(drafter.block, 2)] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least
+    counted: list[list[bool]] = teacher.mask.tolist()
+    total = torch.zeros(2, LEVELS // drafter.block * drafter.block)
+    for root in range(min(due), length - 1):
+        rows = [row for row, place in enumerate(due) if place == root]
+        accepted = iter(_chains(drafter, teacher, [row for row in rows if counted[row][root]], root, total))
+        for row in rows:
+            due[row] = root + 1 + (next(accepted) if counted[row][root] else 0)
     return total
+
+
+def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int, total: Tensor) -> list[int]:
+    """How many levels a chain below the root gets right in each of the rows; what was asked is added to the total."""
+    k = drafter.block
+    accepted = dict.fromkeys(rows, 0)
+    going, known = rows, teacher.features["last"][rows, :root]
+    for level in range(0, total.shape[1], k):
+        place = root + level
+        if not going or place + k > teacher.tokens.shape[1]:
+            break
+        predicted = drafter.predict(known, teacher.tokens[going, 1 : place + 1])[:, place - k :]  # [R, k, D]
+        same = drafter.logits(predicted).argmax(-1) == teacher.logits[going, place : place + k].argmax(-1)
+        asked = teacher.mask[going, place : place + k].long().cumprod(1)  # [R, k]
+        right = (same & (asked > 0)).long().cumprod(1)
+        asked[:, 1:] *= right[:, :-1]
+        total[:, level : level + k] += torch.stack([right.sum(0), asked.sum(0)]).cpu()
+        for row, count in zip(going, right.sum(1).tolist(), strict=True):
+            accepted[row] += count
+        on = right[:, -1] > 0
+        known = torch.cat([known, predicted.to(known.dtype)], 1)[on]
+        going = [row for row, more in zip(going, on.tolist(), strict=True) if more]
+    return list(accepted.values())
 
 
 def _add(one: Tensor, two: Tensor) -> Tensor:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from specframe import CompositionError, Frontier, InputError, NeuralTarget, Proposal, WeightsError
+from specframe import CompositionError, Frontier, InputError, NeuralTarget, Proposal, Trainable, WeightsError
 from specframe.neural import checkpoint
 from specframe_falcon.network import Network
-from specframe_falcon.session import Session
+from specframe_falcon.session import open_session
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe import Committed, Draw, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe.neural import FeatureSession
 
 
 class Falcon:
@@ -27,7 +28,8 @@ class Falcon:
     of frontier nodes a forward, so every tree policy fits: the paper's tree is a `fixed` one.
 
     Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from
-    the same random weights in every run.
+    the same random weights in every run. A head that has weights of its own is trained by itself, the drafter
+    staying as it is.
 
     Args:
         block: how many levels one forward proposes (the paper's k).
@@ -53,7 +55,7 @@ class Falcon:
         self._head = head
         self._target: NeuralTarget | None = None
         self._network: Network | None = None
-        self._session: Session | None = None
+        self._session: FeatureSession | None = None
 
     def bind(self, target: Target) -> None:
         """Builds the network after the target's own shape, and loads its weights.
@@ -73,29 +75,46 @@ class Falcon:
             checkpoint.load(network, self.weights)
         if self._head is not None:
             self._head.bind(target)
+        network.requires_grad_(not isinstance(self._head, Trainable))
         self._target = target
         self._network = network.to(target.device, target.dtype).eval()
         self._session = None
 
     @property
     def module(self) -> nn.Module:
-        """The LSTM and the decoder layer: what is trained and saved. Empty before bind."""
+        """The LSTM and the decoder layer; with a trainable head, that head alone. Empty before bind."""
+        if isinstance(self._head, Trainable):
+            return self._head.module
         return nn.Module() if self._network is None else self._network
 
     def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again."""
+        """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again.
+
+        With a trainable head, that head is written, for its own `weights`.
+        """
         target, network = self._bound()
+        if isinstance(self._head, Trainable):
+            self._head.save(folder)
+            return
         shape = {name: getattr(target.config, name) for name in ("hidden_size", "model_type", "vocab_size")}
         checkpoint.save(network, {"format": "falcon", "block": self.block, **shape}, folder, torch.bfloat16)
 
-    def predict(self, features: Tensor, tokens: Tensor) -> Tensor:
+    def predict(
+        self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         """Predicted features of whole sequences, [B, L, D], [B, L] -> [B, L, D].
 
         Position i pairs (features_i, tokens_i = token i + 1) and predicts feature i + block. Blocks of
         `block` positions end at the last position and at every `block`-th before it; the first may be
-        short. Gradients reach the module and the features.
+        short. Gradients reach the module and the features. Positions and a mask of one's own raise
+        CompositionError: the LSTM runs along the sequence, whatever a mask hides.
         """
         target, network = self._bound()
+        if positions is not None or mask is not None:
+            raise CompositionError(
+                "drafter falcon predicts plain sequences only, since its LSTM runs along them; use the rollout "
+                "glancing or teacher_forced, or the drafter eagle"
+            )
         predicted: Tensor = network(torch.cat([target.embed(tokens), features], -1), self.block)
         return predicted
 
@@ -115,7 +134,7 @@ class Falcon:
         """Takes in what was committed. News with a prompt starts a session afresh."""
         target, network = self._bound()
         if news.prompt is not None or self._session is None:
-            self._session = Session(network, target.embed, self.block, len(news.count))
+            self._session = open_session(network, target.embed, self.block, len(news.count))
         self._session.commit(news)
 
     @torch.no_grad()

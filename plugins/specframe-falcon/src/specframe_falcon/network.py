@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from specframe.neural import DecoderLayer, block_causal
+from specframe.neural import DecoderLayer, State, block_causal
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 LSTM_LAYERS = 2
 FEW = 4
 """Up to so many pairs a row are unrolled on a CPU, where each call of nn.LSTM packs its weights anew."""
-
-State = tuple[Tensor, Tensor]
-"""The LSTM's hidden and cell state, [2, B, H] each."""
 
 
 class Network(nn.Module):
@@ -56,7 +53,8 @@ class Network(nn.Module):
     def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The LSTM's outputs for the next pairs of every row, and its state after them.
 
-        [B, M, 2H] -> [B, M, H]. With `counts` a row has that many pairs, and its outputs beyond are zeros.
+        [B, M, 2H] -> [B, M, H]. The state is the LSTM's hidden and cell state, [2, B, H] each. With `counts`
+        a row has that many pairs, and its outputs beyond are zeros.
         """
         if counts is not None and min(counts) < max(counts):
             packed = pack_padded_sequence(pairs, torch.tensor(counts), batch_first=True, enforce_sorted=False)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe_falcon.network import State
+State = tuple[Tensor, ...]
+"""What a drafter carries from pair to pair besides its cache: tensors [P, B, D], none at all if it carries nothing."""
 
 
 @dataclass(frozen=True)
@@ -17,18 +18,17 @@ class Blocks:
 
     nodes: Tensor  # [B, R] int64
     features: Tensor  # [B, R, k, D], of the k levels below the node
-    state: State  # [2, B, R, D] each: the LSTM's, after the node's own pair
+    state: State  # [P, B, R, D] each, after the node's own pair
     position: Tensor  # [B, R] int64, of the first pair below the node
     sees: Tensor  # [B, R, S] bool, which of the S expansions below the root lie on the node's path
 
     @classmethod
     def of_root(cls, features: Tensor, state: State, counts: Tensor) -> Blocks:
-        """The root alone, given its prediction [B, k, D], the LSTM's state [2, B, D] and pairs so far [B]."""
-        hidden, cell = state
+        """The root alone, given its prediction [B, k, D], the state after its pair and pairs so far [B]."""
         return cls(
             nodes=torch.zeros_like(counts)[:, None],
             features=features[:, None],
-            state=(hidden[:, :, None], cell[:, :, None]),
+            state=tuple(part[:, :, None] for part in state),
             position=counts[:, None],
             sees=counts.new_zeros(len(counts), 1, 0, dtype=torch.bool),
         )
@@ -37,11 +37,10 @@ class Blocks:
     def joined(cls, parts: list[Blocks]) -> Blocks:
         """All parts' nodes in order; a node sees no expansion made after its own."""
         width = parts[-1].sees.shape[2]
-        hidden, cell = zip(*(part.state for part in parts), strict=True)
         return cls(
             nodes=torch.cat([part.nodes for part in parts], 1),
             features=torch.cat([part.features for part in parts], 1),
-            state=(torch.cat(hidden, 2), torch.cat(cell, 2)),
+            state=tuple(torch.cat(same, 2) for same in zip(*(part.state for part in parts), strict=True)),
             position=torch.cat([part.position for part in parts], 1),
             sees=torch.cat([pad(part.sees, (0, width - part.sees.shape[2])) for part in parts], 1),
         )
@@ -53,22 +52,20 @@ class Blocks:
     def take(self, places: Tensor) -> Blocks:
         """The nodes at places [B, F]."""
         rows = torch.arange(len(places), device=places.device)[:, None]  # [B, 1]
-        hidden, cell = self.state
         return Blocks(
             nodes=self.nodes[rows, places],
             features=self.features[rows, places],
-            state=(hidden[:, rows, places], cell[:, rows, places]),
+            state=tuple(part[:, rows, places] for part in self.state),
             position=self.position[rows, places],
             sees=self.sees[rows, places],
         )
 
     def keep(self, rows: Tensor) -> Blocks:
         """These rows of the batch, int64 [R], in this order."""
-        hidden, cell = self.state
         return Blocks(
             nodes=self.nodes[rows],
             features=self.features[rows],
-            state=(hidden[:, rows], cell[:, rows]),
+            state=tuple(part[:, rows] for part in self.state),
             position=self.position[rows],
             sees=self.sees[rows],
         )

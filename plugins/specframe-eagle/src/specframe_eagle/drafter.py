@@ -1,0 +1,152 @@
+"""EAGLE's drafter: the next feature from tokens and features, turned into tokens by the target's own head."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from specframe import CompositionError, Frontier, NeuralTarget, Proposal, Trainable
+from specframe.neural import FeatureSession
+from specframe_eagle import published
+from specframe_eagle.network import Network
+from specframe_eagle.published import Layout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe import Committed, Draw, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+
+
+class Eagle:
+    """The autoregressive drafter of Li et al. 2024 (EAGLE), also that of EAGLE-2, HASS and CORAL.
+
+    From pairs (f_i, t_(i+1)) up to the root's it predicts the next feature; the head makes it a law.
+    Deeper levels follow from the predicted features and the drafted tokens, any number of frontier nodes a
+    forward, so every tree policy fits: EAGLE's tree is a `fixed` one, EAGLE-2's is `dynamic`. EAGLE-2, HASS
+    and CORAL train and search differently and draft with this same network.
+
+    Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from
+    the same random weights in every run. With them it has the shape that their config.json tells:
+    published EAGLE checkpoints load as they are, once they are safetensors.
+
+    A head that has weights of its own is trained by itself, the drafter staying as it is.
+
+    Args:
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
+        head: how predicted features become logits; none: the target's own head.
+        bias: whether a new drafter's `fc` has a bias; a loaded one has what its checkpoint says.
+    """
+
+    taps = frozenset({"last"})
+    draws: frozenset[Draw] | None = None
+    nodes: int | None = None
+    block = 1
+
+    def __init__(self, *, weights: str | None = None, head: Head | None = None, bias: bool = True) -> None:
+        self.weights = weights
+        self.bias = bias
+        self._head = head
+        self._target: NeuralTarget | None = None
+        self._network: Network | None = None
+        self._layout: Layout | None = None
+        self._session: FeatureSession | None = None
+
+    def bind(self, target: Target) -> None:
+        """Builds the network after the target's own shape, or loads it.
+
+        Raises CompositionError for a target without hidden states, WeightsError for weights that do not
+        fit, all misfits listed.
+        """
+        if not isinstance(target, NeuralTarget):
+            raise CompositionError(
+                f"drafter eagle predicts a neural target's features, and {type(target).__name__} has none; "
+                "use the target hf, or a drafter such as lookup"
+            )
+        target.request(self.taps)
+        if self.weights is None:
+            layout = Layout.of_target(target.config, self.bias)
+            network = Network.seeded(target.config, self.bias)
+        else:
+            layout = Layout.read(self.weights, target)
+            network = published.load(layout, self.weights, target)
+        if self._head is not None:
+            self._head.bind(target)
+        network.requires_grad_(not isinstance(self._head, Trainable))
+        self._target = target
+        self._layout = layout
+        self._network = network.to(target.device, target.dtype).eval()
+        self._session = None
+
+    @property
+    def module(self) -> nn.Module:
+        """The linear map and the decoder layer; with a trainable head, that head alone. Empty before bind."""
+        if isinstance(self._head, Trainable):
+            return self._head.module
+        return nn.Module() if self._network is None else self._network
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors in the published layout, for `weights` to load again.
+
+        A new drafter is stored in bfloat16; one that was loaded in the dtype, and with the config, that it
+        came with, so that what was not trained on comes back bit by bit. With a trainable head, that head is
+        written, for its own `weights`.
+        """
+        target, network = self._bound()
+        if isinstance(self._head, Trainable):
+            self._head.save(folder)
+            return
+        assert self._layout is not None
+        published.save(self._layout, network, target, folder)
+
+    def predict(
+        self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Predicted features of whole sequences, [B, L, D], [B, L] -> [B, L, D].
+
+        Entry i pairs (features_i, tokens_i = token i + 1) and predicts feature i + 1; it sees itself and
+        what is before, or what `mask` [B or 1, 1, L, L] says, from `positions` [B, L]. Gradients reach the
+        module and the features.
+        """
+        target, network = self._bound()
+        predicted: Tensor = network(torch.cat([target.embed(tokens), features], -1), positions, mask)
+        return predicted
+
+    def logits(self, features: Tensor) -> Tensor:
+        """The drafter's logits for predicted features: [.., D] -> [.., V]."""
+        head = self._bound()[0].head if self._head is None else self._head
+        return head(features)
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
+        if tree is None:
+            raise CompositionError("drafter eagle needs a tree policy, such as fixed, dynamic or chain")
+        return tree.grow(self.expand, root, sampling, random)
+
+    @torch.no_grad()
+    def commit(self, news: Committed) -> None:
+        """Takes in what was committed. News with a prompt starts a session afresh."""
+        target, network = self._bound()
+        if news.prompt is not None or self._session is None:
+            self._session = FeatureSession(network.layer, network.recall, target.embed, len(news.count))
+        self._session.commit(news)
+
+    @torch.no_grad()
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits of the level below each frontier node."""
+        if self._session is None:
+            raise CompositionError("drafter eagle was asked for a draft before anything was committed")
+        return Proposal(self.logits(self._session.expand(frontier)))
+
+    @torch.no_grad()
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        if self._session is not None:
+            self._session.keep(rows)
+
+    def _bound(self) -> tuple[NeuralTarget, Network]:
+        if self._target is None or self._network is None:
+            raise CompositionError("drafter eagle was used before bind(target)")
+        return self._target, self._network

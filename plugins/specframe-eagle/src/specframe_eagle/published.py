@@ -1,0 +1,137 @@
+"""The layout of EAGLE's published checkpoints, which is also the one that `specframe train` writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+from transformers import AutoConfig, PretrainedConfig
+
+from specframe import NeuralTarget, WeightsError
+from specframe.neural import checkpoint
+from specframe_eagle.network import Network
+
+PICKLED = "pytorch_model.bin"
+EMBEDDING = "embed_tokens.weight"
+PROBES = 64
+"""How many rows of a stored embedding are compared with the target's."""
+ALIKE = 0.05
+"""How far apart they may lie, relatively: rounding to half precision is far below, another model far above."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a checkpoint's files hold besides the values of its tensors."""
+
+    config: dict[str, Any]
+    """config.json: that of a model of one layer, with `bias` and perhaps `qkv_bias` besides."""
+    dtype: torch.dtype = torch.bfloat16
+    embedding: bool = False
+    """Whether a copy of the target's embedding is among the tensors, as in the first releases."""
+
+    @classmethod
+    def of_target(cls, config: PretrainedConfig, bias: bool) -> Layout:
+        """The layout of a new drafter for a target of this config."""
+        shape = config.to_dict()
+        for name in ("quantization_config", "torch_dtype", "dtype", "layer_types", "_name_or_path"):
+            shape.pop(name, None)
+        rope = dict(shape.get("rope_parameters") or {})
+        if "rope_theta" in rope:  # said twice: engines and older transformers look for the names of old
+            shape["rope_theta"] = rope.pop("rope_theta")
+            shape |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
+        return cls({**shape, "num_hidden_layers": 1, "bias": bias})
+
+    @classmethod
+    def read(cls, weights: str, target: NeuralTarget) -> Layout:
+        """The layout of a stored drafter.
+
+        Raises WeightsError for a checkpoint of another kind or of a target of another size, every
+        contradiction listed, and for one without safetensors.
+        """
+        folder = checkpoint.locate(weights)
+        config = checkpoint.read_config(folder)
+        wanted = {
+            "num_hidden_layers": 1,
+            "hidden_size": target.config.hidden_size,
+            "vocab_size": target.config.vocab_size,
+        }
+        problems = [
+            f"  {name}: the checkpoint says {config.get(name)!r}, needed is {value!r}"
+            for name, value in wanted.items()
+            if config.get(name) != value
+        ]
+        if problems:
+            raise WeightsError(f"the drafter in {weights} does not fit:\n" + "\n".join(problems))
+        path = folder / checkpoint.WEIGHTS
+        if not path.exists():
+            raise WeightsError(
+                f"{folder} holds no {checkpoint.WEIGHTS}. If the drafter is published as {PICKLED}, convert it once: "
+                "python -m specframe_eagle.convert FOLDER NEW_FOLDER"
+            )
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = set(file.keys())
+                dtype = file.get_tensor("fc.weight").dtype if "fc.weight" in names else torch.bfloat16
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
+        return cls(config, dtype, EMBEDDING in names)
+
+    @property
+    def bias(self) -> bool:
+        """Whether `fc` has a bias; the first releases do and don't say so."""
+        return bool(self.config.get("bias", True))
+
+    @property
+    def shape(self) -> PretrainedConfig:
+        """The config to build the layer from. EAGLE's Qwen2 layers call themselves Llama's with `qkv_bias`."""
+        kind = "qwen2" if self.config.get("qkv_bias") else self.config.get("model_type", "llama")
+        stored = {name: value for name, value in self.config.items() if name != "model_type"}
+        try:
+            config: PretrainedConfig = AutoConfig.for_model(kind, **stored)
+        except (TypeError, ValueError) as error:
+            raise WeightsError(f"config.json describes no model that transformers knows: {error}") from error
+        return config
+
+
+class Published(nn.Module):
+    """A network under the published names: `fc.*`, `layers.0.*`, and `embed_tokens.weight` if there is one."""
+
+    def __init__(self, network: Network, embedding: Tensor | None = None) -> None:
+        super().__init__()
+        self.fc = network.fc
+        self.layers = nn.ModuleList([network.layer.layer])
+        if embedding is not None:
+            self.embed_tokens = nn.Embedding.from_pretrained(embedding)
+
+
+def load(layout: Layout, weights: str, target: NeuralTarget) -> Network:
+    """The stored network. Raises WeightsError, all misfits listed, when tensors and config don't fit."""
+    network = Network.seeded(layout.shape, layout.bias)
+    size = (target.config.vocab_size, target.config.hidden_size)
+    module = Published(network, torch.empty(size, dtype=layout.dtype) if layout.embedding else None)
+    checkpoint.load(module, weights)
+    if layout.embedding:
+        _compare(module.embed_tokens.weight, weights, target)
+    return network
+
+
+def save(layout: Layout, network: Network, target: NeuralTarget, folder: Path) -> None:
+    """Writes config.json and model.safetensors, in the layout's dtype."""
+    embedding = None
+    if layout.embedding:
+        embedding = target.embed(torch.arange(target.config.vocab_size, device=target.device))
+    checkpoint.save(Published(network, embedding), layout.config, folder, layout.dtype)
+
+
+def _compare(stored: Tensor, weights: str, target: NeuralTarget) -> None:
+    """Raises WeightsError if a stored embedding is not the target's."""
+    tokens = torch.linspace(0, len(stored) - 1, PROBES).long()
+    mine, ours = stored[tokens].float(), target.embed(tokens.to(target.device)).float().cpu()
+    if (mine - ours).norm() > ALIKE * ours.norm():
+        raise WeightsError(
+            f"the drafter in {weights} was trained on another target: {EMBEDDING} is not the embedding of this one"
+        )

@@ -1,0 +1,6 @@
+from specframe import hookimpl
+
+
+@hookimpl
+def specframe_register(register):
+    register("drafter", "example", "specframe_example.drafter:Example", summary="what followed before, follows again")

@@ -1,0 +1,47 @@
+"""How often each of a head's best choices is the right one, on texts that it was not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe import Rollout, Student, Teacher, Trainable
+
+
+@torch.no_grad()
+def rank_accuracies(
+    drafter: Trainable, rollout: Rollout, teachers: Iterable[Teacher], ranks: int = 10
+) -> list[list[float]]:
+    """accuracies[k][r]: the share of predictions of level k + 1 whose choice of rank r is the target's argmax.
+
+    The drafter is bound to the target whose `teach` gives the teachers; the rollout is the one that it is trained
+    with. `specframe.components.trees.optimal` makes trees of the result. Raises InputError when nothing was scored.
+    """
+    was_training = drafter.module.training
+    drafter.module.eval()
+    parts = [_count(rollout(drafter, teacher, 1.0), teacher, ranks) for teacher in teachers]
+    drafter.module.train(was_training)
+    counts = sum(parts, torch.zeros(1, ranks + 1, dtype=torch.int64))  # [levels, ranks and all]
+    if not bool(counts[:, ranks].all()):
+        raise InputError("there is nothing to measure: the texts are too short, or nothing in them counts")
+    shares: list[list[float]] = (counts[:, :ranks] / counts[:, ranks:]).tolist()
+    return shares
+
+
+def _count(student: Student, teacher: Teacher, ranks: int) -> Tensor:
+    """How often each rank was right, and how many predictions there were, per level: [levels, ranks + 1]."""
+    rows = torch.arange(len(student.position), device=student.position.device)[:, None]
+    truth = teacher.logits.argmax(-1)[rows, student.position]  # [B, M]
+    width = min(ranks, student.logits.shape[-1])
+    right = student.logits.topk(width).indices == truth[..., None]  # [B, M, width]
+    right = torch.nn.functional.pad(right, (0, ranks - width))
+    hits = torch.cat([right, torch.ones_like(right[..., :1])], -1) & student.mask[..., None]
+    levels = hits.new_zeros(int(student.level.max()), ranks + 1, dtype=torch.int64)
+    return levels.index_add_(0, student.level - 1, hits.sum(0)).cpu()

@@ -1,0 +1,157 @@
+"""The layouts that Medusa and Hydra checkpoints are published in: found, read, and written again.
+
+Weights are copied in place, through a view of the network whose parameters have the published names; so what was
+loaded and is written again has the same bits.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from specframe import WeightsError
+from specframe.neural import checkpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from specframe_medusa.networks import HydraNetwork
+
+OWN = "model.safetensors"
+MEDUSA = "medusa_lm_head.safetensors"
+HYDRA = "hydra_lm_head.safetensors"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A checkpoint that was found."""
+
+    folder: Path
+    file: str
+    names: frozenset[str]
+    """Its tensors."""
+
+
+def find(weights: str, published: str) -> Stored:
+    """The checkpoint at a folder, zoo:// or Hub name: as specframe saves it, or as it is published.
+
+    Raises WeightsError where there is neither; of a .pt file it says how to convert it, since it is never loaded.
+    """
+    folder = checkpoint.locate(weights)
+    file = next((name for name in (OWN, published) if (folder / name).is_file()), None)
+    if file is None:
+        pickled = published.replace(".safetensors", ".pt")
+        raise WeightsError(
+            f"{weights} has neither {OWN} nor {published}. Pickled weights are not loaded; convert {pickled} once: "
+            'python -c "import torch, safetensors.torch as s; '
+            f"w = torch.load('{pickled}', map_location='cpu', weights_only=True); "
+            f"s.save_file({{k: t.clone() for k, t in w.items()}}, '{published}')\""
+        )
+    try:
+        with safe_open(folder / file, framework="pt") as stored:
+            return Stored(folder, file, frozenset(stored.keys()))
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot read {folder / file}: {error}") from error
+
+
+def check(stored: Stored, kind: str, heads: int, pattern: str) -> None:
+    """Raises WeightsError for another drafter's checkpoint, or another number of heads than wanted.
+
+    Heads are counted in the tensors, where `pattern` captures a head's number: published configs are not to be
+    relied on (Medusa's v1.3 ones say 2 heads, and their files have 5).
+    """
+    said = checkpoint.read_config(stored.folder).get("format", kind)
+    if said != kind:
+        raise WeightsError(f"the checkpoint in {stored.folder} is a drafter {said!r}; needed is {kind!r}")
+    found = {int(match[1]) for match in map(re.compile(pattern).match, stored.names) if match}
+    if found and len(found) != heads:
+        raise WeightsError(
+            f"the checkpoint in {stored.folder} has {len(found)} heads, and the drafter {heads}: "
+            f"set drafter.heads={len(found)}"
+        )
+
+
+class HydraView(nn.Module):
+    """A Hydra network under its published names; what it adds of the target are copies of the embedding.
+
+    With the prefix layer the published modules have a dropout before every block and LM head, which has a place
+    in their numbering.
+    """
+
+    def __init__(self, network: HydraNetwork, embedding: Tensor, names: Iterable[str]) -> None:
+        """The view has the embeddings that are among `names`."""
+        super().__init__()
+        with_dropout = network.prefix is not None
+
+        def numbered(blocks: Iterable[nn.Module]) -> nn.Sequential:
+            pairs = ((nn.Dropout(), block) if with_dropout else (block,) for block in blocks)
+            return nn.Sequential(*(module for pair in pairs for module in pair))
+
+        self.hydra_mlp = nn.ModuleList(numbered(blocks) for blocks in network.mlp)  # type: ignore[arg-type]
+        if network.lm_head is not None:
+            self.hydra_lm_head = nn.ModuleList(numbered([head]) if with_dropout else head for head in network.lm_head)
+        if network.prefix is not None:
+            self.prefix_embeding_layer = nn.Module()
+            self.prefix_embeding_layer.layers = nn.ModuleList([network.prefix.layer.layer])
+            self.prefix_embeding_layer.norm = network.prefix.norm
+            if "prefix_embeding_layer.embed_tokens.weight" in names:  # no forward of theirs uses it
+                self.prefix_embeding_layer.embed_tokens = nn.Embedding.from_pretrained(embedding.clone())
+        if "input_embed_fn.weight" in names:
+            self.input_embed_fn = nn.Embedding.from_pretrained(embedding.clone())
+
+
+def load_hydra(network: HydraNetwork, stored: Stored, embedding: Tensor) -> None:
+    """Copies a published checkpoint into the network. Raises WeightsError for one of another target."""
+    view = HydraView(network, embedding, stored.names)
+    checkpoint.load(view, stored.folder, file=stored.file)
+    if "input_embed_fn.weight" in stored.names:
+        wanted, found = embedding.float(), view.input_embed_fn.weight.float()
+        if (found - wanted).norm() > 0.01 * wanted.norm():  # the same in another precision is well below that
+            raise WeightsError(
+                f"the heads in {stored.folder} belong to another target: their copy of its token embedding differs"
+            )
+
+
+def save_medusa(
+    network: nn.Module, folder: str | Path, *, base: str, layers: int, dtype: torch.dtype = torch.float16
+) -> None:
+    """Writes config.json and medusa_lm_head.safetensors, as Medusa's own code reads them.
+
+    `base` is the target's name; `dtype` what the tensors are stored in, float16 as the published ones.
+    """
+    config = {
+        "medusa_num_heads": len(list(network.children())),
+        "medusa_num_layers": layers,
+        "base_model_name_or_path": base,
+    }
+    checkpoint.save(network, config, folder, dtype, file=MEDUSA)
+
+
+def save_hydra(
+    network: HydraNetwork,
+    folder: str | Path,
+    embedding: Tensor,
+    *,
+    base: str,
+    layers: int,
+    dtype: torch.dtype = torch.float16,
+) -> None:
+    """Writes config.json and hydra_lm_head.safetensors, as Hydra's own code has them (it reads .pt).
+
+    The prefix layer's unused embedding gets the target's, which is what `embedding` [V, D] is.
+    """
+    names = ("prefix_embeding_layer.embed_tokens.weight", "input_embed_fn.weight")
+    config = {
+        "hydra_num_heads": len(network.mlp),
+        "hydra_num_layers": layers,
+        "hydra_head_arch": "mlp" if network.prefix is None else "prefix-mlp",
+        "grounded_heads": True,
+        "base_model_name_or_path": base,
+    }
+    checkpoint.save(HydraView(network, embedding, names), config, folder, dtype, file=HYDRA)

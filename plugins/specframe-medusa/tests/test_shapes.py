@@ -1,0 +1,124 @@
+"""The published trees, and the accuracies that one's own are made of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import medusa_fakes as fakes
+import pytest
+import torch
+
+from specframe import InputError, Student, Teacher
+from specframe.components.rollouts.all_levels import AllLevels
+from specframe.components.trees.fixed import Fixed
+from specframe.components.trees.optimal import expected_tau, optimal_product_shape
+from specframe.components.trees.shape import Shape, parse
+from specframe.kernel.recipe import Recipe
+from specframe_medusa.accuracies import rank_accuracies
+from specframe_medusa.medusa import Medusa
+from specframe_medusa.shapes import PUBLISHED, published_shape
+
+FOLDERS = [Path(__file__).parents[level] / "recipes" for level in (1, 3)]  # the package's, the repository's
+LEVELS = {  # nodes per level, as counted in medusa_choices.py
+    "mc_sim_7b_63": [10, 28, 23, 2],
+    "vicuna_7b_stage1": [10, 32, 20, 1],
+    "vicuna_7b_stage2": [10, 23, 23, 7],
+    "vicuna_13b_stage1": [10, 29, 23, 1],
+    "vicuna_13b_stage2": [10, 19, 25, 9],
+    "vicuna_33b_stage1": [10, 34, 19],
+    "vicuna_33b_stage2": [10, 24, 24, 5],
+    "zephyr_stage2": [10, 27, 23, 3],
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_published_trees_are_whole(name):
+    paths = published_shape(name)
+    tree = Fixed(paths=paths)  # which refuses orphans and repetitions
+    assert tree.nodes == 64
+    count = Counter(path.count(".") + 1 for path in paths)
+    assert [count[level] for level in sorted(count)] == LEVELS[name]
+    assert max(int(rank) for path in paths for rank in path.split(".")) == 9
+    cut = published_shape(name, depth=2)
+    assert Fixed(paths=cut).shape.depth == 2 and len(cut) == sum(LEVELS[name][:2])
+
+
+def test_an_unknown_tree_is_refused():
+    with pytest.raises(InputError, match="mc_sim_7b_63"):
+        published_shape("mc_sim")
+
+
+@pytest.mark.parametrize("recipe", ["medusa.yaml", "hydra.yaml", "hydra-plus.yaml"])
+def test_the_recipes_grow_the_published_tree(recipe):
+    path = next(folder / recipe for folder in FOLDERS if (folder / recipe).exists())
+    paths = Recipe.read(path).data["tree"]["paths"]
+    assert sorted(paths) == sorted(published_shape())
+
+
+def test_rank_accuracies_are_counted_by_level():
+    levels, vocab, ranks = 2, 4, 3
+    target = torch.randn(2, 9, vocab)
+    mask = torch.rand(2, 9) < 0.7
+
+    class Guesser:
+        module = torch.nn.Dropout()
+
+        def __init__(self):
+            self.levels = levels
+            self.said = []
+
+        def save(self, folder): ...
+
+        def foresee(self, features, tokens):
+            assert not self.module.training
+            self.said.append(torch.randn(*features.shape[:2], levels, vocab))
+            return self.said[-1]
+
+    drafter = Guesser()
+    teachers = [Teacher(torch.zeros(2, 9).long(), mask, {"last": target[..., :1]}, target) for _ in range(3)]
+    found = rank_accuracies(drafter, AllLevels(), teachers, ranks=ranks)
+    assert drafter.module.training
+    for level in range(levels):
+        hits, count = [0] * ranks, 0
+        for said in drafter.said:
+            for b in range(2):
+                for origin in range(8 - level):
+                    if mask[b, origin + level + 1]:
+                        order = said[b, origin, level].argsort(descending=True).tolist()
+                        place = order.index(int(target[b, origin + level + 1].argmax()))
+                        hits = [h + (rank == place) for rank, h in enumerate(hits)]
+                        count += 1
+        assert found[level] == pytest.approx([h / count for h in hits])
+
+
+def test_more_ranks_than_tokens_are_never_right():
+    def rollout(drafter, teacher, progress):
+        position = torch.tensor([[1, 2]])
+        return Student(teacher.logits[:, 1:3], position, torch.ones(1, 2).bool(), torch.tensor([1, 1]))
+
+    teacher = Teacher(torch.zeros(1, 4).long(), torch.ones(1, 4).bool(), {}, torch.randn(1, 4, 3))
+    drafter = Medusa()
+    assert rank_accuracies(drafter, rollout, [teacher], ranks=5) == [[1.0, 0.0, 0.0, 0.0, 0.0]]
+
+
+def test_nothing_to_measure_is_said():
+    with pytest.raises(InputError, match="nothing to measure"):
+        rank_accuracies(Medusa(), AllLevels(), [])
+    drafter, target = Medusa(), fakes.target()
+    drafter.bind(target)
+    silent = target.teach(torch.zeros(1, 6).long(), torch.zeros(1, 6).bool())
+    with pytest.raises(InputError, match="nothing to measure"):
+        rank_accuracies(drafter, AllLevels(), [silent])
+
+
+def test_a_tree_of_the_measured_accuracies_promises_more_than_the_published_one():
+    drafter, target = Medusa(heads=4), fakes.target()
+    drafter.bind(target)
+    chance = torch.Generator().manual_seed(0)
+    tokens = torch.randint(fakes.VOCAB, (8, 40), generator=chance)
+    accuracies = rank_accuracies(drafter, AllLevels(), [target.teach(tokens, torch.ones(8, 40).bool())])
+    shape = optimal_product_shape(accuracies, 63)
+    published = Shape([parse(path) for path in published_shape()])
+    assert len(shape.paths) == 63
+    assert expected_tau(shape, accuracies) > expected_tau(published, accuracies)

@@ -1,0 +1,184 @@
+"""`specframe bench`: many contestants side by side over prompt sets, and honest figures of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specframe.engine.bench.contest import Contest, Step
+
+SUMMARY = "measure recipes side by side over prompt sets, against transformers' own generation"
+OPPONENTS = ("plain", "hf:generate")
+"""Who takes part besides recipes where nobody else is named: speedups are measured against them."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument(
+        "contestants",
+        nargs="*",
+        metavar="CONTESTANT",
+        help="recipe files; plain, hf:generate, hf:prompt-lookup, hf:assisted; a plugin's contestant; "
+        "or KEY=VALUE, which replaces a value in every recipe",
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        metavar="SET",
+        help="a prompt set by name, a file, or hub:owner/name:split:column; may be repeated (default: specframe)",
+    )
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help="N prompts of all sets together, spread over their tasks"
+    )
+    parser.add_argument("--turns", type=int, default=1, metavar="N", help="decode up to N turns of a conversation")
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="how often everything is decoded")
+    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the budget of every answer")
+    parser.add_argument("--batch", type=int, default=1, metavar="B", help="how many prompts are decoded together")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample, the order and all sampling")
+    parser.add_argument(
+        "--assistant", metavar="MODEL", help="the assistant model of hf:assisted: folder, name or zoo://"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/bench"), metavar="DIR", help="where results and report go"
+    )
+    parser.add_argument("--fresh", action="store_true", help="drop the unfinished bench in DIR instead of resuming it")
+    parser.add_argument(
+        "--compare", nargs=2, type=Path, metavar="RESULTS", help="compare two results.json, run nothing"
+    )
+    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on the last line")
+    parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
+    parser.set_defaults(overrides=[])
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Runs the bench, or what is left of it, and writes and prints its results; 1 if a contestant failed."""
+    if options.compare:
+        return _compare(*options.compare)
+    contest, sets = _prepare(options)
+    from specframe.engine.bench.journal import Journal
+    from specframe.engine.bench.results import collect, describe_bench
+    from specframe.engine.provenance import write_json
+
+    journal = Journal.open(options.out, describe_bench(contest, sets), fresh=options.fresh)
+    if journal.rounds:
+        print(f"resuming after {len(journal.rounds)} of {len(contest.rounds)} rounds", file=sys.stderr)
+    try:
+        with progress(contest, len(journal.rounds)) as listener:
+            contest.run(journal, listener)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; {options.out} keeps {len(journal.rounds)} of {len(contest.rounds)} rounds, "
+            "and the same command resumes"
+        ) from None
+    results = collect(contest, journal, sets)
+    write_json(options.out / "results.json", results)
+    _report(results, options)
+    failed = [entrant for entrant in contest.lineup.entrants if entrant.error is not None]
+    for entrant in failed:
+        print(f"{entrant.name} failed: {entrant.error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def _prepare(options: argparse.Namespace) -> tuple[Contest, list[str]]:
+    """The loaded contest and the names of its sets; what can be checked before models load is checked before."""
+    from specframe.engine.bench.contest import Contest, Terms
+    from specframe.engine.bench.journal import make_folder
+    from specframe.engine.bench.lineup import plan_lineup
+    from specframe.engine.bench.sets import SHIPPED, read_sets
+    from specframe.kernel.plugins import discover
+
+    terms = Terms(
+        batch=options.batch, repeats=options.repeats, seed=options.seed, turns=options.turns, limit=options.limit
+    )
+    given = [*options.contestants, *options.overrides]
+    words = [word for word in given if not _is_override(word)]
+    if words and all(word.endswith((".yaml", ".yml")) for word in words):
+        words += OPPONENTS
+    overrides = [word for word in given if _is_override(word)]
+    if options.max_new_tokens is not None:
+        overrides.append(f"sampling.max_new_tokens={options.max_new_tokens}")
+    lineup = plan_lineup(
+        words, overrides, discover(), assistant=options.assistant, local_code=not options.no_local_code
+    )
+    sets = options.data or [SHIPPED]
+    questions = read_sets(sets)
+    make_folder(options.out)
+    lineup.load(terms.batch)
+    contest = Contest(lineup, terms)
+    contest.choose(questions)
+    if contest.skipped:
+        print(f"{contest.skipped} prompts are too long for the context and left out", file=sys.stderr)
+    return contest, sets
+
+
+def _is_override(word: str) -> bool:
+    return "=" in word and not Path(word).is_file()
+
+
+def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
+    from specframe.engine.bench.report import write_report
+    from specframe.engine.bench.summary import summarise
+    from specframe.engine.bench.table import print_table
+
+    summary = summarise(results)
+    write_report(results, summary, options.out)
+    if turns := results["skipped"]["turns"]:
+        print(f"{turns} later turns had become too long for the context and were left out", file=sys.stderr)
+    if options.json:
+        print(json.dumps(summary))
+    else:
+        print_table(summary)
+        print(f"\nwritten to {options.out}")
+
+
+def _compare(first: Path, second: Path) -> int:
+    from specframe.engine.bench.comparison import compare, print_comparison
+
+    print_comparison(compare(_read(first), _read(second)))
+    return 0
+
+
+def _read(path: Path) -> dict[str, Any]:
+    from specframe.kernel.errors import InputError
+
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    if not isinstance(results, dict):
+        raise InputError(f"{path} is no results.json of a bench")
+    return results
+
+
+@contextmanager
+def progress(contest: Contest, done: int) -> Iterator[Callable[[Step], None]]:
+    """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    entrants, rounds = contest.lineup.entrants, contest.rounds
+    tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
+    seconds = dict.fromkeys(tokens, 0.0)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[rates]}"))
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        total = sum(each.turns for each in rounds)
+        # Rounds that are done may be any, but resuming goes on in their order.
+        start = sum(each.turns for each in rounds[:done])
+        task = bar.add_task("bench", total=total * len(entrants), completed=start * len(entrants), rates="warming up")
+
+        def listen(step: Step) -> None:
+            tokens[step.contestant] += step.tokens
+            seconds[step.contestant] += step.seconds
+            rates = "  ".join(f"{n} {tokens[n] / seconds[n]:.0f}" for n in tokens if seconds[n])
+            bar.update(task, advance=1, rates=f"tokens/s: {rates}")
+            if step.error is not None:
+                bar.console.print(f"{step.contestant} failed: {step.error}", markup=False, highlight=False)
+
+        yield listen

@@ -1,0 +1,101 @@
+"""`specframe profile RECIPE`: how often each choice of the drafter is accepted, and which tree that is best for."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specframe.engine.profile import Profile
+
+SUMMARY = "measure acceptance by level and rank, and compute the best tree from it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from specframe.cli.main import add_recipe_arguments
+
+    add_recipe_arguments(parser)
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a JSONL benchmark file or text file of prompts")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+    parser.add_argument("--depth", type=int, default=4, metavar="N", help="levels to measure (default: 4)")
+    parser.add_argument("--width", type=int, default=8, metavar="N", help="choices to measure per node (default: 8)")
+    parser.add_argument(
+        "--draw",
+        choices=("top", "iid", "without_replacement"),
+        default="top",
+        help="how the choices are drawn (default: top)",
+    )
+    parser.add_argument(
+        "--sizes",
+        type=int,
+        nargs="+",
+        default=[4, 8, 16, 32],
+        metavar="N",
+        help="trees to time, by nodes, root included",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the table that `sequoia` reads")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Prints the table and the best trees; writes the table when asked to."""
+    from specframe.kernel.build import plan
+    from specframe.kernel.errors import InputError
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+    from specframe.kernel.types import Draw
+
+    recipe = Recipe.read(options.recipe, options.overrides)
+    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    prompts = valid.settings["run"].prompts
+    if options.prompts is not None:
+        from specframe.engine.prompts import read_prompts
+
+        prompts = read_prompts(options.prompts, options.limit)
+    if not prompts:
+        raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
+    if min(options.depth, options.width) < 1:
+        raise InputError("--depth and --width must be at least 1")
+
+    from specframe.engine.pipeline import Pipeline
+    from specframe.engine.profile import profile
+
+    draw = Draw[options.draw.upper()]
+    pipeline = Pipeline.build(valid)
+    found = profile(pipeline, prompts, depth=options.depth, width=options.width, draw=draw, sizes=options.sizes)
+    print("\n".join([*show_table(found), "", *show_trees(found, options.depth)]))
+    if options.out is not None:
+        found.write(options.out)
+        print(f"\ntree: {{use: sequoia, acceptance: {options.out}, draw: {options.draw}}}")
+    return 0
+
+
+def show_table(found: Profile) -> list[str]:
+    """Acceptance by level and rank as lines of text."""
+    ranks = found.ranks
+    width = max(map(len, ranks.table), default=0)
+    lines = ["accepted  " + "".join(f"{f'#{rank + 1}':>7}" for rank in range(width)) + "    visits"]
+    for level, (row, visits) in enumerate(zip(ranks.table, ranks.reached, strict=True), start=1):
+        lines.append(f"level {level:<4}" + "".join(f"{share:7.3f}" for share in row) + f"{visits:10}")
+    return lines
+
+
+def show_trees(found: Profile, depth: int) -> list[str]:
+    """The best tree of every size that was timed as lines of text, the fastest marked."""
+    from specframe.components.trees.optimal import fastest_shape
+
+    best = found.fastest(depth)
+    lines = ["nodes  levels    tau   ms a cycle  tokens/s   (forecasts)"]
+    for size, seconds in sorted(found.target_seconds.items()):
+        choice = fastest_shape(
+            found.ranks.table,
+            draft_seconds=found.draft_seconds,
+            target_seconds={size: seconds},
+            depth=depth,
+            block=found.block,
+        )
+        mark = "  <- fastest" if choice.rate == best.rate else ""
+        figures = f"{choice.tau:7.2f}{1000 * choice.seconds:13.2f}{choice.rate:10.1f}"
+        lines.append(f"{size:5}{choice.shape.depth:8}{figures}{mark}")
+    return lines

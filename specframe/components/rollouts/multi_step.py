@@ -1,0 +1,100 @@
+"""HASS's alignment: the drafter is trained on its own features, as many levels deep as it will draft."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe.components.rollouts.shifted import feature_drafter, jitter, shift
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.types import Student
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.types import Teacher
+
+
+class MultiStep:
+    """Harmonised context alignment (Zhang et al. 2024, HASS; CORAL, Section 2.3).
+
+    Step 1 is EAGLE's: entry i holds the pair (f_i, t_(i+1)), sees the true pairs up to i and predicts
+    feature i + 1. In step j entry i holds (what step j - 1 predicted at i - 1, t_(i+1)) and sees exactly
+    what it would see j - 1 levels below the root of a draft: the true pairs up to i - j + 1, then one entry
+    of each step between, then itself (`visible`). So the prediction of step j at i is, number by
+    number, the one that decoding makes at level j below the root at i - j + 1, and levels are steps.
+
+    As in HASS's code nothing flows back through the predicted features, only through the keys and
+    values made of them, and all steps count alike. So the versions of the text are made first, without
+    gradients; then they are laid side by side and one forward makes all steps' predictions, [B, steps n].
+    The first j - 1 entries of step j have no root before them and are not scored.
+
+    Args:
+        steps: how many levels are trained (HASS and CORAL: 3); 1 is `teacher_forced`.
+        noise: half the width of the uniform noise on the true features (EAGLE, HASS: 0.1).
+        noise_length: the length of text at which the noise has that width; a text of L tokens gets
+            noise_length / L times as much, as in EAGLE's and HASS's code, where it is 512. None, as in
+            EAGLE's paper: the same noise whatever the length.
+    """
+
+    def __init__(self, *, steps: int = 3, noise: float = 0.1, noise_length: int | None = None) -> None:
+        if steps < 1:
+            raise InputError(f"multi_step: steps must be at least 1, not {steps}")
+        if noise_length is not None and noise_length < 1:
+            raise InputError(f"multi_step: noise_length must be at least 1, not {noise_length}")
+        self.steps = steps
+        self.noise = noise
+        self.noise_length = noise_length
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """All steps' predictions, step after step; `progress` changes nothing."""
+        model = feature_drafter(drafter, "multi_step")
+        if model.block != 1:
+            raise CompositionError(
+                f"the rollout 'multi_step' needs a drafter of one level a forward (as EAGLE's), and "
+                f"{type(drafter).__name__} proposes {model.block}; use 'glancing' for it"
+            )
+        pairs = shift(teacher, 1)
+        batch, n = pairs.tokens.shape
+        scale = self.noise_length / teacher.tokens.shape[1] if self.noise_length else 1.0
+        features = jitter(pairs.features, self.noise * scale)  # [B, n, D]: step 1's
+
+        def predict(steps: int) -> Tensor:
+            tokens = pairs.tokens.repeat(1, steps)  # [B, steps n]
+            if steps == 1:
+                return model.predict(features, tokens)
+            index = torch.arange(n, device=tokens.device)
+            mask = visible(n, steps, tokens.device)[None, None]
+            return model.predict(features, tokens, index.repeat(steps).expand(batch, -1), mask)
+
+        for made in range(1, self.steps):
+            with torch.no_grad():
+                last = predict(made)[:, -n:].to(features.dtype)
+            features = torch.cat([features, last.roll(1, 1)], 1)  # [B, (made + 1) n]
+        predicted = predict(self.steps)  # [B, steps n, D]
+
+        step = torch.arange(self.steps, device=predicted.device).repeat_interleave(n)  # [steps n]
+        index = torch.arange(n, device=predicted.device).repeat(self.steps)
+        return Student(
+            logits=model.logits(predicted),
+            position=pairs.position.repeat(1, self.steps),
+            mask=pairs.mask.repeat(1, self.steps) & (index >= step),
+            level=step + 1,
+            features=predicted,
+        )
+
+
+def visible(length: int, steps: int, device: torch.device | str | None = None) -> Tensor:
+    """Who sees whom among `steps` versions of a text of `length` side by side: [steps n, steps n] bool.
+
+    Entry i of step j sees the true entries, step 1's, up to i - j + 1, and of step s = 2 .. j the one at
+    i - j + s: itself, the entry above it in the draft that it stands for, and so on up.
+    """
+    step = torch.arange(1, steps + 1, device=device).repeat_interleave(length)  # [steps n]
+    place = torch.arange(length, device=device).repeat(steps)
+    diagonal = place - step  # the same for all that lie on one path below a root
+    true = place <= diagonal[:, None] + 1
+    drafted = (diagonal == diagonal[:, None]) & (step <= step[:, None])
+    return torch.where(step == 1, true, drafted)

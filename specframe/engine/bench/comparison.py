@@ -1,0 +1,190 @@
+"""Two benches of the same prompts, figure by figure: what changed, and whether that is more than luck."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from specframe.engine.bench.grid import Axes, Grid
+from specframe.engine.bench.intervals import Estimate, Measure, estimate_change
+from specframe.engine.bench.measures import mean_time, overhead_factor, rate, speedup, tau
+from specframe.engine.bench.summary import PLAIN, check_schema, find_baselines, gather_runs
+from specframe.kernel.errors import InputError
+
+SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "turns", "ignore_eos")
+"""Settings without which two benches measure different things."""
+MACHINE = ("processor", "cores", "threads", "accelerator")
+
+Results = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure of one contestant, in both benches."""
+
+    contestant: str
+    figure: str
+    old: float
+    new: float
+    ratio: Estimate
+    """new / old, with its interval."""
+
+    @property
+    def significant(self) -> bool | None:
+        """Whether the interval of the change excludes none; None where there is no interval."""
+        if self.ratio.low is None or self.ratio.high is None:
+            return None
+        return not self.ratio.low <= 1 <= self.ratio.high
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What two benches say together."""
+
+    prompts: int
+    """How many prompts both have."""
+    changes: list[Change]
+    warnings: list[str] = field(default_factory=list)
+
+
+def compare(old: Results, new: Results, seed: int = 0) -> Comparison:
+    """The changes of every contestant and figure that both benches have, over the prompts that both have.
+
+    Raises InputError for benches that cannot be compared: another schema, budget, sampling or target, or
+    no contestant or prompt in common.
+    """
+    for results in (old, new):
+        check_schema(results)
+    _require_same_settings(old["settings"], new["settings"])
+    prompts = _common_prompts(old, new)
+    names = _common_contestants(old, new)
+    sides = [_Side(results, prompts) for results in (old, new)]
+    changes = []
+    for name in names:
+        before, after = (side.measures(name) for side in sides)
+        for figure in before.keys() & after.keys():
+            found = estimate_change(before[figure], after[figure], seed)
+            if found is not None:
+                changes.append(Change(name, figure, found[0].value, found[1].value, found[2]))
+    order = list(FIGURES)
+    changes.sort(key=lambda change: (names.index(change.contestant), order.index(change.figure)))
+    return Comparison(len(prompts), changes, list(_warnings(old, new, prompts, changes)))
+
+
+def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
+    """Prints the changes as a table, then what a reader must know."""
+    console = console or Console(highlight=False)
+    table = Table(title=f"{comparison.prompts} prompts in both", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("contestant", "figure", "old", "new", "change", "95 % interval", "significant"):
+        numeric = name in ("old", "new", "change", "95 % interval")
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=name == "figure")
+    last = None
+    for change in comparison.changes:
+        shown = change.contestant if change.contestant != last else ""
+        last = change.contestant
+        table.add_row(shown, change.figure, *_cells(change), style="bold" if change.significant else None)
+    console.print(table)
+    for warning in comparison.warnings:
+        console.print(warning, style="yellow", markup=False)
+    console.print("Of twenty figures without any change, one passes for significant by luck.", style="dim")
+
+
+class _Side:
+    """One bench, cut to the prompts in common."""
+
+    def __init__(self, results: Results, prompts: Sequence[str]) -> None:
+        self.results = results
+        self.runs = gather_runs(results)
+        self.axes = replace(Axes.of(results["runs"], prompts), prompts=tuple(prompts))
+
+    def measures(self, name: str) -> dict[str, Measure]:
+        """The contestant's figures that can be compared, by name."""
+        contestants = self.results["contestants"]
+        contestant = next(entry for entry in contestants if entry["name"] == name)
+        grid = Grid(self.runs[name], self.axes)
+        found = {}
+        for figure, base in find_baselines(contestant, contestants, self.runs).items():
+            if base != name:
+                found[figure] = speedup(grid, Grid(self.runs[base], self.axes))
+        return found | {figure: measure(grid) for figure, measure in FIGURES.items() if measure is not None}
+
+
+FIGURES: dict[str, Callable[[Grid], Measure] | None] = {
+    "tau": tau,
+    "speedup": None,  # these two are against another contestant
+    "speedup_hf": None,
+    "tokens_per_second": rate,
+    "first_token_seconds": lambda grid: mean_time(grid, "first_token_seconds"),
+    "1 + overhead": overhead_factor,
+}
+
+
+def _cells(change: Change) -> list[str]:
+    digits = 1 if change.figure == "tokens_per_second" else 4 if change.figure == "first_token_seconds" else 3
+    low, high = change.ratio.low, change.ratio.high
+    interval = "-" if low is None or high is None else f"[{low - 1:+.1%}, {high - 1:+.1%}]"
+    verdict = {True: "yes", False: "no", None: "unknown"}[change.significant]
+    old, new = (f"{value:.{digits}f}" for value in (change.old, change.new))
+    return [old, new, f"{change.ratio.value - 1:+.1%}", interval, verdict]
+
+
+def _require_same_settings(old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    differing = [f"{key} is {old.get(key)} and {new.get(key)}" for key in SAME if old.get(key) != new.get(key)]
+    if differing:
+        raise InputError(f"these benches cannot be compared: {'; '.join(differing)}; run one again with the other's")
+
+
+def _common_prompts(old: Results, new: Results) -> list[str]:
+    """The prompts both have, in the old order: the first turn of as many tokens (later ones hang on answers)."""
+    sizes = {prompt["id"]: (prompt.get("tokens") or [])[:1] for prompt in new["prompts"]}
+    common = [p["id"] for p in old["prompts"] if sizes.get(p["id"]) == (p.get("tokens") or [])[:1]]
+    if not common:
+        raise InputError("these benches have no prompt in common; run one again with the other's --data")
+    return common
+
+
+def _common_contestants(old: Results, new: Results) -> list[str]:
+    """The contestants that ran in both, on the same target."""
+    runs = [gather_runs(results) for results in (old, new)]
+    targets = {entry["name"]: entry.get("target") for entry in new["contestants"]}
+    names = []
+    for entry in old["contestants"]:
+        name = entry["name"]
+        if name not in targets:
+            continue
+        if targets[name] != entry.get("target"):
+            raise InputError(
+                f"these benches cannot be compared: the target of {name} is {entry.get('target')} and {targets[name]}"
+            )
+        if all(name in side for side in runs):
+            names.append(name)
+    if not names:
+        raise InputError("these benches have no contestant in common that ran in both")
+    return names
+
+
+def _warnings(old: Results, new: Results, prompts: Sequence[str], changes: Sequence[Change]) -> Iterator[str]:
+    machines = [(results.get("provenance") or {}).get("hardware") or {} for results in (old, new)]
+    for key in MACHINE:
+        if machines[0].get(key) != machines[1].get(key):
+            yield f"The machines differ: {key} is {machines[0].get(key)} and {machines[1].get(key)}."
+    for change in changes:
+        if change.contestant == PLAIN and change.figure == "tokens_per_second" and change.significant:
+            yield (
+                f"Plain decoding itself changed by {change.ratio.value - 1:+.1%}: the machine or the target's code is "
+                "not what it was, so trust the speedups, which are against it, not the times."
+            )
+    for name, results in (("old", old), ("new", new)):
+        if left := len(results["prompts"]) - len(prompts):
+            yield f"{left} prompts of the {name} bench are not in the other and were left out."
+        if len({run["repeat"] for run in results["runs"]}) < 2:
+            yield f"The {name} bench has one repeat: whether a time changed cannot be told."
+    for name in sorted({e["name"] for e in old["contestants"]} ^ {e["name"] for e in new["contestants"]}):
+        yield f"{name} is in one bench only."
+    for entry in [*old["contestants"], *new["contestants"]]:
+        if entry.get("error") is not None:
+            yield f"{entry['name']} failed in a bench: {entry['error']}"

@@ -1,0 +1,88 @@
+"""runs.jsonl: every finished round, so that an interrupted bench resumes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any, Self
+
+from specframe.kernel.errors import InputError, SpecframeError
+
+NAME = "runs.jsonl"
+
+
+def make_folder(folder: Path) -> None:
+    """Makes the folder where it is missing. Raises SpecframeError when nothing can be written there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SpecframeError(f"{folder} cannot be written to: {error.strerror or error}; give another --out") from error
+
+
+class Journal:
+    """The rounds that are done, in a file that grows a line at a time; its first line says of which bench."""
+
+    def __init__(self, path: Path, rounds: list[dict[str, Any]]) -> None:
+        self.path = path
+        self.rounds = rounds
+        """What was appended, now and in earlier sessions."""
+
+    @classmethod
+    def open(cls, folder: Path, bench: Any, *, fresh: bool = False) -> Self:
+        """The journal of a folder; `bench` is plain data that tells benches apart.
+
+        Raises InputError when the folder holds another bench's rounds (`fresh` drops them) or a broken
+        journal, SpecframeError when it cannot be written.
+        """
+        path = folder / NAME
+        mark = hashlib.sha256(json.dumps(bench, sort_keys=True, default=str).encode()).hexdigest()
+        rounds: list[dict[str, Any]] = []
+        try:
+            lines = [] if fresh or not path.exists() else _whole_lines(path)
+            if not lines:
+                path.write_text(json.dumps({"bench": mark}) + "\n", encoding="utf-8")
+            else:
+                head, *rounds = (_parse(path, number, line) for number, line in enumerate(lines, 1))
+                if head.get("bench") != mark:
+                    raise InputError(
+                        f"{folder} holds the runs of another bench (its contestants, prompts, settings or machine "
+                        "differ); give another --out, or --fresh to drop them"
+                    )
+                os.truncate(path, sum(len(line) + 1 for line in lines))
+        except OSError as error:
+            raise SpecframeError(f"{path} cannot be written: {error.strerror or error}") from error
+        return cls(path, rounds)
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Adds a round. Raises SpecframeError when the disk refuses; what was there stays."""
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise SpecframeError(
+                f"{self.path} cannot be written: {error.strerror or error}; the same command resumes after "
+                f"{len(self.rounds)} rounds that are kept"
+            ) from error
+        self.rounds.append(entry)
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    """The lines but for a last one that was cut off."""
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{path}:{number}: not valid JSON; give --fresh to start over") from error
+    if not isinstance(entry, dict):
+        raise InputError(f"{path}:{number}: no round of a bench; give --fresh to start over")
+    return entry

@@ -1,0 +1,1 @@
+"""What happened while one prompt was decoded, cycle by cycle, as plain data."""

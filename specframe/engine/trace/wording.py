@@ -1,0 +1,84 @@
+"""Tokens as the text they add: a token alone may be half a character, or lose its leading space."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+REACH = 4
+"""Tokens of context that decide what a token adds: a character has at most four bytes."""
+HALF = "\ufffd"
+"""What tokenizers say instead of a character whose bytes are not all there."""
+
+MARKS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
+UNSEEN = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\U000e0000-\U000e007f]"
+)
+
+
+class Wording:
+    """Says what tokens add to a text; without a tokenizer, their ids."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+
+    def after(self, context: Sequence[int], token: int) -> str:
+        """What the token adds after these tokens; `HALF` where it is a part of a character."""
+        if self._tokenizer is None:
+            return str(token)
+        near = list(context[-REACH:])
+        return added(self._decode(near), self._decode([*near, token]))
+
+    def pieces(self, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
+        """What each token adds to the text after these tokens: together they are the text.
+
+        A character of several tokens is the last one's; the others add nothing.
+        """
+        if self._tokenizer is None:
+            return [f" {token}" for token in tokens]
+        everything = [*context[-REACH:], *tokens]
+        first = len(everything) - len(tokens)
+        start, done = 0, first  # what is said up to `done` is decoded from `start`
+        pieces = []
+        for end in range(first + 1, len(everything) + 1):
+            before, whole = self._decode(everything[start:done]), self._decode(everything[start:end])
+            last = end == len(everything)
+            if whole.endswith(HALF) and not last and end - done < REACH:
+                pieces.append("")
+                continue
+            pieces.append(added(before, whole))
+            start, done = max(0, done - REACH), end
+        return pieces
+
+    def _decode(self, tokens: Sequence[int]) -> str:
+        if not tokens:
+            return ""
+        said = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(said)
+
+
+def added(before: str, whole: str) -> str:
+    """What the whole says from where it is no longer the text before: that may end in half a character."""
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, whole, strict=False)))
+    return whole[same:]
+
+
+def visible(text: str, token: int) -> str:
+    """The text of one token with whitespace and control characters shown; `#id` for one without text."""
+    return "".join(MARKS.get(c, c) for c in escape_controls(text)) or f"#{token}"
+
+
+def escape_controls(text: str) -> str:
+    """The text with characters that steer a terminal or a page as `\\u202e`; whitespace stays."""
+    return UNSEEN.sub(lambda found: found[0] if found[0] in MARKS else f"\\u{ord(found[0]):04x}", text)
+
+
+def probability(value: float) -> str:
+    """A probability in two digits: 0 and 1 are exact, <.01 and >.99 nearly so."""
+    if value in (0, 1):
+        return f"{value:.0f}"
+    if value < 0.005:
+        return "<.01"
+    return ">.99" if value >= 0.995 else f"{value:.2f}"[1:]

@@ -1,0 +1,235 @@
+"""Decoding a batch: what a feature drafter remembers of the committed pairs, and the draft in the making.
+
+With one attention layer, a position's key and value depend on the layer's input at that position alone.
+So blocks need no fixed alignment, and a cycle may commit any number of tokens: the last block is always
+the one that ends at the newest pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specframe.kernel.types import Committed, Frontier
+from specframe.neural.blocks import Blocks, State
+from specframe.neural.cache import SlotCache
+from specframe.neural.layer import DecoderLayer
+
+Recall = Callable[[Tensor, State, list[int] | None], tuple[Tensor, State]]
+"""How pairs become the layer's input: recall(pairs [B, M, 2D], state, counts) -> ([B, M, D], the state after them).
+
+With `counts` a row has that many pairs; what comes out beyond them is never used.
+"""
+
+
+class FeatureSession:
+    """The decoding state of a batch of rows, from their prompts on, for drafters of one decoder layer.
+
+    Position i of a row holds the pair (embedding of token i + 1, feature i); `recall` makes it the layer's
+    input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of
+    k = 1 and no state, Falcon that of any k and an LSTM's state. With masks, j of the k queries are pairs and
+    the others masks that stand behind the last pair: ParallelSpec is the case of j = 1. Without, j is k.
+
+    Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs
+    before the first, which do not exist: their input is zero, and nobody sees them. Only a row with
+    fewer than j pairs predicts from there, what it has no pair for. Behind the longest row's pairs stand
+    the draft's, at the same slots in every row, until the next commit writes over them. Masks stand behind
+    all pairs for the length of one forward; no later one sees them.
+
+    Args:
+        layer: the drafter's attention and MLP.
+        recall: what comes before the layer.
+        embed: the target's token embedding, [..] -> [.., D].
+        batch: the number of rows.
+        block: how many levels one forward proposes, k.
+        state: what `recall` starts from.
+        masks: the layer's input where a block has no pair, [k - j, D]; none: pairs alone.
+        spare: how many slots more than it needs the cache gets when it is made or grown.
+    """
+
+    def __init__(
+        self,
+        layer: DecoderLayer,
+        recall: Recall,
+        embed: Callable[[Tensor], Tensor],
+        batch: int,
+        *,
+        block: int = 1,
+        state: State = (),
+        masks: Tensor | None = None,
+        spare: int = 256,
+    ) -> None:
+        like = next(layer.parameters())
+        self.layer = layer
+        self.recall = recall
+        self.embed = embed
+        self.block = block
+        self.masks = like.new_zeros(0, layer.config.hidden_size) if masks is None else masks
+        self.asking = block - len(self.masks)  # j, how many pairs of a block ask
+        self.spare = spare
+        self.counts = [0] * batch  # pairs of each row that are cached
+        self.state = state
+        self.tail = like.new_zeros(batch, self.asking - 1, layer.config.hidden_size)  # the last pairs' inputs
+        self.cache = SlotCache(1, 0)
+        self.visible = like.new_zeros(batch, 0, dtype=torch.bool)  # [B, W] which slots hold cached pairs
+        self.pending: tuple[Tensor, list[int]] | None = None  # pairs [B, M, 2D] and each row's count
+        self.draft: list[Blocks] = []  # the root's, and what was expanded below it
+
+    def commit(self, news: Committed) -> None:
+        """Stashes newly committed pairs; the next draft's first forward takes them in."""
+        self._settle()
+        counts = news.count.tolist()
+        longest = max(counts)
+        pairs = self._pairs(news.tokens[:, :longest], news.features["last"][:, :longest])
+        self.pending = pairs, counts
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        chosen = rows.tolist()
+        if self.pending is not None:
+            pairs, fresh = self.pending
+            fresh = [fresh[row] for row in chosen]
+            self.pending = pairs[rows, : max(fresh)], fresh
+        self.counts = [self.counts[row] for row in chosen]
+        self.state = tuple(part[:, rows] for part in self.state)
+        self.tail = self.tail[rows]
+        self.cache.keep(rows)
+        self.visible = self.visible[rows]
+        self.draft = [root.keep(rows) for root in self.draft[:1]]
+
+    def expand(self, frontier: Frontier) -> Tensor:
+        """The features of the k levels below each frontier node, [B, F, k, D]; the root starts a draft.
+
+        A node's block are the k path nodes that end at it, each paired with the feature predicted where
+        its parent stands. The state goes on from the node expanded k levels above.
+        """
+        if frontier.tree.levels == 0:
+            self._settle()
+            del self.draft[1:]
+            return self.draft[0].features
+        known = Blocks.joined(self.draft) if len(self.draft) > 1 else self.draft[0]
+        batch, width = frontier.nodes.shape
+        k = self.block
+        tokens, above = self._trace(frontier)
+        origin = known.take(known.find(above))
+        pairs = self._pairs(tokens, origin.features).flatten(0, 1)  # [BF, k, 2D]
+        state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
+        inputs, state = self.recall(pairs, state, None)  # [BF, k, D]
+
+        ahead = torch.arange(k + len(self.masks), device=tokens.device)
+        places = (origin.position[:, :, None] + ahead).split([k, len(self.masks)], 2)  # [B, F, k], [B, F, k - j]
+        own = torch.eye(width, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
+        sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
+        end = self.visible.shape[1] + sees.shape[2] * k
+        masks = self.masks.repeat(width, 1).expand(batch, -1, -1)  # [B, F (k - j), D]
+        self._reserve(end + masks.shape[1])
+        self.cache.aim(end - width * k, end + masks.shape[1])
+        features = self.layer(
+            torch.cat([inputs.reshape(batch, width * k, -1), masks], 1),
+            torch.cat([part.flatten(1) for part in places], 1),
+            self._mask(sees),
+            self.cache,
+        )
+        of_pairs = features[:, : width * k].unflatten(1, (width, k))[:, :, k - self.asking :]
+        of_masks = features[:, width * k :].unflatten(1, (width, len(self.masks)))
+        features = torch.cat([of_pairs, of_masks], 2)  # [B, F, k, D]
+        state = tuple(part.view(-1, batch, width, part.shape[-1]) for part in state)
+        self.draft.append(Blocks(frontier.nodes, features, state, origin.position + k, sees))
+        is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again beside deeper nodes
+        return torch.where(is_root, self.draft[0].features[:, :1], features)
+
+    def _settle(self) -> None:
+        """Takes in pending pairs: keys and values are cached, the state moves on, a draft can start.
+
+        Queries are made again for the j - 1 pairs before, since they belong to the last block; writing
+        their keys and values again changes nothing. All queries see all pairs: of the outputs only the
+        last block's are wanted. A mask sees the masks before it, too.
+        """
+        if self.pending is None:
+            return
+        pairs, fresh = self.pending
+        self.pending = None
+        starts, device = self.counts, pairs.device
+        self.counts = [have + more for have, more in zip(starts, fresh, strict=True)]
+        inputs, self.state = self.recall(pairs, self.state, fresh)
+        inputs = torch.cat([self.tail, inputs], 1)  # [B, T, D]
+        batch, length, _ = inputs.shape
+
+        width = max(self.counts) + self.asking - 1
+        behind = max(starts) + length  # the first slot that no row writes a pair to
+        more = torch.arange(len(self.masks), device=device)  # [k - j]
+        self._reserve(behind + len(more))
+        slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
+        even = min(starts) == max(starts)
+        slots = slots + (starts[0] if even else torch.tensor(starts, device=device)[:, None])
+        counts = torch.tensor(self.counts, device=device)
+        positions = torch.cat([slots - (self.asking - 1), counts[:, None] + more], 1)  # [B, T + k - j]
+        slots = torch.cat([slots, (behind + more).expand(batch, -1)], 1)
+        self.cache.aim(starts[0] if even else slots, behind + len(more))
+        pair = torch.arange(1 - self.asking, width - self.asking + 1, device=device)  # the one at each slot
+        self.visible = (pair >= 0).expand(batch, -1)  # [B, W]
+        if min(self.counts) < max(self.counts):
+            self.visible = self.visible & (pair < counts[:, None])
+        own = pad(_causal(len(more), device), (0, 0, length, 0))  # [T + k - j, k - j]: pairs see no masks
+        seen = pad(self.visible, (0, behind - width))[:, None].expand(-1, len(own), -1)
+        mask = torch.cat([seen, own.expand(batch, -1, -1)], 2)[:, None]
+        masks = self.masks.expand(batch, -1, -1)
+        features = self.layer(torch.cat([inputs, masks], 1), positions, mask, self.cache)  # [B, T + k - j, D]
+
+        self.tail = _last(inputs, self.asking - 1, fresh)
+        block = torch.cat([_last(features[:, :length], self.asking, fresh), features[:, length:]], 1)  # [B, k, D]
+        self.draft = [Blocks.of_root(block, self.state, counts)]
+
+    def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """What `recall` gets: [..], [.., D] -> [.., 2D], embedding first."""
+        return torch.cat([self.embed(tokens), features], -1)
+
+    def _trace(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
+        """The tokens of the k path nodes that end at each frontier node, [B, F, k], and the node above."""
+        parent = frontier.tree.parent.clamp(min=0)  # at padding only, a walk may reach above the root
+        path = [frontier.nodes]
+        for _ in range(self.block - 1):
+            path.append(parent.gather(1, path[-1]))
+        tokens = [frontier.tree.tokens.gather(1, step) for step in reversed(path)]
+        return torch.stack(tokens, 2), parent.gather(1, path[-1])
+
+    def _mask(self, sees: Tensor) -> Tensor:
+        """Which slots each of the frontier's pairs and masks sees, given sees [B, F, S].
+
+        [B, 1, F (2 k - j), W + S k + F (k - j)]: all pairs come first, then all masks.
+        """
+        batch, width, count = sees.shape
+        k, more = self.block, len(self.masks)
+        committed = self.visible[:, None].expand(-1, width, -1)  # [B, F, W]
+        drafted = sees[..., None].expand(-1, -1, -1, k).reshape(batch, width, count * k)
+        path = torch.cat([committed, drafted], 2)[:, :, None]  # [B, F, 1, W + S k]
+        pairs = path.expand(-1, -1, k, -1).reshape(batch, 1, width * k, -1)
+        if not more:
+            return pairs
+        own = torch.eye(width, dtype=torch.bool, device=sees.device).kron(_causal(more, sees.device))
+        own = own.expand(batch, 1, -1, -1)
+        masks = torch.cat([path.expand(-1, -1, more, -1).reshape(batch, 1, width * more, -1), own], 3)
+        return torch.cat([pad(pairs, (0, width * more)), masks], 2)
+
+    def _reserve(self, slots: int) -> None:
+        """Sees to it that the cache has this many slots."""
+        if slots > self.cache.capacity:
+            self.cache.grow(max(2 * self.cache.capacity, slots + self.spare))
+
+
+def _causal(length: int, device: torch.device) -> Tensor:
+    """Each sees itself and those before it: [length, length] bool."""
+    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+
+
+def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:
+    """The last `width` positions of each row, [B, T, D] -> [B, width, D]; rows end with their fresh pairs."""
+    length = values.shape[1]
+    if min(fresh) == max(fresh):
+        return values[:, length - width :]
+    short = torch.tensor(fresh, device=values.device) - max(fresh)  # [B], how much earlier a row ends
+    places = short[:, None] + torch.arange(length - width, length, device=values.device)  # [B, width]
+    return values[torch.arange(len(fresh), device=values.device)[:, None], places]

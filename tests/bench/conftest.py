@@ -1,0 +1,44 @@
+import json
+
+import pytest
+
+from tests.engine.conftest import make_model, make_tokenizer
+
+PROMPTS = [
+    ("talk", ["hello there", "and then?"]),
+    ("code", ["a b a b a b"]),
+    ("talk", ["good morning", "why?"]),
+    ("code", ["what is it?"]),
+]
+
+
+@pytest.fixture(scope="session")
+def bench_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench") / "model"
+    make_model().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def here(bench_model, tmp_path, monkeypatch):
+    """A working folder with two recipes around one target and a prompt set."""
+    monkeypatch.chdir(make_folder(tmp_path, bench_model))
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def make_folder(folder, model):
+    write_recipe(folder / "lookup.yaml", model, "drafter: {use: lookup}")
+    tree = "drafter: {use: falcon, block: 2}\ntree: {use: dynamic, depth: 4, width: 3, nodes: 8}"
+    write_recipe(folder / "falcon.yaml", model, tree)
+    lines = [json.dumps({"turns": turns, "category": task}) for task, turns in PROMPTS]
+    (folder / "talks.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def write_recipe(path, model, parts, verifier="match"):
+    path.write_text(
+        f"target: {{use: hf, model: '{model}', dtype: float64}}\n{parts}\nverifier: {{use: {verifier}}}\n"
+        "sampling: {temperature: 0.0, max_new_tokens: 8}\n"
+    )

@@ -1,0 +1,102 @@
+import json
+
+import pytest
+
+from specframe.cli.bench import OPPONENTS
+from specframe.cli.main import main
+from specframe.engine.bench import contest as module
+from specframe.kernel.plugins import discover
+from specframe.kernel.registry import Entry
+
+QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-tokens", "6"]
+
+
+@pytest.fixture(autouse=True)
+def without_pictures(monkeypatch):
+    """Pictures have tests of their own, and take seconds."""
+    monkeypatch.setattr("specframe.engine.bench.report._draw", lambda summary, folder: [])
+
+
+def read(path):
+    return json.loads(path.read_text())
+
+
+def test_bench_writes_results_and_shows_a_table(here, capsys):
+    assert main(["bench", "falcon.yaml", "hf:generate", *QUICK, "lookup.yaml", "sampling.temperature=0.0"]) == 0
+    out = capsys.readouterr().out
+    for name in ("falcon", "lookup", "hf:generate", "written to runs/bench"):
+        assert name in out
+    results = read(here / "runs" / "bench" / "results.json")
+    assert [entry["name"] for entry in results["contestants"]] == ["falcon", "hf:generate", "lookup"]
+    assert results["settings"]["max_new_tokens"] == 6 and results["settings"]["limit"] == 2
+    assert {run["tokens"] for run in results["runs"]} <= set(range(1, 7))
+    assert (here / "runs" / "bench" / "report.md").exists()
+
+
+def test_recipes_alone_meet_the_baselines(here, capsys):
+    assert main(["bench", "lookup.yaml", *QUICK, "--json", "--out", "out"]) == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [entry["name"] for entry in summary["contestants"]] == ["lookup", *OPPONENTS]
+    assert summary["contestants"][0]["overall"]["speedup"]
+    assert 0 <= summary["bench_overhead"] < 0.02
+
+
+def test_an_interrupted_bench_says_how_to_go_on(here, capsys, monkeypatch):
+    decode, calls = module.Contest._decode, []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 6:  # two warm up, so this is the end of the second round
+            raise KeyboardInterrupt
+        return decode(*arguments)
+
+    monkeypatch.setattr(module.Contest, "_decode", interrupted)
+    command = ["bench", "lookup.yaml", "hf:generate", *QUICK, "--out", "out"]
+    assert main(command) == 130
+    assert "out keeps 1 of 4 rounds, and the same command resumes" in capsys.readouterr().err
+    assert not (here / "out" / "results.json").exists()
+    monkeypatch.setattr(module.Contest, "_decode", decode)
+    assert main(command) == 0
+    assert "resuming after 1 of 4 rounds" in capsys.readouterr().err
+    assert len(read(here / "out" / "results.json")["runs"]) == 8
+    assert main([*command, "--seed", "3"]) == 2
+    assert "--fresh" in capsys.readouterr().err
+    assert main([*command, "--seed", "3", "--fresh"]) == 0
+
+
+def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monkeypatch):
+    registry = discover()
+    registry.add(Entry("contestant", "faller", "tests.bench.contenders:Faller", "falls", "contenders"))
+    monkeypatch.setattr("specframe.kernel.plugins.discover", lambda: registry)
+    assert main(["bench", "lookup.yaml", "contenders/faller", "plain", *QUICK, "--out", "out"]) == 1
+    assert "faller failed: ValueError: the logits are NaN at layer 2" in capsys.readouterr().err
+    entry = read(here / "out" / "results.json")["contestants"][1]
+    assert entry["kind"] == "contenders/faller" and "NaN" in entry["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["lookup.yaml", "--data", "talk.jsonl"], "no prompt set named 'talk.jsonl'"),
+        (["lookup.yaml", "--data", "talks.jsonl", "--limit", "0"], "limit 0 measures nothing"),
+        (["lookup.yaml", "--data", "talks.jsonl", "--repeats", "0"], "repeats 0 measures nothing"),
+        (["lookup.yaml", "--data", "talks.jsonl", "--out", "talks.jsonl"], "give another --out"),
+        (["lookup.yaml", "--data", "talks.jsonl", "run.chat=false", "--turns", "2"], "use --turns 1"),
+        (["lookup.yaml", "--data", "talks.jsonl", "--assistant", "model"], "--assistant is for"),
+        (["--data", "talks.jsonl"], "give at least one recipe"),
+        (["nonsense"], "neither a recipe file nor a contestant"),
+        (["--compare", "a.json", "b.json"], "a.json cannot be read"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_status_2(here, arguments, words, capsys):
+    assert main(["bench", *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said and len(said.splitlines()) == 1
+
+
+def test_two_benches_are_compared(here, capsys):
+    for out in ("a", "b"):
+        assert main(["bench", "lookup.yaml", "plain", *QUICK, "--out", out]) == 0
+    capsys.readouterr()
+    assert main(["bench", "--compare", "a/results.json", "b/results.json"]) == 0
+    assert "lookup" in capsys.readouterr().out

@@ -1,0 +1,140 @@
+import gzip
+import json
+import sys
+import types
+from collections import Counter
+
+import pytest
+
+from specframe.engine.bench.sets import FOLDER, Question, read_sets, spread
+from specframe.engine.prompts import read_prompts, read_records
+from specframe.kernel.errors import InputError
+
+
+def write(path, *records):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch):
+    monkeypatch.setenv(FOLDER, str(tmp_path))
+    return tmp_path
+
+
+def test_a_record_keeps_its_turns_and_task(tmp_path):
+    path = write(tmp_path / "q.jsonl", {"turns": ["one", "two"], "category": "writing"}, {"prompt": "three"})
+    assert [(record.turns, record.task) for record in read_records(path)] == [
+        (("one", "two"), "writing"),
+        (("three",), None),
+    ]
+    assert read_prompts(path) == ["one", "three"]
+
+
+def test_rare_line_ends_within_a_text_are_no_line_ends(tmp_path):
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"prompt": "a\u2028b\x85c"}, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_prompts(path) == ["a\u2028b\x85c"]
+
+
+def test_published_sets_are_found_by_name(data):
+    write(data / "bench" / "spec_bench" / "question.jsonl", {"turns": ["a", "b"], "category": "writing"})
+    write(data / "gsm8k" / "test.jsonl", {"question": "two and two?"}, {"question": "three?"})
+    folder = data / "bench" / "humaneval"
+    folder.mkdir()
+    with gzip.open(folder / "HumanEval.jsonl.gz", "wt") as file:
+        file.write(json.dumps({"task_id": "HumanEval/0", "prompt": "def f():"}) + "\n")
+    assert read_sets(["spec_bench", "gsm8k", "humaneval"]) == [
+        Question("spec_bench/0", "spec_bench", "writing", ("a", "b")),
+        Question("gsm8k/0", "gsm8k", "math", ("two and two?",)),
+        Question("gsm8k/1", "gsm8k", "math", ("three?",)),
+        Question("humaneval/0", "humaneval", "code", ("def f():",)),
+    ]
+
+
+def test_the_shipped_set_needs_no_folder(monkeypatch):
+    monkeypatch.delenv(FOLDER, raising=False)
+    questions = read_sets(["specframe"])
+    assert len({question.id for question in questions}) == len(questions) > 5
+    assert len({question.task for question in questions}) > 2
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    paths = [str(write(tmp_path / name / "question.jsonl", {"prompt": name})) for name in ("a", "b")]
+    assert [question.set for question in read_sets(paths)] == ["question", paths[1]]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("humanevl", "did you mean 'humaneval'"),
+        ("no/such/file.jsonl", "no such file"),
+        ("mt_bench", "not below SPECFRAME_DATA"),
+        ("hub:owner/name", "hub:owner/name:split:column"),
+    ],
+)
+def test_sets_that_are_not_there(data, name, words):
+    with pytest.raises(InputError, match=words):
+        read_sets([name])
+
+
+def test_published_sets_need_the_folder(monkeypatch):
+    monkeypatch.delenv(FOLDER, raising=False)
+    with pytest.raises(InputError, match="set SPECFRAME_DATA"):
+        read_sets(["gsm8k"])
+
+
+def test_broken_empty_and_repeated_sets(tmp_path):
+    broken = tmp_path / "broken.jsonl"
+    broken.write_text('{"prompt": "a"}\n{"prompt": \n')
+    with pytest.raises(InputError, match=r"broken\.jsonl:2: not valid JSON"):
+        read_sets([str(broken)])
+    empty = write(tmp_path / "empty.jsonl")
+    with pytest.raises(InputError, match="there is no prompt in it"):
+        read_sets([str(empty)])
+    fine = str(write(tmp_path / "fine.jsonl", {"prompt": "a"}))
+    with pytest.raises(InputError, match="given twice"):
+        read_sets([fine, fine])
+
+
+class Rows(dict):
+    @property
+    def column_names(self):
+        return list(self)
+
+
+def test_sets_from_the_hub(monkeypatch):
+    asked = []
+    fake = types.ModuleType("datasets")
+    fake.load_dataset = lambda name, split: asked.append((name, split)) or Rows(text=["one", " ", "two"], id=[0, 1, 2])
+    monkeypatch.setitem(sys.modules, "datasets", fake)
+    questions = read_sets(["hub:owner/name:test:text"])
+    assert asked == [("owner/name", "test")]
+    assert [question.turns for question in questions] == [("one",), ("two",)]
+    with pytest.raises(InputError, match=r"no column 'txt'; did you mean 'text'"):
+        read_sets(["hub:owner/name:test:txt"])
+
+
+def test_the_hub_needs_a_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r"pip install 'specframe\[data\]'"):
+        read_sets(["hub:owner/name:test:text"])
+
+
+def some(count, **tasks):
+    return [Question(f"s/{t}{i}", "s", t, ("x",)) for t, n in tasks.items() for i in range(n)][: count or None]
+
+
+def test_any_beginning_of_a_sample_is_spread_over_tasks():
+    questions = some(None, a=50, b=5, c=20)
+    order = spread(questions, seed=3)
+    assert sorted(map(repr, order)) == sorted(map(repr, questions))
+    for count in (3, 6, 9, 15):
+        assert set(Counter(q.task for q in order[:count]).values()) == {count // 3}
+    assert Counter(q.task for q in order[:25]) == {"a": 10, "b": 5, "c": 10}  # b is used up
+
+
+def test_the_seed_decides_the_sample():
+    questions = some(None, a=50, b=50)
+    assert spread(questions, 1) == spread(questions, 1) != spread(questions, 2)

@@ -1,0 +1,97 @@
+"""Intervals hold what they promise, against worlds whose truth is known."""
+
+import numpy as np
+import pytest
+
+from specframe.engine.bench.grid import Axes, Grid
+from specframe.engine.bench.intervals import Measure, estimate, estimate_change, median, student
+from specframe.engine.bench.measures import rate, speedup
+from tests.bench.synthetic import World
+
+BENCHES = 200
+
+
+def measure(results, figure=speedup):
+    axes = Axes.of(results["runs"], [prompt["id"] for prompt in results["prompts"]])
+    grids = [Grid([run for run in results["runs"] if run["contestant"] == name], axes) for name in ("falcon", "plain")]
+    return figure(*grids) if figure is speedup else figure(grids[0])
+
+
+def holds(interval, truth):
+    return interval.low <= truth <= interval.high
+
+
+@pytest.fixture(scope="module")
+def worlds():
+    return [World(9, seed=seed) for seed in range(BENCHES)]
+
+
+def test_the_interval_covers_the_truth_of_all_prompts(worlds):
+    truth = World(20_000).truth
+    found = [estimate(measure(world.bench(3, seed=i)), seed=i) for i, world in enumerate(worlds)]
+    assert np.mean([holds(interval, truth) for interval in found]) >= 0.9
+    # and is not merely wide: about what an oracle needs that knows the spread between benches
+    widths = np.mean([np.log(interval.high / interval.low) / 2 for interval in found])
+    assert widths < 2 * 1.96 * np.std([np.log(interval.value) for interval in found])
+
+
+def test_a_second_run_agrees_with_the_first(worlds):
+    """Two runs of one bench on a noisy machine, each within the interval of the other."""
+    agree, unchanged = [], []
+    for i, world in enumerate(worlds[:50]):
+        first, second = (measure(world.bench(3, seed=seed, mood=0.02)) for seed in (2 * i, 2 * i + 1))
+        one, other = estimate(first, i), estimate(second, i)
+        agree.append(holds(one, other.value) and holds(other, one.value))
+        unchanged.append(holds(estimate_change(first, second, i)[2], 1.0))
+    assert np.mean(agree) >= 0.9
+    assert np.mean(unchanged) >= 0.9
+
+
+def test_a_drifting_machine_does_not_pass_for_a_change_of_speed(worlds):
+    """Tokens per second do follow the machine: a naive interval over prompts finds changes everywhere."""
+    unchanged = []
+    for i, world in enumerate(worlds[:50]):
+        first, second = (measure(world.bench(4, seed=seed, drift=0.1), rate) for seed in (2 * i, 2 * i + 1))
+        unchanged.append(holds(estimate_change(first, second, i)[2], 1.0))
+    assert np.mean(unchanged) >= 0.9
+
+
+def test_a_real_change_is_found():
+    found = []
+    for i in range(30):
+        world = World(12, seed=i)
+        old, new = (measure(world.bench(5, seed=2 * i + k, noise=0.02, faster=1 + 0.1 * k)) for k in (0, 1))
+        found.append(estimate_change(old, new, i)[2].low > 1)
+    assert np.mean(found) > 0.9
+
+
+def test_equal_seeds_give_equal_intervals():
+    one = measure(World(6).bench(3))
+    assert estimate(one, 4) == estimate(one, 4)
+    assert estimate(one, 4) != estimate(one, 5)
+
+
+def test_too_little_to_tell_gives_no_bounds():
+    several = np.ones((3, 1))
+    assert estimate(fixed(np.ones((1, 1)), 5)).low is None
+    assert estimate(fixed(several, 1)).low is None
+    assert estimate(fixed(several, 1, timed=False)).low == 1
+    assert estimate(fixed(several * 0, 5)) is None
+
+
+def fixed(below, repeats, timed=True):
+    return Measure(
+        lambda picks: (below.T.repeat(len(picks), 0), below.T.repeat(len(picks), 0)), len(below), repeats, timed
+    )
+
+
+@pytest.mark.parametrize(("freedom", "point"), [(1, 12.706), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)])
+def test_student_has_the_tables_values(freedom, point):
+    assert student(freedom) == pytest.approx(point, abs=2e-3)
+    assert student(freedom) > student(freedom + 0.5) > student(freedom + 1)
+
+
+def test_the_median_leaves_out_what_is_missing():
+    rows = np.array([[3.0, 1.0, 2.0], [4.0, np.nan, 2.0], [np.nan, 7.0, np.nan], [np.nan] * 3])
+    assert median(rows)[:3].tolist() == [2.0, 3.0, 7.0]
+    assert np.isnan(median(rows)[3])

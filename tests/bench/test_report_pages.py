@@ -1,0 +1,71 @@
+"""The report and its plots."""
+
+import importlib.util
+import json
+from importlib import resources
+
+import pytest
+
+from specframe.engine.bench.report import write_report
+from specframe.engine.bench.summary import summarise
+from specframe.engine.prompts import read_records
+from tests.bench.synthetic import World, contestant
+
+PLOTS = ("speedup_by_task", "tau_by_task", "alpha_by_depth", "phases", "speedup_against_tau")
+
+
+@pytest.fixture(scope="module")
+def bench():
+    found = World(6).bench(2)
+    found["contestants"] += [contestant("eagle", error="no weights | at all")]
+    return found
+
+
+def test_the_report_has_tables_plots_and_the_setting(bench, tmp_path):
+    import matplotlib as mpl
+
+    style = dict(mpl.rcParams)
+    files = write_report(bench, summarise(bench), tmp_path / "new")
+    assert {path.name for path in files} == {
+        "report.md",
+        *(f"{name}.{kind}" for name in PLOTS for kind in ("png", "svg")),
+    }
+    for path in files:
+        assert path.stat().st_size > 1000
+    assert dict(mpl.rcParams) == style
+    text = (tmp_path / "new" / "report.md").read_text(encoding="utf-8")
+    for expected in ("| falcon |", "code (2 prompts)", "A processor", "specframe bench recipes/falcon.yaml", "Eq. (1)"):
+        assert expected in text
+    assert "eagle was left out: no weights" in text
+    assert all(f"({name}.png)" in text for name in PLOTS)
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.endswith("|") for line in rows)
+
+
+def test_without_matplotlib_the_report_says_what_to_install(bench, tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
+    assert [path.name for path in write_report(bench, summarise(bench), tmp_path)] == ["report.md"]
+    assert "pip install specframe[bench]" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_plain_alone_has_a_report_the_same_each_time(bench, tmp_path):
+    alone = bench | {
+        "runs": [run for run in bench["runs"] if run["contestant"] == "plain"],
+        "contestants": [contestant("plain")],
+        "provenance": {},
+    }
+    first, second = (write_report(alone, summarise(alone), tmp_path / name) for name in ("a", "b"))
+    assert {path.name for path in first} == {"report.md", "phases.png", "phases.svg"}
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
+
+
+def test_the_shipped_prompts_are_read_and_short():
+    file = resources.files("specframe.engine.bench") / "prompts" / "specframe.jsonl"
+    with resources.as_file(file) as path:
+        records = read_records(path)
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert [line["id"] for line in lines] == list(range(len(records)))
+    assert {record.task for record in records} == {"dialogue", "math", "code", "writing", "summarization", "qa"}
+    assert sum(len(record.turns) > 1 for record in records) >= 3
+    assert max(len(turn.split()) for record in records for turn in record.turns) < 100

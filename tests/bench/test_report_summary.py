@@ -1,0 +1,175 @@
+"""The summary's figures are those of the Metrics page, recomputed here the slow way."""
+
+import json
+from statistics import median
+
+import pytest
+
+from specframe.engine.bench.summary import summarise
+from specframe.engine.bench.table import print_table
+from specframe.kernel.errors import InputError
+from tests.bench.synthetic import World, contestant, results, run
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return World(6).bench(3, hiccups=0)
+
+
+def figures(summary, name, part="overall"):
+    return next(entry for entry in summary["contestants"] if entry["name"] == name)[part]
+
+
+def printed(summary, capsys):
+    print_table(summary)
+    return capsys.readouterr().out
+
+
+def test_acceptance_is_pooled_over_cycles(bench):
+    mine = [r for r in bench["runs"] if r["contestant"] == "falcon"]
+    cycles, accepted = (sum(r[key] for r in mine) for key in ("cycles", "accepted"))
+    found = figures(summarise(bench), "falcon")
+    assert found["tau"]["value"] == pytest.approx(1 + accepted / cycles)
+    assert found["accepted_per_cycle"] == pytest.approx(accepted / cycles)
+    assert sum(found["alpha"]) == pytest.approx(accepted / cycles)
+    assert found["alpha"][1] == pytest.approx(found["alpha_conditional"][0] * found["alpha_conditional"][1])
+    assert found["draft_efficiency"] == pytest.approx(accepted / sum(r["drafted"] for r in mine))
+
+
+def test_the_speedup_is_total_time_over_total_time_with_medians_over_repeats(bench):
+    ours, plain = (
+        {(r["prompt"], r["repeat"]): r["seconds"] / r["tokens"] for r in bench["runs"] if r["contestant"] == name}
+        for name in ("falcon", "plain")
+    )
+    before = after = 0.0
+    for prompt in {prompt for prompt, _ in plain}:
+        base = median(plain[prompt, k] for k in range(3))
+        before += base
+        after += base / median(plain[prompt, k] / ours[prompt, k] for k in range(3))
+    found = figures(summarise(bench), "falcon")["speedup"]
+    assert found["value"] == pytest.approx(before / after)
+    assert found["low"] < found["value"] < found["high"]
+
+
+def test_without_noise_the_speedup_is_the_truth_whatever_the_lengths():
+    runs = []
+    for k, (prompt, tokens) in enumerate((("a/0", 10), ("a/1", 90))):
+        for repeat in range(3):
+            runs.append(run("plain", prompt, repeat, 0.01 * tokens, tokens, tau=1))
+            # sampled: other lengths; 2 and 4 times faster a token
+            runs.append(run("falcon", prompt, repeat, 0.01 * 30 / (2 + 2 * k), 30, identical=None))
+    summary = summarise(results(runs, [("a/0", "x"), ("a/1", "y")], 3, temperature=1.0))
+    found = figures(summary, "falcon")
+    assert found["speedup"]["value"] == pytest.approx(1.0 / (0.1 / 2 + 0.9 / 4))
+    assert figures(summary, "falcon", "tasks")["x"]["speedup"]["value"] == pytest.approx(2)
+    assert found["identity"] is None
+    assert "speedup_hf" not in found  # nobody ran it
+    assert any("Sampled" in note for note in summary["notes"])
+
+
+def test_a_hiccup_of_the_machine_moves_nothing(bench):
+    worse = json.loads(json.dumps(bench))
+    one = next(r for r in worse["runs"] if r["contestant"] == "falcon" and r["repeat"] == 1)
+    one["seconds"] *= 50
+    before, after = (figures(summarise(b), "falcon")["speedup"]["value"] for b in (bench, worse))
+    assert after == pytest.approx(before, rel=0.03)
+
+
+def test_phases_overhead_and_predictions(bench):
+    found = figures(summarise(bench), "falcon")
+    assert sum(found["phases"].values()) == pytest.approx(1)
+    assert found["overhead"] == pytest.approx(0.98 / 0.9 - 1)  # the phases less the prefill, over the forwards
+    mine, plain = ([r for r in bench["runs"] if r["contestant"] == name] for name in ("falcon", "plain"))
+    step = sum(r["target_seconds"] for r in plain) / sum(r["target_calls"] for r in plain)
+    cycle = sum(r["target_seconds"] + r["drafter_seconds"] for r in mine) / sum(r["target_calls"] for r in mine)
+    assert found["predicted"]["coral_1"] == pytest.approx(found["tau"]["value"] * step / cycle)
+    assert found["predicted"]["coral_6"] is None
+    bench["contestants"][2]["weights"] = {"target": 1000, "drafter": 100}
+    assert figures(summarise(bench), "falcon")["predicted"]["coral_6"] == pytest.approx(found["tau"]["value"] / 1.2)
+
+
+def test_identity_counts_prompts_by_their_worst_run():
+    kinds = [(True, None), (True, 1e-6), (False, 0.4), (False, None)]
+    runs = [
+        run("plain", f"a/{k}", repeat, 1.0, identical=same or not repeat, gap=gap if repeat else None)
+        for k, (same, gap) in enumerate(kinds)
+        for repeat in range(2)
+    ]
+    summary = summarise(results(runs, [(f"a/{k}", "t") for k in range(4)], 2))
+    found = figures(summary, "plain")["identity"]
+    assert found == {"identical": 1, "ties": 1, "differing": ["a/2", "a/3"], "largest_gap": 0.4}
+    assert any("DIFFERS" in note and "a/2" in note for note in summary["notes"])
+
+
+def test_failed_and_lossy_contestants_are_told(bench, capsys):
+    bench = bench | {
+        "contestants": [
+            *bench["contestants"][:2],
+            contestant("falcon", lossless=False),
+            contestant("eagle", error="no weights"),
+        ],
+        "runs": [*bench["runs"], run("eagle", "set0/0", 0, 1.0)],  # it broke after one run
+        "skipped": {"prompts": 2, "turns": 0},
+        "unknown": {"to": "this version"},
+    }
+    summary = summarise(bench)
+    assert figures(summary, "eagle") is None
+    text = printed(summary, capsys)
+    assert "LOSSY" in text
+    assert "eagle was left out: no weights" in text
+    assert "left out: 2" in text
+    json.dumps(summary, allow_nan=False)
+
+
+def test_what_one_repeat_cannot_tell_is_not_told():
+    summary = summarise(World(5).bench(1))
+    found = figures(summary, "falcon")
+    assert found["speedup"]["low"] is None and found["tokens_per_second"]["high"] is None
+    assert found["tau"]["low"] < found["tau"]["high"]
+    assert any("One repeat" in note for note in summary["notes"])
+
+
+def test_missing_runs_leave_the_rest_comparable(bench):
+    bench = bench | {"runs": [r for r in bench["runs"] if (r["contestant"], r["prompt"]) != ("falcon", "set0/0")]}
+    summary = summarise(bench)
+    assert figures(summary, "falcon")["prompts"] == 5
+    assert figures(summary, "falcon")["speedup"]["value"] > 1
+    assert any("5 of the 6 prompts" in note for note in summary["notes"])
+
+
+def test_conversation_turns_are_cells_of_their_own():
+    runs = [
+        run(name, "a/0", repeat, seconds * (1 + turn), 64, turn=turn)
+        for name, seconds in (("plain", 2.0), ("falcon", 1.0))
+        for repeat in range(2)
+        for turn in range(2)
+    ]
+    found = figures(summarise(results(runs, [("a/0", "t")], 2)), "falcon")
+    assert found["speedup"]["value"] == pytest.approx(2)
+    assert found["tokens"] == 4 * 64
+    assert found["tokens_per_second"]["value"] == pytest.approx(2 * 64 / 3)
+
+
+def test_runs_too_odd_to_be_timed_are_left_out(bench):
+    odd = json.loads(json.dumps(bench))
+    for entry in odd["runs"]:
+        if entry["prompt"] == "set0/0" and entry["contestant"] == "falcon":
+            entry |= {"seconds": 0.0, "first_token_seconds": None, "token_seconds": [None, None], "cycles": 0}
+    found = figures(summarise(odd), "falcon")
+    assert found["speedup"]["value"] > 1 and found["tau"]["value"] > 1
+
+
+def test_no_recipes_and_another_target(bench, capsys):
+    names = ("plain", "hf:generate")
+    only = bench | {
+        "runs": [r for r in bench["runs"] if r["contestant"] in names],
+        "contestants": [contestant(names[0]), contestant(names[1], target="another")],
+    }
+    summary = summarise(only)
+    assert "speedup" not in figures(summary, "hf:generate")  # plain ran on another target
+    assert "hf:generate" in printed(summary, capsys)
+
+
+def test_another_schema_is_refused(bench):
+    with pytest.raises(InputError, match="schema 2"):
+        summarise(bench | {"schema": 2})

@@ -1,0 +1,169 @@
+"""`specframe new`: for every kind a package that is clean, fits its recipe, and passes its own tests."""
+
+import os
+import subprocess
+import sys
+import tomllib
+from contextlib import nullcontext
+from importlib.metadata import Distribution
+from pathlib import Path
+
+import pytest
+
+from specframe import __version__
+from specframe.cli.main import main
+from specframe.cli.new import COMMANDS, LONGEST, name_parts, render
+from specframe.kernel.compatibility import require, series
+from specframe.kernel.errors import PluginError
+from specframe.kernel.interfaces import KINDS
+from specframe.kernel.plugins import discover
+from tests.repo.repository import PLUGINS, ROOT
+
+
+def new(*arguments: str) -> int:
+    return main(["new", "plugin", *arguments])
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory) -> list[Path]:
+    """A package of every kind, with the metadata by which an installed one is found."""
+    out = tmp_path_factory.mktemp("new")
+    for kind in COMMANDS:
+        assert new(f"my-{kind}", "--kind", kind, "--out", str(out)) == 0
+    folders = sorted(out.iterdir())
+    for folder in folders:
+        about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+        info = folder / "src" / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+        info.mkdir()
+        needs = "".join(f"Requires-Dist: {needed}\n" for needed in about["dependencies"])
+        metadata = f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n{needs}"
+        (info / "METADATA").write_text(metadata, encoding="utf-8")
+        points = "".join(f"{name} = {value}\n" for name, value in about["entry-points"]["specframe"].items())
+        (info / "entry_points.txt").write_text(f"[specframe]\n{points}", encoding="utf-8")
+    return folders
+
+
+def test_there_is_a_template_for_every_kind():
+    assert set(COMMANDS) == set(KINDS)
+
+
+def test_the_tests_of_every_package_pass_as_written(packages):
+    paths = os.pathsep.join([*(str(folder / "src") for folder in packages), str(ROOT)])
+    tests = [str(folder / "tests") for folder in packages]
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "--disable-socket", "--allow-unix-socket"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-W", "error", "-W", "ignore::DeprecationWarning", *tests],
+        cwd=packages[0].parent,
+        env=os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_what_is_written_is_clean_and_typed(packages):
+    longest = "a" * LONGEST
+    for kind in COMMANDS:
+        assert new(longest, "--kind", kind, "--out", str(packages[0].parent.parent / f"long-{kind}")) == 0
+    folders = [*packages, *packages[0].parent.parent.glob(f"long-*/specframe-{longest}")]
+    assert len(folders) == 2 * len(KINDS)
+    annotated = ["check", "--select", "ANN,D1,E,F,RUF,SIM", "--ignore", "ANN401,D104,D107", "--line-length", "120"]
+    for command, part in ((["check"], ""), (annotated, "src"), (["format", "--check"], "")):
+        places = [str(folder / part) for folder in folders]
+        ruff = [sys.executable, "-m", "ruff", *command, "--no-cache", *places]
+        done = subprocess.run(ruff, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+    for folder in packages:
+        lines = [path.read_text().count("\n") for path in folder.glob("src/*/*.py")]
+        assert sum(lines) < 90, f"{folder.name}: {sum(lines)} lines"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["class"], "cannot be a plugin's name"),
+        (["my plugin"], "cannot be a plugin's name"),
+        (["Big"], "lower-case"),
+        (["9lives"], "begin with a letter"),
+        (["a" * (LONGEST + 1)], "at most"),
+        (["../up"], "cannot be a plugin's name"),
+        (["chain", "--kind", "tree"], "built-in tree 'chain'"),
+        (["tensor"], "would be called Tensor"),
+        (["mine", "--kind", "drafte"], "did you mean 'drafter'?"),
+        (["there"], "exists already"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_writes_nothing(arguments, says, tmp_path, capsys):
+    (tmp_path / "specframe-there").mkdir()
+    assert new(*arguments, "--out", str(tmp_path)) == 2
+    error = capsys.readouterr().err
+    assert says in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.rglob("*")] == ["specframe-there"]
+
+
+def test_only_plugins_are_written(capsys):
+    assert main(["new", "drafter", "mine"]) == 2
+    assert "specframe new plugin NAME" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_leaves_nothing(tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert new("mine", "--out", str(tmp_path / "file")) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_names_take_either_form():
+    for name in ("my-own", "my_own", "specframe-my-own"):
+        words = name_parts(name, "loss")
+        assert (words["name"], words["package"], words["Class"]) == ("my_own", "specframe-my-own", "MyOwn")
+    assert f'"specframe{series(__version__)}"' in render(words)["pyproject.toml"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "version", "outdated"),
+    [
+        ("specframe>=0.1,<0.2", "0.1.0", None),
+        ("specframe", "7.0", None),
+        ("Specframe>=9", "0.1.0", "specframe"),
+        ("specframe[testing]>=9.0; extra == 'test'", "0.1.0", None),
+        ("specframe>=0.1,<0.2", "0.3.0", "foo"),
+        ("specframe~=1.2", "1.1.9", "specframe"),
+        ("specframe~=1.2", "3.0", "foo"),
+        ("specframe==1.*", "0.9", "specframe"),
+        ("specframe==1.*", "2.0", "foo"),
+        ("specframe>1.2,<3", "1.2", "specframe"),
+        ("specframe>=0.2", "0.2.1.dev3", None),
+        ("torch>=99", "0.1.0", None),
+    ],
+)
+def test_a_plugin_says_what_it_needs_where_pip_reads_it(wanted, version, outdated):
+    message = rf"needs specframe .*, this is {version}: pip install -U {outdated}$"
+    with pytest.raises(PluginError, match=message) if outdated else nullcontext():
+        require([wanted], version, "foo")
+
+
+def test_requirements_are_checked_at_discovery(tmp_path):
+    (tmp_path / "METADATA").write_text("Metadata-Version: 2.1\nName: foo\nVersion: 1\nRequires-Dist: specframe>=9.0\n")
+    (tmp_path / "entry_points.txt").write_text("[specframe]\nfoo = does_not_exist\n")
+    registry = discover(list(Distribution.at(tmp_path).entry_points))
+    assert registry.broken["foo"] == f"needs specframe >=9.0, this is {__version__}: pip install -U specframe"
+    assert registry.find("tree", "chain").package == "specframe"
+
+
+@pytest.mark.parametrize(
+    ("version", "range_"),
+    [("0.1.0", ">=0.1,<0.2"), ("0.9.3", ">=0.9,<0.10"), ("1.2.3", ">=1.2,<2"), ("2.0rc1", ">=2.0,<3")],
+)
+def test_a_series_is_what_keeps_the_interface(version, range_):
+    assert series(version) == range_
+
+
+def test_one_version_is_stated_everywhere():
+    stated = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert stated == __version__ and f"\nversion: {__version__}\n" in citation
+    for plugin in PLUGINS:  # ours stay in step
+        require(
+            tomllib.loads((plugin / "pyproject.toml").read_text())["project"]["dependencies"], __version__, plugin.name
+        )

@@ -28,12 +28,12 @@ _PUBLIC = {
     ),
     "specframe.kernel.interfaces": (
         "Contestant",
-        "DivisibleTarget",
         "Drafter",
         "FeatureDrafter",
         "Head",
         "Loss",
         "NeuralTarget",
+        "Observer",
         "RandomSource",
         "Rollout",
         "Target",
@@ -101,9 +101,6 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         Contestant as Contestant,
     )
     from specframe.kernel.interfaces import (
-        DivisibleTarget as DivisibleTarget,
-    )
-    from specframe.kernel.interfaces import (
         Drafter as Drafter,
     )
     from specframe.kernel.interfaces import (
@@ -117,6 +114,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.interfaces import (
         NeuralTarget as NeuralTarget,
+    )
+    from specframe.kernel.interfaces import (
+        Observer as Observer,
     )
     from specframe.kernel.interfaces import (
         RandomSource as RandomSource,

@@ -31,11 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=int,
         nargs="+",
-        default=[4, 8, 16, 32],
+        default=[1, 4, 8, 16, 32],
         metavar="N",
-        help="trees to time, by nodes, root included",
+        help="trees to time, by nodes, root included; 1 is plain decoding (default: 1 4 8 16 32)",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to write the table that `sequoia` reads")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="where to write the table that `sequoia` and `adaptive` read"
+    )
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -85,9 +87,11 @@ def show_trees(found: Profile, depth: int) -> list[str]:
     """The best tree of every size that was timed as lines of text, the fastest marked."""
     from specframe.components.trees.optimal import fastest_shape
 
-    best = found.fastest(depth)
-    lines = ["nodes  levels    tau   ms a cycle  tokens/s   (forecasts)"]
+    rows = []  # nodes, levels, tau, seconds
     for size, seconds in sorted(found.target_seconds.items()):
+        if size == 1:  # plain decoding
+            rows.append((1, 0, 1.0, seconds))
+            continue
         choice = fastest_shape(
             found.ranks.table,
             draft_seconds=found.draft_seconds,
@@ -95,7 +99,10 @@ def show_trees(found: Profile, depth: int) -> list[str]:
             depth=depth,
             block=found.block,
         )
-        mark = "  <- fastest" if choice.rate == best.rate else ""
-        figures = f"{choice.tau:7.2f}{1000 * choice.seconds:13.2f}{choice.rate:10.1f}"
-        lines.append(f"{size:5}{choice.shape.depth:8}{figures}{mark}")
+        rows.append((size, choice.shape.depth, choice.tau, choice.seconds))
+    best = max(tau / seconds for *_, tau, seconds in rows)
+    lines = ["nodes  levels    tau   ms a cycle  tokens/s   (forecasts)"]
+    for size, levels, tau, seconds in rows:
+        mark = "  <- fastest" if tau / seconds == best else ""
+        lines.append(f"{size:5}{levels:8}{tau:7.2f}{1000 * seconds:13.2f}{tau / seconds:10.1f}{mark}")
     return lines

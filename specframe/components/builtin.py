@@ -11,6 +11,7 @@ COMPONENTS = [
     ("drafter", "model", "drafters.model:ModelDrafter", "a smaller causal language model with the same vocabulary"),
     ("drafter", "lookup", "drafters.lookup:Lookup", "copies what followed the last time these tokens appeared"),
     ("tree", "chain", "trees.chain:Chain", "one path"),
+    ("tree", "adaptive", "trees.adaptive:Adaptive", "as deep as pays, by what was accepted lately and what it costs"),
     ("tree", "fixed", "trees.fixed:Fixed", "a given shape"),
     ("tree", "dynamic", "trees.dynamic:Dynamic", "EAGLE-2: the most probable nodes under a budget"),
     ("tree", "beam", "trees.beam:Beam", "RSD-S: a stochastic beam, siblings without replacement"),
@@ -56,6 +57,12 @@ COMPONENTS = [
         "glancing",
         "rollouts.glancing:Glancing",
         "Falcon's coupled sequential glancing: a second forward on corrected predictions",
+    ),
+    (
+        "rollout",
+        "groups",
+        "rollouts.groups:Groups",
+        "ParallelSpec: every position begins a group that predicts several levels at once",
     ),
     (
         "rollout",

@@ -11,7 +11,7 @@ import torch
 from specframe.components.sampling import Sampling
 from specframe.engine.clock import Clock
 from specframe.engine.ledger import Ledger
-from specframe.kernel.interfaces import Drafter, RandomSource, Target, TreePolicy, Verifier
+from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 
 
@@ -60,6 +60,10 @@ def decode(
 ) -> Iterator[Cycle]:
     """Yields cycles until the ledger has closed every row; a closed row leaves the batch at once."""
     target, drafter = parts.target, parts.drafter
+    deciding: tuple[object, ...] = (parts.tree, parts.verifier)
+    observers: list[Observer] = [part for part in deciding if isinstance(part, Observer)]
+    for observer in observers:
+        observer.begin(prompts)
     with clock.phase("prefill"):
         draft, scores = target.prefill(prompts, ledger.room)
     while True:
@@ -69,6 +73,8 @@ def decode(
             verdict = parts.verifier.verify(draft, p, random.verify)
         with clock.phase("commit"):
             news = target.commit(draft, verdict)
+            for observer in observers:
+                observer.hear(draft, verdict)
             alive = ledger.enter(draft, verdict)
         yield Cycle(draft, verdict)
         if not alive:
@@ -80,6 +86,8 @@ def decode(
                 rows = torch.tensor(alive, device=root.device)
                 for part in (target, drafter, random):
                     part.keep(rows)
+                for observer in observers:
+                    observer.keep(rows)
                 root = root[rows]
         with clock.phase("draft"):
             draft = drafter.propose(root, parts.tree, ledger.follow(sampling), random.draft)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from specframe.components.drafters.none import NoDrafter
 from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.optimal import Choice, fastest_shape
 from specframe.engine.clock import Clock
@@ -81,7 +82,7 @@ class Profile:
         )
 
     def write(self, path: Path) -> None:
-        """Writes the acceptance table, with its counts and the costs, as the tree policy `sequoia` reads it."""
+        """Writes the acceptance table, with its counts, and the costs, as trees `sequoia` and `adaptive` read them."""
         write_json(
             path,
             {
@@ -108,7 +109,8 @@ def profile(
     Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes. So
     deeper levels are measured where the first choices were right. `draw` is how the children are drawn,
     which the recipe's verifier must accept. Each of `sizes` is the node count of a tree to be timed, root
-    included; the comb itself always is. Raises InputError for a drafter that makes its own trees.
+    included, 1 being plain decoding; the comb itself always is. Raises InputError for a drafter that makes its
+    own trees.
     """
     if pipeline.parts.tree is None:
         raise InputError("this drafter makes its own trees: there is no shape to choose for it")
@@ -122,9 +124,11 @@ def profile(
     clock = _decode(pipeline.with_parts(tree=comb), prompts, ranks)
     seconds = {comb.nodes: _each(clock, "score")}
     for size in sizes:
-        if size > 1:
-            star = Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw)
-            seconds[size] = _each(_decode(pipeline.with_parts(tree=star), prompts, Ranks()), "score")
+        if size == 1:
+            timed = pipeline.with_parts(drafter=NoDrafter(), tree=None)
+        else:
+            timed = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
+        seconds[size] = _each(_decode(timed, prompts, Ranks()), "score")
     forwards = round(clock.calls["drafter"] / max(clock.calls["draft"], 1))
     return Profile(ranks, _each(clock, "drafter"), -(-depth // max(forwards, 1)), seconds)
 

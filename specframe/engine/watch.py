@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from specframe.engine.clock import Clock
 from specframe.engine.loop import Parts
-from specframe.kernel.interfaces import RandomSource, Sampling, TreePolicy
+from specframe.kernel.interfaces import Observer, RandomSource, Sampling, TreePolicy
 from specframe.kernel.types import Expand, Frontier, Proposal, TokenTree
 
 
@@ -22,6 +22,8 @@ class TimedTree:
         self.policy = policy
         self.clock = clock
         self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
+        if isinstance(policy, Observer):  # then so is this
+            self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The policy's tree."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -112,19 +112,6 @@ class NeuralTarget(Target, Protocol):
         ...
 
 
-@runtime_checkable
-class DivisibleTarget(NeuralTarget, Protocol):
-    """A neural target whose LM head can be read in part, for heads that leave tokens out."""
-
-    def head_for(self, tokens: slice | Tensor) -> Callable[[Tensor], Tensor]:
-        """The LM head of these tokens alone, T of them: a function [..., D] -> [..., T], differentiable.
-
-        Rows of a slice are shared with the target, those of int64 [T] are copied, once. Raises
-        CompositionError for a head that has no rows.
-        """
-        ...
-
-
 class TreePolicy(Protocol):
     """Decides which nodes a draft has."""
 
@@ -137,6 +124,27 @@ class TreePolicy(Protocol):
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The tree below root [B], grown by calling the drafter's expand as often as needed."""
+        ...
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """A tree policy or verifier that follows its session, to decide by what became of earlier drafts.
+
+    What it remembers it keeps per row, as tensors [B, ...]: a row's tokens must depend neither on its neighbours nor
+    on a clock. It may decide by all it has heard, for that is known before the next draw.
+    """
+
+    def begin(self, prompts: Prompts) -> None:
+        """A session starts, with these rows: what was heard before is forgotten."""
+        ...
+
+    def hear(self, draft: TokenTree, verdict: Verdict) -> None:
+        """What became of a draft. The first of a session is the stump of the last prompt tokens."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order; the others are finished."""
         ...
 
 
@@ -154,9 +162,7 @@ class Drafter(Protocol):
         """Attaches to the target: requests taps, shares its frozen embedding and head."""
         ...
 
-    def propose(
-        self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource
-    ) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
         ...
 
@@ -225,10 +231,7 @@ class Verifier(Protocol):
 
 
 class Loss(Protocol):
-    """What training minimises; several are summed by weight.
-
-    A loss that compares the rows of a batch with each other on purpose says so with `rowwise = False`.
-    """
+    """What training minimises; several are summed by weight. `rowwise = False`: it compares the rows of a batch."""
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """A scalar, the mean over the student's masked predictions."""

@@ -8,14 +8,27 @@
 | `State` | what such a drafter carries from pair to pair |
 | `Blocks` | the nodes of a draft that were expanded, for sessions of one's own |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
+| `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `checkpoint` | `save`, `load`, `read_config`, `locate`: strict and atomic safetensors checkpoints |
 """
 
 from specframe.neural import checkpoint
 from specframe.neural.blocks import Blocks, State
 from specframe.neural.cache import SlotCache
+from specframe.neural.heads import DivisibleTarget, divisible
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal, block_end
 from specframe.neural.session import FeatureSession
 
-__all__ = ["Blocks", "DecoderLayer", "FeatureSession", "SlotCache", "State", "block_causal", "block_end", "checkpoint"]
+__all__ = [
+    "Blocks",
+    "DecoderLayer",
+    "DivisibleTarget",
+    "FeatureSession",
+    "SlotCache",
+    "State",
+    "block_causal",
+    "block_end",
+    "checkpoint",
+    "divisible",
+]

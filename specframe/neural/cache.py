@@ -107,9 +107,7 @@ class SlotLayer(CacheLayerMixin):
         """Finds its keys and values in the cache's storage, [B, H, S, D] each."""
         self.keys, self.values = (self.cache.plane(place) for place in self._places)
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Writes [B, H, T, D] at the aimed slots; returns what is visible, [B, H, width, D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)

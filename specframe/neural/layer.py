@@ -38,9 +38,7 @@ class DecoderLayer(nn.Module):
         self._rotary_options = _rotary_options(model)
         self._additive = model.config._attn_implementation == "eager"
 
-    def forward(
-        self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None
-    ) -> Tensor:
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
         """The layer's output, [B, T, D].
 
         Args:

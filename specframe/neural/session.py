@@ -23,6 +23,8 @@ Recall = Callable[[Tensor, State, list[int] | None], tuple[Tensor, State]]
 
 With `counts` a row has that many pairs; what comes out beyond them is never used.
 """
+Masks = Callable[[Tensor], Tensor]
+"""The layer's inputs that stand in for the pairs behind a pair: masks(pair [.., 2D]) -> [.., k - 1, D]."""
 
 
 class FeatureSession:
@@ -30,8 +32,8 @@ class FeatureSession:
 
     Position i of a row holds the pair (embedding of token i + 1, feature i); `recall` makes it the layer's
     input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of
-    k = 1 and no state, Falcon that of any k and an LSTM's state. With masks, j of the k queries are pairs and
-    the others masks that stand behind the last pair: ParallelSpec is the case of j = 1. Without, j is k.
+    k = 1 and no state, Falcon that of any k and an LSTM's state. ParallelSpec has masks: of a block's k queries
+    j = 1 is a pair then, and the others are masks that stand behind it; without masks j = k.
 
     Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs
     before the first, which do not exist: their input is zero, and nobody sees them. Only a row with
@@ -46,7 +48,7 @@ class FeatureSession:
         batch: the number of rows.
         block: how many levels one forward proposes, k.
         state: what `recall` starts from.
-        masks: the layer's input where a block has no pair, [k - j, D]; none: pairs alone.
+        masks: what asks behind a block's one pair; none: all k are pairs.
         spare: how many slots more than it needs the cache gets when it is made or grown.
     """
 
@@ -59,7 +61,7 @@ class FeatureSession:
         *,
         block: int = 1,
         state: State = (),
-        masks: Tensor | None = None,
+        masks: Masks | None = None,
         spare: int = 256,
     ) -> None:
         like = next(layer.parameters())
@@ -67,8 +69,8 @@ class FeatureSession:
         self.recall = recall
         self.embed = embed
         self.block = block
-        self.masks = like.new_zeros(0, layer.config.hidden_size) if masks is None else masks
-        self.asking = block - len(self.masks)  # j, how many pairs of a block ask
+        self.masks = masks
+        self.asking = block if masks is None else 1  # j, how many pairs of a block ask
         self.spare = spare
         self.counts = [0] * batch  # pairs of each row that are cached
         self.state = state
@@ -119,12 +121,12 @@ class FeatureSession:
         state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
         inputs, state = self.recall(pairs, state, None)  # [BF, k, D]
 
-        ahead = torch.arange(k + len(self.masks), device=tokens.device)
-        places = (origin.position[:, :, None] + ahead).split([k, len(self.masks)], 2)  # [B, F, k], [B, F, k - j]
+        masks = self._masks(pairs[:, -1]).unflatten(0, (batch, width)).flatten(1, 2)  # [B, F (k - j), D]
+        ahead = torch.arange(2 * k - self.asking, device=tokens.device)
+        places = (origin.position[:, :, None] + ahead).split([k, k - self.asking], 2)  # [B, F, k], [B, F, k - j]
         own = torch.eye(width, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
         sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
         end = self.visible.shape[1] + sees.shape[2] * k
-        masks = self.masks.repeat(width, 1).expand(batch, -1, -1)  # [B, F (k - j), D]
         self._reserve(end + masks.shape[1])
         self.cache.aim(end - width * k, end + masks.shape[1])
         features = self.layer(
@@ -134,7 +136,7 @@ class FeatureSession:
             self.cache,
         )
         of_pairs = features[:, : width * k].unflatten(1, (width, k))[:, :, k - self.asking :]
-        of_masks = features[:, width * k :].unflatten(1, (width, len(self.masks)))
+        of_masks = features[:, width * k :].unflatten(1, (width, k - self.asking))
         features = torch.cat([of_pairs, of_masks], 2)  # [B, F, k, D]
         state = tuple(part.view(-1, batch, width, part.shape[-1]) for part in state)
         self.draft.append(Blocks(frontier.nodes, features, state, origin.position + k, sees))
@@ -160,7 +162,7 @@ class FeatureSession:
 
         width = max(self.counts) + self.asking - 1
         behind = max(starts) + length  # the first slot that no row writes a pair to
-        more = torch.arange(len(self.masks), device=device)  # [k - j]
+        more = torch.arange(self.block - self.asking, device=device)  # [k - j]
         self._reserve(behind + len(more))
         slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
         even = min(starts) == max(starts)
@@ -176,7 +178,7 @@ class FeatureSession:
         own = pad(_causal(len(more), device), (0, 0, length, 0))  # [T + k - j, k - j]: pairs see no masks
         seen = pad(self.visible, (0, behind - width))[:, None].expand(-1, len(own), -1)
         mask = torch.cat([seen, own.expand(batch, -1, -1)], 2)[:, None]
-        masks = self.masks.expand(batch, -1, -1)
+        masks = self._masks(_last(pairs, 1, fresh)[:, 0])  # [B, k - j, D]
         features = self.layer(torch.cat([inputs, masks], 1), positions, mask, self.cache)  # [B, T + k - j, D]
 
         self.tail = _last(inputs, self.asking - 1, fresh)
@@ -186,6 +188,12 @@ class FeatureSession:
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
         """What `recall` gets: [..], [.., D] -> [.., 2D], embedding first."""
         return torch.cat([self.embed(tokens), features], -1)
+
+    def _masks(self, pair: Tensor) -> Tensor:
+        """What asks behind a pair: [.., 2D] -> [.., k - j, D]."""
+        if self.masks is None:
+            return pair.new_zeros(*pair.shape[:-1], 0, self.layer.config.hidden_size)
+        return self.masks(pair)
 
     def _trace(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
         """The tokens of the k path nodes that end at each frontier node, [B, F, k], and the node above."""
@@ -202,7 +210,7 @@ class FeatureSession:
         [B, 1, F (2 k - j), W + S k + F (k - j)]: all pairs come first, then all masks.
         """
         batch, width, count = sees.shape
-        k, more = self.block, len(self.masks)
+        k, more = self.block, self.block - self.asking
         committed = self.visible[:, None].expand(-1, width, -1)  # [B, F, W]
         drafted = sees[..., None].expand(-1, -1, -1, k).reshape(batch, width, count * k)
         path = torch.cat([committed, drafted], 2)[:, :, None]  # [B, F, 1, W + S k]

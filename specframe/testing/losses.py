@@ -19,7 +19,8 @@ def check_loss(make: Callable[[], Loss]) -> None:
     """Raises AssertionError unless the loss keeps its contract.
 
     A finite scalar; its gradient agrees with finite differences; masked predictions have no part in it; nothing
-    leaks between the rows of a batch: the batch's loss is the mean of its rows', by their predictions.
+    leaks between the rows of a batch: the batch's loss is the mean of its rows', by their predictions. Of a loss
+    that compares rows on purpose, `rowwise = False`, only their order must not matter.
     """
     loss = make()
     teacher, student = example()
@@ -27,7 +28,10 @@ def check_loss(make: Callable[[], Loss]) -> None:
     assert value.dim() == 0 and bool(value.isfinite()), "the loss must be a finite scalar"
     check_gradient(loss, teacher, student)
     check_mask(loss, teacher, student)
-    check_batch(loss, teacher, student, value)
+    if getattr(loss, "rowwise", True):
+        check_batch(loss, teacher, student, value)
+    else:
+        check_order(loss, teacher, student, value)
 
 
 def check_gradient(loss: Loss, teacher: Teacher, student: Student) -> None:
@@ -68,21 +72,18 @@ def check_mask(loss: Loss, teacher: Teacher, student: Student) -> None:
 def check_batch(loss: Loss, teacher: Teacher, student: Student, value: Tensor) -> None:
     """The batch's loss is the mean over predictions, whatever row they are in."""
     weights = student.mask.sum(1).double()
-    parts = []
-    for row in range(BATCH):
-        pick = slice(row, row + 1)
-        features = None if student.features is None else student.features[pick]
-        one = Student(student.logits[pick], student.position[pick], student.mask[pick], student.level, features)
-        said = Teacher(
-            teacher.tokens[pick],
-            teacher.mask[pick],
-            {tap: feature[pick] for tap, feature in teacher.features.items()},
-            teacher.logits[pick],
-        )
-        parts.append(loss(one, said))
+    parts = [loss(*_rows(student, teacher, [row])) for row in range(BATCH)]
     mean = (torch.stack(parts) * weights).sum() / weights.sum()
     assert bool((mean - value).abs() < 1e-9), (
         f"the batch's loss {float(value):.6g} is not its rows' mean {float(mean):.6g}: rows leak into each other"
+    )
+
+
+def check_order(loss: Loss, teacher: Teacher, student: Student, value: Tensor) -> None:
+    """The order of a batch's rows does not matter."""
+    turned = loss(*_rows(student, teacher, list(reversed(range(BATCH)))))
+    assert bool((turned - value).abs() < 1e-9), (
+        f"the batch's loss {float(value):.6g} becomes {float(turned):.6g} when its rows change places"
     )
 
 
@@ -100,6 +101,20 @@ def example() -> tuple[Teacher, Student]:
     mask = torch.tensor([[True, True, False, True], [False, True, False, False]])
     student = Student(entries(BATCH, 4, VOCAB), position, mask, torch.tensor([1, 2, 1, 2]), entries(BATCH, 4, HIDDEN))
     return teacher, student
+
+
+def _rows(student: Student, teacher: Teacher, rows: list[int]) -> tuple[Student, Teacher]:
+    """These rows of the batch, in this order."""
+    features = None if student.features is None else student.features[rows]
+    return (
+        Student(student.logits[rows], student.position[rows], student.mask[rows], student.level, features),
+        Teacher(
+            teacher.tokens[rows],
+            teacher.mask[rows],
+            {tap: feature[rows] for tap, feature in teacher.features.items()},
+            teacher.logits[rows],
+        ),
+    )
 
 
 def _with(student: Student, inputs: list[Tensor]) -> Student:

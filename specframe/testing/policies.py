@@ -13,6 +13,7 @@ from specframe.kernel.interfaces import RandomSource, TreePolicy
 from specframe.kernel.types import Expand, Frontier, Proposal, TokenTree
 from specframe.testing.audits import audit
 from specframe.testing.failures import objections
+from specframe.testing.observers import check_observer
 from specframe.testing.tables import GivenDrafter
 from specframe.testing.trees import check_shape, same_draft
 
@@ -25,7 +26,8 @@ def check_tree(make: Callable[[], TreePolicy], *, audited: bool = True) -> None:
 
     For drafters of one, two and three levels a forward and several samplings: well-formed trees within the
     declared draws and size, frontiers that the K-levels rule allows, node indices that stay, rows that do
-    not depend on their neighbours; and if it says `exact`, every recorded law is the law of its token.
+    not depend on their neighbours, nor what an `Observer` remembers of them on the session before; and if it says
+    `exact`, every recorded law is the law of its token.
     `audited=False` leaves the last part out, for a tree too large to enumerate.
     """
     policy = make()
@@ -34,6 +36,7 @@ def check_tree(make: Callable[[], TreePolicy], *, audited: bool = True) -> None:
         drafter = GivenDrafter(block_laws(block))
         for sampling in SAMPLINGS:
             check_growth(make(), drafter, sampling)
+            check_observer(make, drafter, sampling)
             if policy.exact and audited:
                 with objections():
                     found = audit(lambda d=drafter: d, make(), sampling=sampling)  # type: ignore[misc]

@@ -18,6 +18,7 @@ REGISTRY = discover()
 SMALL = {
     "model": lambda: {"model": str(tiny_model(3)), "dtype": "float64"},
     "chain": lambda: {"depth": 2},
+    "adaptive": lambda: {"depth": 2, "costs": [1.0, 1.3, 1.65]},
     "fixed": lambda: {"widths": [2, 1]},
     "dynamic": lambda: {"depth": 2, "width": 2, "nodes": 4},
     "beam": lambda: {"depth": 1, "width": 2},

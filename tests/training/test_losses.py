@@ -14,7 +14,13 @@ from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Student, Teacher
 
-LOSSES = [FeatureRegression(), Distillation(), Distillation(alpha=0.25), CrossEntropy()]
+LOSSES = [
+    FeatureRegression(),
+    FeatureRegression(distance="mse"),
+    Distillation(),
+    Distillation(alpha=0.25),
+    CrossEntropy(),
+]
 
 
 def example(batch=2, length=7, count=4, vocab=5, size=3, dtype=torch.float64) -> tuple[Student, Teacher]:
@@ -53,7 +59,8 @@ def literal(loss, student: Student, teacher: Teacher) -> float:
             entropy = -sum(x * math.log(x) for x in p)
             if isinstance(loss, FeatureRegression):
                 gaps = (student.features[b, m] - teacher.features["last"][b, at]).abs().tolist()
-                value = sum(0.5 * g * g if g < 1 else g - 0.5 for g in gaps) / len(gaps)
+                squared = loss.distance == "mse"
+                value = sum(g * g if squared else 0.5 * g * g if g < 1 else g - 0.5 for g in gaps) / len(gaps)
             elif isinstance(loss, Distillation):
                 value = loss.alpha * (cross - entropy) + (1 - loss.alpha) * -math.log(q[p.index(max(p))])
             else:

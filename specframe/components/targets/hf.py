@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -181,6 +181,10 @@ class HFTarget:
     def head(self, features: Tensor) -> Tensor:
         """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
         return self._shared().head(features)
+
+    def head_for(self, tokens: slice | Tensor) -> Callable[[Tensor], Tensor]:
+        """The LM head of these tokens alone: a function [..., D] -> [..., T]. Differentiable."""
+        return self._shared().head_for(tokens)
 
     def _shared(self) -> Sharing:
         if self._sharing is None:

@@ -47,16 +47,32 @@ class Sharing:
 
     def head(self, features: Tensor) -> Tensor:
         """The model's logits for features of the tap `last`; gradients reach the features alone."""
+        warp = self._known()
+        if not torch.is_grad_enabled():
+            return warp(self._output(features))
+        weights = {name: weight.detach() for name, weight in self._output.named_parameters()}
+        logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
+        return warp(logits)
+
+    def head_for(self, tokens: slice | Tensor) -> Rule:
+        """The logits of these tokens alone; rows of a slice are shared, others copied."""
+        warp, output = self._known(), self._output
+        if not isinstance(output, nn.Linear) or not output.weight.is_floating_point():
+            raise CompositionError(
+                f"the LM head of {self._name}, {type(output).__name__}, has no rows to choose from; use the head full"
+            )
+        weight = output.weight.detach()[tokens]
+        bias = None if output.bias is None else output.bias.detach()[tokens]
+        return lambda features: warp(nn.functional.linear(features, weight, bias))
+
+    def _known(self) -> Rule:
+        """What happens to the output of the LM head, token by token."""
         if self._warp is None:
             raise CompositionError(
                 f"the LM head of {self._name} cannot be shared: its logits are not its head's output under "
                 "any rule that specframe knows; take a drafter with a head of its own"
             )
-        if not torch.is_grad_enabled():
-            return self._warp(self._output(features))
-        weights = {name: weight.detach() for name, weight in self._output.named_parameters()}
-        logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
-        return self._warp(logits)
+        return self._warp
 
 
 def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:

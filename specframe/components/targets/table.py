@@ -13,6 +13,8 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transformers import LlamaConfig
 
 LARGEST_TABLE = 1 << 20
@@ -96,6 +98,11 @@ class TableTarget:
     def head(self, features: Tensor) -> Tensor:
         """The logits for features of the tap `last`: [..., D] -> [..., V]."""
         return nn.functional.linear(features, self._head)
+
+    def head_for(self, tokens: slice | Tensor) -> Callable[[Tensor], Tensor]:
+        """The LM head of these tokens alone: a function [..., D] -> [..., T]."""
+        rows = self._head[tokens]
+        return lambda features: nn.functional.linear(features, rows)
 
     def logits_after(self, tokens: Tensor) -> Tensor:
         """The exact next-token logits after whole texts: tokens [B, T] -> [B, V]."""

@@ -6,19 +6,33 @@ import torch
 from torch import Tensor
 
 from specframe.components.trees.growth import Growth
+from specframe.components.trees.search import one_of
 from specframe.components.trees.shape import Level, Shape
 from specframe.kernel.interfaces import RandomSource, Sampling
 from specframe.kernel.types import Draw, Expand, Frontier, TokenTree
 
 
-def fill(shape: Shape, draw: Draw, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+def fill(
+    shape: Shape,
+    draw: Draw,
+    expand: Expand,
+    root: Tensor,
+    sampling: Sampling,
+    random: RandomSource,
+    depth: Tensor | None = None,
+) -> TokenTree:
     """The tree of this shape below root [B], its nodes drawn by `draw` from the drafter's laws.
 
     A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an
     exhausted law) leaves an invalid node, and so do its children: the shape is always whole.
+
+    With `depth` [B] a row gets the first so many levels only, and the tree as many as the deepest row has; nothing
+    random is drawn for the others, whose nodes are invalid there. That costs one look at `depth` from the host.
     """
     growth = Growth(root)
     levels = shape.levels(root.device)
+    if depth is not None:
+        levels = levels[: int(depth.max())]
     done = 0
     while done < len(levels):
         start = levels[done]
@@ -31,11 +45,12 @@ def fill(shape: Shape, draw: Draw, expand: Expand, root: Tensor, sampling: Sampl
         for j, level in enumerate(block):
             if j:
                 origin = level.above if origin is None else origin.index_select(0, level.above)
+            going = None if depth is None else (depth > growth.levels)[:, None]  # [B, 1]
             if draw is Draw.TOP:
-                _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1])
+                _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1], going)
             else:
                 here = logits[:, :, j] if origin is None else logits[:, :, j].index_select(1, origin)
-                _add_sampled(growth, level, here, draw, sampling, random)
+                _add_sampled(growth, level, here, draw, sampling, random, going)
         done += len(block)
     return growth.tree
 
@@ -49,21 +64,31 @@ def _best(logits: Tensor, count: int) -> Tensor:
     return best if count <= width else torch.nn.functional.pad(best, (0, count - width), value=-1)
 
 
-def _add_best(growth: Growth, level: Level, ranked: Tensor, origin: Tensor | None, vocab: int) -> None:
-    """Appends a level of top choices, ranked [B, F, R] for every frontier node."""
+def _add_best(
+    growth: Growth, level: Level, ranked: Tensor, origin: Tensor | None, vocab: int, going: Tensor | None
+) -> None:
+    """Appends a level of top choices, ranked [B, F, R] for every frontier node, to the rows that are `going`."""
     source = level.slot if origin is None else origin.index_select(0, level.slot)  # [C]
     tokens = ranked.flatten(1).index_select(1, source * ranked.shape[-1] + level.rank)  # [B, C]
     valid = tokens >= 0 if level.choices > vocab else None
-    growth.add(tokens, _parents(level, len(tokens)), valid=valid)
+    growth.add(tokens, _parents(level, len(tokens)), valid=_both(valid, going, tokens))
 
 
 def _add_sampled(
-    growth: Growth, level: Level, logits: Tensor, draw: Draw, sampling: Sampling, random: RandomSource
+    growth: Growth,
+    level: Level,
+    logits: Tensor,
+    draw: Draw,
+    sampling: Sampling,
+    random: RandomSource,
+    going: Tensor | None,
 ) -> None:
-    """Appends a level of draws from the laws that logits [B, M, V] give its parents, and records the laws."""
+    """Appends draws from the laws that logits [B, M, V] give a level's parents, to the rows that are `going`."""
     batch = len(logits)
     law = sampling.law(logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, V]
     q_rows = (level.slot + growth.record(law)).expand(batch, -1)  # [B, C]
+    if going is not None:
+        law = one_of(law, going.expand(law.shape[:2]).to(law.dtype))
     if draw is Draw.IID:
         tokens, valid = random.categorical(law.index_select(1, level.slot)), None  # [B, C]
     else:
@@ -72,7 +97,14 @@ def _add_sampled(
         ]
         tokens = torch.cat(drawn, 1).index_select(1, level.order)  # [B, C]
         valid = tokens >= 0 if level.choices > 1 else None
-    growth.add(tokens, _parents(level, batch), draw, valid=valid, q_rows=q_rows)
+    growth.add(tokens, _parents(level, batch), draw, valid=_both(valid, going, tokens), q_rows=q_rows)
+
+
+def _both(valid: Tensor | None, going: Tensor | None, like: Tensor) -> Tensor | None:
+    """Both conditions, in the shape of `like` [B, C]; None where there is none."""
+    if going is None:
+        return valid
+    return going.expand_as(like) if valid is None else valid & going
 
 
 def _parents(level: Level, batch: int) -> Tensor:

@@ -82,7 +82,8 @@ def last_accepted(accept: Tensor, position: Tensor, random: RandomSource) -> Ten
     chance = accept.double().gather(1, order)
     chance[:, -1] = 1
     before = torch.nn.functional.pad(1 - chance[:, :-1], (1, 0), value=1).cumprod(1)
-    return order.gather(1, random.categorical(chance * before)[:, None])[:, 0]
+    # In index order, which padding behind a row's nodes leaves alone: in a certificate rows follow scripts of options.
+    return random.categorical(torch.zeros_like(chance).scatter(1, order, chance * before))
 
 
 def post_order(tree: TokenTree, elder: Tensor) -> Tensor:

@@ -90,9 +90,8 @@ def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
 
 
 def _untrained(part: Part) -> Part:
-    options = dict(part.options)
-    if "weights" in options:
-        options["weights"] = None
+    options = {name: _untrained(value) if isinstance(value, Part) else value for name, value in part.options.items()}
+    options |= {name: None for name in ("weights", "counts") if name in options}  # made for the real vocabulary
     if "model" in options:
         options["model"] = str(tiny_model(VOCAB))
         options |= {name: value for name, value in (("dtype", "float64"), ("revision", None)) if name in options}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specframe.engine.loop import Parts
-from specframe.kernel.interfaces import RandomSource, Sampling, Target, TreePolicy
+from specframe.kernel.interfaces import Observer, RandomSource, Sampling, Target, TreePolicy
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
 
 Path = tuple[int, ...]
@@ -93,6 +93,8 @@ class RecordedTree:
         self.policy = policy
         self.recorder = recorder
         self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
+        if isinstance(policy, Observer):  # then so is this
+            self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The policy's tree."""

@@ -68,13 +68,13 @@ def record(ledger: Ledger, module: nn.Module, device: torch.device) -> dict[str,
 
 
 def describe(component: object) -> dict[str, Any]:
-    """A component's class and its plain options, as far as its attributes tell."""
+    """A component's class and its plain options, as far as its attributes tell; nested components likewise."""
     kind = type(component)
     plain = (bool, int, float, str)
-    options = {
-        k: v for k, v in sorted(vars(component).items()) if isinstance(v, plain) and not k.startswith("_")
-    }
-    return {"class": f"{kind.__module__}.{kind.__qualname__}", **options}
+    public = {name: value for name, value in sorted(vars(component).items()) if not name.startswith("_")}
+    options = {name: value for name, value in public.items() if isinstance(value, plain)}
+    nested = {name: describe(value) for name, value in public.items() if callable(value) and hasattr(value, "__dict__")}
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", **options, **nested}
 
 
 def _version(package: str) -> str | None:

@@ -1,0 +1,149 @@
+"""The cache of n-gram states: so many in memory, the least recently used moved to secondary storage."""
+
+from __future__ import annotations
+
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from tempfile import TemporaryFile
+
+import torch
+from torch import Tensor
+
+from specframe_chimera.network import NOTHING
+
+Gram = tuple[int, ...]
+
+
+@dataclass
+class Lookups:
+    """How often n-gram states were wanted, and where they came from."""
+
+    hits: int = 0
+    """Found in memory."""
+    recalled: int = 0
+    """Read back from secondary storage."""
+    computed: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.hits + self.recalled + self.computed
+
+    @property
+    def hit_rate(self) -> float:
+        """The share found in memory."""
+        return self.hits / self.total if self.total else 0.0
+
+    @property
+    def saving(self) -> float:
+        """The share of the n-gram encoder's work that was saved."""
+        return 1 - self.computed / self.total if self.total else 0.0
+
+
+class Shelf:
+    """Secondary storage: states in an unnamed temporary file, a record each, gone with the object."""
+
+    def __init__(self) -> None:
+        self._file = TemporaryFile()  # noqa: SIM115 - it lives as long as the object
+        self._records: dict[Gram, int] = {}
+        self._like: Tensor | None = None
+        weakref.finalize(self, self._file.close)
+
+    def __contains__(self, gram: Gram) -> bool:
+        return gram in self._records
+
+    def put(self, grams: Sequence[Gram], states: Tensor) -> None:
+        """Keeps states [M, D]; those that are here already are not written again."""
+        self._like = states[:1]
+        new = [place for place, gram in enumerate(grams) if gram not in self]
+        if new:
+            self._file.seek(0, 2)
+            self._file.write(states[new].cpu().view(torch.uint8).numpy().tobytes())
+            self._records |= {grams[place]: len(self._records) + count for count, place in enumerate(new)}
+
+    def get(self, grams: Sequence[Gram]) -> Tensor:
+        """The states of n-grams that are here, [M, D]."""
+        assert self._like is not None
+        size = self._like.nbytes
+        records = bytearray()
+        for gram in grams:
+            self._file.seek(self._records[gram] * size)
+            records += self._file.read(size)
+        states = torch.frombuffer(records, dtype=self._like.dtype)
+        return states.view(len(grams), -1).to(self._like.device)
+
+
+class NGramCache:
+    """States of n-grams, each computed once (Chimera Section 3.2.1).
+
+    Looking up costs a copy of the n-grams to the host.
+
+    Args:
+        compute: what makes states of n-grams, [M, n] -> [M, D]; weights that change make them wrong, see `clear`.
+        capacity: how many are kept in memory.
+    """
+
+    def __init__(self, compute: Callable[[Tensor], Tensor], capacity: int) -> None:
+        self.compute = compute
+        self.capacity = capacity
+        self.lookups = Lookups()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets all states."""
+        self._rows: OrderedDict[Gram, int] = OrderedDict()  # of the table, the least recently used first
+        self._table: Tensor | None = None  # [capacity, D]
+        self._shelf: Shelf | None = None  # once memory is full
+
+    def __call__(self, grams: Tensor) -> Tensor:
+        """The states of n-grams, [.., n] -> [.., D]; what is all NOTHING is padding, and not counted."""
+        states = [self._look(part) for part in grams.flatten(0, -2).split(self.capacity)]
+        return torch.cat(states).view(*grams.shape[:-1], -1)
+
+    def fill(self, grams: Tensor) -> None:
+        """Computes the states of n-grams [M, n] before anybody wants them."""
+        before = replace(self.lookups)
+        self(grams)
+        self.lookups = before
+
+    def _look(self, grams: Tensor) -> Tensor:
+        """The states of n-grams [M, n] that all fit into memory together."""
+        wanted: list[Gram] = list(map(tuple, grams.tolist()))
+        fresh: dict[Gram, int] = {}  # where each that is not in memory first stands
+        for place, gram in enumerate(wanted):
+            if gram in self._rows:
+                self._rows.move_to_end(gram)
+            elif gram not in fresh:
+                fresh[gram] = place
+        shelf = self._shelf
+        recalled = [] if shelf is None else [gram for gram in fresh if gram in shelf]
+        for gram in recalled:
+            del fresh[gram]
+        if recalled and shelf is not None:
+            self._keep(recalled, shelf.get(recalled))
+        if fresh:
+            self._keep(list(fresh), self.compute(grams[list(fresh.values())]))
+        self._count(wanted, recalled, list(fresh))
+        assert self._table is not None
+        return self._table[[self._rows[gram] for gram in wanted]]
+
+    def _keep(self, grams: list[Gram], states: Tensor) -> None:
+        """Puts states [M, D] into the table, in the place of the least recently used."""
+        if self._table is None:
+            self._table = states.new_zeros(self.capacity, states.shape[1])
+        room = range(len(self._rows), min(self.capacity, len(self._rows) + len(grams)))
+        old = dict(self._rows.popitem(last=False) for _ in range(len(grams) - len(room)))
+        rows = [*room, *old.values()]
+        if old:
+            self._shelf = self._shelf or Shelf()
+            self._shelf.put(list(old), self._table[list(old.values())])
+        self._table[rows] = states
+        self._rows.update(zip(grams, rows, strict=True))
+
+    def _count(self, wanted: list[Gram], recalled: list[Gram], computed: list[Gram]) -> None:
+        total, recalls, misses = (sum(gram[-1] != NOTHING for gram in grams) for grams in (wanted, recalled, computed))
+        self.lookups.hits += total - recalls - misses
+        self.lookups.recalled += recalls
+        self.lookups.computed += misses

@@ -1,0 +1,21 @@
+"""ParallelSpec's drafter as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe import hookimpl
+
+if TYPE_CHECKING:
+    from specframe.kernel.hookspecs import Register
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the drafter `parallelspec`."""
+    register(
+        "drafter",
+        "parallelspec",
+        "specframe_parallelspec.drafter:ParallelSpec",
+        summary="parallel: one decoder layer and [MASK] tokens predict all levels in one forward",
+    )

@@ -1,0 +1,49 @@
+"""Parallel groups in training: who sees whom, and the text's keys and values that all groups share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+
+def visible(first: int, last: int, masks: int, device: torch.device | str | None = None) -> Tensor:
+    """What the [MASK]s of the groups first .. last - 1 see: [G K, last + G K] bool, G = last - first, K = `masks`.
+
+    The keys are the text's first `last` entries, then the [MASK]s themselves, group by group. [MASK] k of the
+    group that entry i begins sees the text up to i and the [MASK]s 1 .. k of its own group (ParallelSpec,
+    Figure 3): never another group's.
+    """
+    group = torch.arange(first, last, device=device).repeat_interleave(masks)  # [G K]
+    number = torch.arange(masks, device=device).repeat(last - first)
+    text = torch.arange(last, device=device) <= group[:, None]
+    own = (group == group[:, None]) & (number <= number[:, None])
+    return torch.cat([text, own], 1)
+
+
+def places(first: int, last: int, masks: int, device: torch.device | str | None = None) -> Tensor:
+    """Where these [MASK]s stand in the text, [G K] int64: [MASK] k of group i at i + k, as in decoding."""
+    ahead = torch.arange(1, masks + 1, device=device)
+    return (torch.arange(first, last, device=device)[:, None] + ahead).flatten()
+
+
+class TextCache(Cache):
+    """The text's keys and values, with gradients: the first forward leaves them, every later one sees them.
+
+    `seen` says how many entries of the text a later forward sees; its own follow them and are forgotten.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.text: tuple[Tensor, Tensor] | None = None  # [B, H, n, D] each
+        self.seen = 0
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """The keys and values that the queries of this forward may see, [B, H, S, D] each."""
+        if self.text is None:
+            self.text = key_states, value_states
+            return self.text
+        keys, values = (part[:, :, : self.seen] for part in self.text)
+        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)

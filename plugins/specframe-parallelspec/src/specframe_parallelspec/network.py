@@ -1,0 +1,92 @@
+"""What is trained: K [MASK] tokens and one decoder layer, over tokens and features or over tokens alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from specframe.neural import DecoderLayer, State, block_causal
+from specframe_parallelspec.groups import TextCache, places, visible
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+CHUNK = 64
+"""So many groups are asked at a time: enough to keep the machine busy, few enough for their mask to be small."""
+
+
+class Network(nn.Module):
+    """ParallelSpec's parallel head (Xiao et al. 2024, Sections 4.1 and 4.3).
+
+    With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 beside feature
+    i, [.., 2H], embedding first; `fc` makes 2H into H, and the decoder layer has no input norm, nor does one
+    follow, since the output is compared with features that have passed the target's. Without, it is the
+    Transformer that takes the place of Medusa's heads: embeddings alone, a whole layer, and a norm.
+
+    A [MASK] is a trained embedding. The feature beside it is the newest there is, the one of the pair that
+    begins its group.
+    """
+
+    def __init__(self, config: PretrainedConfig, masks: int, features: bool) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.masks = nn.Parameter(torch.empty(masks, size))
+        nn.init.normal_(self.masks, std=getattr(config, "initializer_range", 0.02))
+        self.fc = nn.Linear(2 * size, size) if features else None
+        self.layer = DecoderLayer(config)
+        self.norm: nn.Module = nn.Identity()
+        if not features:
+            self.norm = nn.RMSNorm(size, eps=getattr(config, "rms_norm_eps", 1e-6))
+        elif hasattr(self.layer.layer, "input_layernorm"):
+            self.layer.layer.input_layernorm = nn.Identity()
+
+    @classmethod
+    def seeded(cls, config: PretrainedConfig, masks: int, features: bool) -> Network:
+        """A network whose first weights are the same in every run; no global generator is disturbed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
+            return cls(config, masks, features)
+
+    def forward(self, pairs: Tensor, chunk: int = CHUNK) -> Tensor:
+        """What every group of whole sequences predicts, [B, n, 2H] -> [B, n, 1 + K, H] (Section 4.1, Figure 3).
+
+        Entry i begins group i, which predicts the features i + 1 .. i + 1 + K. Entries see the text up to
+        themselves and are asked once; the groups' [MASK]s are asked `chunk` groups at a time against the
+        keys and values that the entries left, so that no mask is wider than the text and one chunk.
+        """
+        inputs, _ = self.recall(pairs, ())
+        batch, length, _ = inputs.shape
+        masks, device = len(self.masks), pairs.device  # K
+        index = torch.arange(length, device=device).expand(batch, -1)
+        cache = TextCache()
+        heads = self.layer(inputs, index, block_causal(length, 1, device), cache)  # [B, n, H]
+        followers = []
+        for first in range(0, length, chunk):
+            last = cache.seen = min(first + chunk, length)
+            asked = self.layer(
+                self.mask(pairs[:, first:last]).flatten(1, 2),
+                places(first, last, masks, device).expand(batch, -1),
+                visible(first, last, masks, device)[None, None],
+                cache,
+            )  # [B, G K, H]
+            followers.append(asked.unflatten(1, (last - first, masks)))
+        predicted: Tensor = self.norm(torch.cat([heads[:, :, None], torch.cat(followers, 1)], 2))
+        return predicted
+
+    def mask(self, pairs: Tensor) -> Tensor:
+        """The layer's inputs for the [MASK]s behind each pair, [.., 2H] -> [.., K, H]."""
+        count, size = self.masks.shape
+        embedded = self.masks.expand(*pairs.shape[:-1], -1, -1)
+        if self.fc is None:
+            return embedded
+        features = pairs[..., None, size:].expand(*pairs.shape[:-1], count, -1)
+        fused: Tensor = self.fc(torch.cat([embedded, features], -1))
+        return fused
+
+    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
+        if self.fc is None:
+            return pairs[..., : pairs.shape[-1] // 2], state
+        return self.fc(pairs), state

@@ -1,0 +1,203 @@
+"""Group-wise training: what decoding computes, without leaks, and a simulated tau that is the measured one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import parallelspec_fakes as fakes
+import parallelspec_reference as reference
+import pytest
+import torch
+from torch import Tensor
+
+import specframe
+from specframe.components.losses.cross_entropy import CrossEntropy
+from specframe.components.losses.feature_regression import FeatureRegression
+from specframe.components.rollouts.groups import GroupDrafter, Groups
+from specframe.components.targets.table import TableTarget
+from specframe.engine.training.validation import measure
+from specframe_parallelspec.drafter import ParallelSpec
+from specframe_parallelspec.groups import places, visible
+
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # norms and rotary angles are float32 in transformers
+SAME = {"rtol": 1e-12, "atol": 1e-12}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("shape", fakes.SHAPES)
+def test_a_group_predicts_what_decoding_says_there(shape: dict[str, object]) -> None:
+    drafter = fakes.bound(**shape)
+    features, tokens = fakes.texts(2, 6)
+    predicted = drafter.foretell(features, tokens)
+    assert predicted.shape == (2, 6, drafter.levels, fakes.SIZE)
+    for row in range(2):
+        for end in range(1, 7):
+            literal = reference.group(drafter, features[row, :end], tokens[row, :end])
+            torch.testing.assert_close(predicted[row, end - 1], literal, **CLOSE)
+    for end in range(1, 7):
+        session = fakes.Session(2)
+        session.features, session.tokens = list(features[:, : end - 1]), list(tokens[:, : end - 1])
+        news = session.news([1, 1], first=True)
+        drafter.commit(
+            specframe.Committed(tokens[:, :end], news.count * end, {"last": features[:, :end]}, news.root, news.prompt)
+        )
+        said = drafter.expand(fakes.Growing(tokens[:, end - 1]).frontier([0])).logits[:, 0]
+        torch.testing.assert_close(said, drafter.logits(predicted[:, end - 1]), **SAME)
+
+
+@pytest.mark.parametrize("shape", fakes.SHAPES)
+def test_chunks_of_groups_are_the_dense_forward_of_the_figure(shape: dict[str, object]) -> None:
+    drafter = fakes.bound(**shape)
+    features, tokens = fakes.texts(2, 7)
+    weights = dict(drafter.module.named_parameters())
+    direction = torch.randn(2, 7, drafter.levels, fakes.SIZE, dtype=torch.float64)
+
+    def gradients(predicted: Tensor) -> list[Tensor]:
+        return list(torch.autograd.grad((predicted * direction).sum(), list(weights.values())))
+
+    dense = reference.figure(drafter, features, tokens)
+    wanted = gradients(dense)
+    pairs = torch.cat([drafter._target.embed(tokens), features], -1)
+    widest: list[int] = []
+    drafter.module.layer.register_forward_pre_hook(lambda _, inputs: widest.append(inputs[2].numel()))
+    for chunk in (1, 3, 7, 64):
+        widest.clear()
+        predicted = drafter.module(pairs, chunk)
+        torch.testing.assert_close(predicted, dense, **SAME)
+        for name, ours, theirs in zip(weights, gradients(predicted), wanted, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, msg=name)
+        asked = min(chunk, 7) * (drafter.levels - 1)
+        assert max(widest) <= max(7 * 7, asked * (7 + asked)), "no mask is wider than the text and a chunk"
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 5), (2, 5), (4, 5)])
+@pytest.mark.parametrize("masks", [1, 3])
+def test_the_mask_is_the_papers(first: int, last: int, masks: int) -> None:
+    members = [(group, number) for group in range(first, last) for number in range(masks)]
+    keys = [(entry, None) for entry in range(last)] + members
+    seen, where = visible(first, last, masks), places(first, last, masks)
+    assert seen.shape == (len(members), len(keys))
+    for row, (group, number) in enumerate(members):
+        assert where[row] == group + number + 1
+        for column, (owner, other) in enumerate(keys):
+            ours = owner <= group if other is None else owner == group and other <= number
+            assert seen[row, column] == ours
+
+
+def test_a_group_sees_the_text_before_it_and_no_other_group() -> None:
+    drafter = fakes.bound(masks=2)
+    features, tokens = fakes.texts(1, 6)
+    features.requires_grad_()
+    predicted = drafter.foretell(features, tokens)[0]
+    for group in range(6):
+        for member in range(3):
+            (reach,) = torch.autograd.grad(predicted[group, member].sum(), features, retain_graph=True)
+            assert (reach.abs().sum(-1) > 0)[0].tolist() == [seen <= group for seen in range(6)]
+    alone = fakes.bound(masks=1)  # [MASK] 1 does not know whether there is a second
+    weights = alone.module.state_dict()
+    alone.module.load_state_dict(
+        weights | {n: w[:1] if n == "masks" else w for n, w in drafter.module.state_dict().items()}
+    )
+    torch.testing.assert_close(alone.foretell(features, tokens)[0], predicted[:, :2], **SAME)
+
+
+@pytest.mark.parametrize("shape", fakes.SHAPES)
+def test_gradients_reach_every_weight_of_the_module_and_nothing_else(shape: dict[str, object]) -> None:
+    drafter = fakes.bound(**shape)
+    assert isinstance(drafter, GroupDrafter)
+    target = drafter._target
+    teacher = fakes.teach(target, 2, 10)
+    torch.manual_seed(0)
+    student = Groups(noise=0.1)(drafter, teacher, 0.0)
+    (FeatureRegression()(student, teacher) + CrossEntropy()(student, teacher)).backward()
+    for name, weight in drafter.module.named_parameters():
+        assert weight.grad is not None and weight.grad.abs().sum() > 0, name
+    assert set(dict(drafter.module.named_parameters())) == set(drafter.module.state_dict())
+    assert drafter.module.masks.grad.abs().sum(-1).min() > 0
+    assert not target._embedding.requires_grad and not target._head.requires_grad
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("decay", [1.0, 0.8])
+def test_losses_are_the_papers_sums_over_groups(decay: float) -> None:
+    drafter = fakes.bound(masks=2)
+    batch, length, k = 2, 8, 3
+    teacher = fakes.teach(drafter._target, batch, length)
+    teacher.mask[:] = True
+    student = Groups()(drafter, teacher, 0.0)
+    medusa = eagle = 0.0  # Equations 3 and 4, the latter with EAGLE's weight of 0.1
+    scored = said = 0
+    for row in range(batch):
+        for t in range(length - 1):  # the pair (feature t, token t + 1)
+            features = drafter.foretell(
+                teacher.features["last"][row : row + 1, : t + 1], teacher.tokens[row : row + 1, 1 : t + 2]
+            )
+            for member, predicted in enumerate(features[0, -1]):
+                place = t + 1 + member
+                if place >= length:
+                    continue
+                eagle += torch.nn.functional.smooth_l1_loss(predicted, teacher.features["last"][row, place])
+                scored += 1
+                if place + 1 < length:
+                    surprise = -drafter.logits(predicted).log_softmax(-1)[teacher.tokens[row, place + 1]]
+                    medusa += decay**member * surprise
+                    said += 1
+    mean = CrossEntropy(labels="text", decay=decay)(student, teacher)
+    torch.testing.assert_close(mean * said, medusa, **SAME)
+    torch.testing.assert_close(FeatureRegression()(student, teacher) * scored, eagle, **SAME)
+    assert said == batch * sum(min(k, length - 2 - t) for t in range(length - 1))
+
+
+def own_texts(target: TableTarget, batch: int, length: int) -> Tensor:
+    """Greedy continuations of random prompts of two tokens, [B, length]."""
+    tokens = torch.randint(target.vocab_size, (batch, 2), generator=torch.Generator().manual_seed(1))
+    while tokens.shape[1] < length:
+        tokens = torch.cat([tokens, target.logits_after(tokens).argmax(-1, keepdim=True)], 1)
+    return tokens
+
+
+@pytest.mark.parametrize(
+    ("features", "losses"),
+    [
+        (True, [(FeatureRegression(), 1.0, "regression"), (CrossEntropy(labels="text"), 0.1, "cross_entropy")]),
+        (False, [(CrossEntropy(labels="text", decay=0.8), 1.0, "cross_entropy")]),
+    ],
+    ids=["eagle", "medusa"],
+)
+def test_simulated_tau_is_what_decoding_has(features: bool, losses: list, tmp_path: Path) -> None:
+    target, masks, prompt, new, held = TableTarget(vocab=24, hidden=32, seed=1), 3, 2, 60, 48
+    drafter = ParallelSpec(masks=masks, features=features)
+    drafter.bind(target)
+    tokens = own_texts(target, 48 + held, prompt + new)
+    optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=1e-2, weight_decay=0.0)
+    torch.manual_seed(0)
+    course = []
+    drafter.module.train()
+    for step in range(40):
+        part = tokens[held + step % 4 :: 4]
+        lesson = target.teach(part, torch.ones_like(part, dtype=torch.bool))
+        student = Groups(noise=0.1)(drafter, lesson, step / 40)
+        loss = sum(weight * loss(student, lesson) for loss, weight, _ in losses)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        course.append(loss.item())
+    assert sum(course[-5:]) < 0.8 * sum(course[:5])
+    drafter.save(tmp_path / "weights")
+
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"specframe: 1\ntarget: {{use: table, vocab: 24, hidden: 32, seed: 1}}\n"
+        f"drafter: {{use: parallelspec, masks: {masks}, features: {features}, weights: {tmp_path}/weights}}\n"
+        f"tree: {{use: chain, depth: {masks + 1}}}\nverifier: match\n"
+        f"sampling: {{temperature: 0.0, max_new_tokens: {new}}}\nrun: {{batch: {held}}}\n"
+    )
+    pipeline = specframe.load(recipe)
+    texts = tokens[:held]
+    teacher = target.teach(texts, torch.arange(texts.shape[1]).expand_as(texts) >= prompt)
+    simulated = measure(pipeline.parts.drafter, [teacher], losses, Groups(noise=0.1))
+    result = pipeline.generate(texts[:, :prompt].tolist())
+    assert result.tokens == texts[:, prompt:].tolist()
+    tau = 1 + result.acceptance.accepted / result.acceptance.cycles
+    assert tau > 1.3, "nothing was learned, so nothing is compared"
+    assert simulated["tau"] == pytest.approx(tau, rel=0.03)

@@ -1,0 +1,51 @@
+"""What a cycle costs by the depth of its draft, from the forwards that `specframe profile` timed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+from specframe.kernel.errors import InputError
+
+
+def cycle_costs(
+    sizes: Sequence[int], *, draft_seconds: float, target_seconds: Mapping[int, float], block: int = 1
+) -> list[float]:
+    """Seconds a cycle takes with a draft of 0, 1, 2 ... levels.
+
+    sizes[d] is the node count of a draft of d levels, the root included. The target's forward is read off between
+    the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest. Raises
+    InputError for more nodes than were timed.
+    """
+    timed = sorted(target_seconds.items())
+    if not timed or sizes[-1] > timed[-1][0]:
+        most = timed[-1][0] if timed else 0
+        raise InputError(
+            f"the deepest draft has {sizes[-1]} nodes, but no forward over more than {most} was timed; "
+            f"run `specframe profile` with --sizes up to {sizes[-1]}"
+        )
+    return [-(-depth // block) * draft_seconds + _between(timed, size) for depth, size in enumerate(sizes)]
+
+
+def read_costs(path: Path, sizes: Sequence[int]) -> list[float]:
+    """`cycle_costs` by a file that `specframe profile` wrote. Raises InputError where there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        draft, block = float(found["draft_seconds"]), int(found["block"])
+        target = {int(size): float(seconds) for size, seconds in found["target_seconds"].items()}
+    except OSError as error:
+        raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
+    return cycle_costs(sizes, draft_seconds=draft, target_seconds=target, block=max(block, 1))
+
+
+def _between(timed: Sequence[tuple[int, float]], size: int) -> float:
+    if size <= timed[0][0]:
+        return timed[0][1]
+    for (less, low), (more, high) in pairwise(timed):
+        if size <= more:
+            return low + (high - low) * (size - less) / (more - less)
+    return timed[-1][1]

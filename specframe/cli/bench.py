@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.engine.bench.contest import Contest, Step
+    from specframe.engine.bench.contest import Contest
+    from specframe.engine.bench.engines import Engine
+    from specframe.engine.bench.journal import Journal
+    from specframe.engine.bench.stage import Step
 
 SUMMARY = "measure recipes side by side over prompt sets, against transformers' own generation"
 OPPONENTS = ("plain", "hf:generate")
@@ -39,6 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--turns", type=int, default=1, metavar="N", help="decode up to N turns of a conversation")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="how often everything is decoded")
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the budget of every answer")
+    parser.add_argument(
+        "--engine",
+        choices=("inprocess", "ray"),
+        default="inprocess",
+        help="who decodes: this process, or workers of a Ray cluster, each on rounds of its own",
+    )
+    parser.add_argument(
+        "--address", help="of a running Ray cluster: auto, HOST:PORT (default: one on this machine, for this bench)"
+    )
     parser.add_argument("--batch", type=int, default=1, metavar="B", help="how many prompts are decoded together")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample, the order and all sampling")
     parser.add_argument(
@@ -60,7 +72,7 @@ def execute(options: argparse.Namespace) -> int:
     """Runs the bench, or what is left of it, and writes and prints its results; 1 if a contestant failed."""
     if options.compare:
         return _compare(*options.compare)
-    contest, sets = _prepare(options)
+    contest, engine, sets = _prepare(options)
     from specframe.engine.bench.journal import Journal
     from specframe.engine.bench.results import collect, describe_bench
     from specframe.engine.provenance import write_json
@@ -69,8 +81,8 @@ def execute(options: argparse.Namespace) -> int:
     if journal.rounds:
         print(f"resuming after {len(journal.rounds)} of {len(contest.rounds)} rounds", file=sys.stderr)
     try:
-        with progress(contest, len(journal.rounds)) as listener:
-            contest.run(journal, listener)
+        with progress(contest, journal) as listener:
+            contest.run(journal, engine, listener)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(
             f"interrupted; {options.out} keeps {len(journal.rounds)} of {len(contest.rounds)} rounds, "
@@ -79,18 +91,21 @@ def execute(options: argparse.Namespace) -> int:
     results = collect(contest, journal, sets)
     write_json(options.out / "results.json", results)
     _report(results, options)
-    failed = [entrant for entrant in contest.lineup.entrants if entrant.error is not None]
-    for entrant in failed:
-        print(f"{entrant.name} failed: {entrant.error}", file=sys.stderr)
-    return 1 if failed else 0
+    for name, error in contest.errors.items():
+        print(f"{name} failed: {error}", file=sys.stderr)
+    return 1 if contest.errors else 0
 
 
-def _prepare(options: argparse.Namespace) -> tuple[Contest, list[str]]:
-    """The loaded contest and the names of its sets; what can be checked before models load is checked before."""
-    from specframe.engine.bench.contest import Contest, Terms
+def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
+    """The loaded contest, its engine and the names of its sets; all that can be is checked before models load."""
+    from specframe.engine.bench.contest import Contest
+    from specframe.engine.bench.engines.inprocess import InProcess
+    from specframe.engine.bench.engines.ray import Ray
     from specframe.engine.bench.journal import make_folder
-    from specframe.engine.bench.lineup import plan_lineup
+    from specframe.engine.bench.lineup import Invitation, plan_lineup
     from specframe.engine.bench.sets import SHIPPED, read_sets
+    from specframe.engine.bench.terms import Terms
+    from specframe.kernel.errors import InputError
     from specframe.kernel.plugins import discover
 
     terms = Terms(
@@ -103,9 +118,11 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, list[str]]:
     overrides = [word for word in given if _is_override(word)]
     if options.max_new_tokens is not None:
         overrides.append(f"sampling.max_new_tokens={options.max_new_tokens}")
-    lineup = plan_lineup(
-        words, overrides, discover(), assistant=options.assistant, local_code=not options.no_local_code
-    )
+    invitation = Invitation(tuple(words), tuple(overrides), options.assistant, not options.no_local_code)
+    lineup = plan_lineup(invitation, discover())
+    if options.address is not None and options.engine != "ray":
+        raise InputError("--address is that of a Ray cluster; add --engine ray")
+    cluster = Ray(invitation, terms, options.address) if options.engine == "ray" else None
     sets = options.data or [SHIPPED]
     questions = read_sets(sets)
     make_folder(options.out)
@@ -114,7 +131,7 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, list[str]]:
     contest.choose(questions)
     if contest.skipped:
         print(f"{contest.skipped} prompts are too long for the context and left out", file=sys.stderr)
-    return contest, sets
+    return contest, cluster or InProcess(contest.stage), sets
 
 
 def _is_override(word: str) -> bool:
@@ -122,7 +139,7 @@ def _is_override(word: str) -> bool:
 
 
 def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
-    from specframe.engine.bench.report import write_report
+    from specframe.engine.bench.report import NO_PLOTS, can_draw, write_report
     from specframe.engine.bench.summary import summarise
     from specframe.engine.bench.table import print_table
 
@@ -130,6 +147,8 @@ def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
     write_report(results, summary, options.out)
     if turns := results["skipped"]["turns"]:
         print(f"{turns} later turns had become too long for the context and were left out", file=sys.stderr)
+    if not can_draw():
+        print(NO_PLOTS, file=sys.stderr)
     if options.json:
         print(json.dumps(summary))
     else:
@@ -157,21 +176,20 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def progress(contest: Contest, done: int) -> Iterator[Callable[[Step], None]]:
+def progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], None]]:
     """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    entrants, rounds = contest.lineup.entrants, contest.rounds
+    entrants = contest.lineup.entrants
     tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
     seconds = dict.fromkeys(tokens, 0.0)
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[rates]}"))
     console = Console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
-        total = sum(each.turns for each in rounds)
-        # Rounds that are done may be any, but resuming goes on in their order.
-        start = sum(each.turns for each in rounds[:done])
-        task = bar.add_task("bench", total=total * len(entrants), completed=start * len(entrants), rates="warming up")
+        total = sum(each.turns for each in contest.rounds) * len(entrants)
+        left = sum(each.turns for each in contest.remaining(journal)) * len(entrants)
+        task = bar.add_task("bench", total=total, completed=total - left, rates="warming up")
 
         def listen(step: Step) -> None:
             tokens[step.contestant] += step.tokens

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from specframe.engine.settings import SamplingSettings
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
 
 TIE = 1e-4
 """A greedy divergence whose two best logits lie closer than this is arithmetic, not algorithm (float32)."""
@@ -24,31 +28,38 @@ def generate_with_transformers(
 ) -> list[list[int]]:
     """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
 
-    `options` are further arguments of `generate`.
+    It decodes by the settings alone: a repetition penalty, say, that the model's own generation config asks
+    for is no part of the target's law. `options` are further arguments of `generate`.
     """
     width = max(map(len, rows))
     tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=model.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
-    sampled = settings.temperature > 0
+    # `generate` fills what a config leaves open from the model's: give it a twin that shares all but the config.
+    twin = copy.copy(model)
+    twin.generation_config = describe_generation(settings, ends)
+    output = twin.generate(tokens, attention_mask=mask, **options)
+    return [_until(row, ends) for row in output[:, width:].tolist()]
+
+
+def describe_generation(settings: SamplingSettings, ends: frozenset[int]) -> GenerationConfig:
+    """The settings and ends of sequence as transformers' config; it asks for nothing else."""
+    from transformers import GenerationConfig
+
     laws: dict[str, Any] = {}
-    if sampled:
+    if settings.temperature > 0:
         laws = {
             "temperature": settings.temperature,
             "top_k": settings.top_k,
             "top_p": settings.top_p,
             "min_p": settings.min_p or None,
         }
-    output = model.generate(
-        tokens,
-        attention_mask=mask,
+    return GenerationConfig(
         max_new_tokens=settings.max_new_tokens,
-        do_sample=sampled,
+        do_sample=settings.temperature > 0,
         eos_token_id=sorted(ends) or None,
         pad_token_id=0,
         **laws,
-        **options,
     )
-    return [_until(row, ends) for row in output[:, width:].tolist()]
 
 
 def _until(tokens: list[int], ends: frozenset[int]) -> list[int]:

@@ -81,7 +81,7 @@ def run(contestant, prompt, repeat, seconds, tokens=64, tau=2.0, turn=0, identic
 
 def contestant(name, **changes):
     """A contestant's entry."""
-    kind = name if name.startswith("hf:") else "recipe"
+    kind = name if name.startswith("hf:") or name == "plain" else "recipe"
     recipe = None if kind != "recipe" else f"recipes/{name}.yaml"
     entry = {"name": name, "kind": kind, "recipe": recipe, "resolved": None, "lossless": True, "target": "zoo://talk"}
     return {**entry, "error": None, **changes}

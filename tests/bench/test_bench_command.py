@@ -4,7 +4,7 @@ import pytest
 
 from specframe.cli.bench import OPPONENTS
 from specframe.cli.main import main
-from specframe.engine.bench import contest as module
+from specframe.engine.bench.stage import Stage
 from specframe.kernel.plugins import discover
 from specframe.kernel.registry import Entry
 
@@ -41,8 +41,16 @@ def test_recipes_alone_meet_the_baselines(here, capsys):
     assert 0 <= summary["bench_overhead"] < 0.02
 
 
+def test_without_matplotlib_the_terminal_says_what_to_install(here, capsys, monkeypatch):
+    monkeypatch.setattr("specframe.engine.bench.report.can_draw", lambda: False)
+    assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "1", "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert "pip install specframe[bench]" in err
+    json.loads(out.splitlines()[-1])
+
+
 def test_an_interrupted_bench_says_how_to_go_on(here, capsys, monkeypatch):
-    decode, calls = module.Contest._decode, []
+    decode, calls = Stage._decode, []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -50,12 +58,12 @@ def test_an_interrupted_bench_says_how_to_go_on(here, capsys, monkeypatch):
             raise KeyboardInterrupt
         return decode(*arguments)
 
-    monkeypatch.setattr(module.Contest, "_decode", interrupted)
+    monkeypatch.setattr(Stage, "_decode", interrupted)
     command = ["bench", "lookup.yaml", "hf:generate", *QUICK, "--out", "out"]
     assert main(command) == 130
     assert "out keeps 1 of 4 rounds, and the same command resumes" in capsys.readouterr().err
     assert not (here / "out" / "results.json").exists()
-    monkeypatch.setattr(module.Contest, "_decode", decode)
+    monkeypatch.setattr(Stage, "_decode", decode)
     assert main(command) == 0
     assert "resuming after 1 of 4 rounds" in capsys.readouterr().err
     assert len(read(here / "out" / "results.json")["runs"]) == 8

@@ -2,12 +2,14 @@ import pytest
 import torch
 
 from specframe.engine.baseline import generate_with_transformers
-from specframe.engine.bench.contest import Contest, Terms
+from specframe.engine.bench.contest import Contest
+from specframe.engine.bench.engines.inprocess import InProcess
 from specframe.engine.bench.journal import Journal
-from specframe.engine.bench.lineup import plan_lineup
+from specframe.engine.bench.lineup import Invitation, plan_lineup
 from specframe.engine.bench.results import collect, describe_bench
 from specframe.engine.bench.sets import read_sets
 from specframe.engine.bench.summary import summarise
+from specframe.engine.bench.terms import Terms
 from specframe.engine.ledger import as_prompts
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
 from specframe.kernel.plugins import discover
@@ -24,10 +26,10 @@ def registry(*names):
 
 def line_up(*words, overrides=(), assistant=None):
     known = registry("honest", "liar", "faller", "stray", "sulker", "hoarder")
-    return plan_lineup(words, overrides, known, assistant=assistant, local_code=True)
+    return plan_lineup(Invitation(words, tuple(overrides), assistant), known)
 
 
-def hold(folder, *words, overrides=(), assistant=None, out="out", listener=None, **terms):
+def hold(folder, *words, overrides=(), assistant=None, out="out", listener=lambda step: None, **terms):
     """The results and the contest of a bench with these contestants."""
     lineup = line_up(*words, overrides=overrides, assistant=assistant)
     lineup.load(terms.get("batch", 1))
@@ -35,7 +37,7 @@ def hold(folder, *words, overrides=(), assistant=None, out="out", listener=None,
     contest.choose(read_sets(["talks.jsonl"]))
     (folder / out).mkdir(exist_ok=True)
     journal = Journal.open(folder / out, describe_bench(contest, ["talks.jsonl"]))
-    contest.run(journal, listener)
+    contest.run(journal, InProcess(contest.stage), listener)
     return collect(contest, journal, ["talks.jsonl"]), contest
 
 
@@ -61,7 +63,7 @@ def test_everybody_says_what_generate_says(everybody):
     assert not any(entry["error"] for entry in results["contestants"])
     model = contest.lineup.entrants[0].contestant._pipeline.parts.target.model
     question = contest.questions[1]
-    row = contest.encode(contest.lineup.entrants[0].target, question, [])
+    row = contest.stage.encode(contest.lineup.entrants[0].target, question, [])
     theirs = generate_with_transformers(model, [row], contest.lineup.sampling, frozenset({1}))[0]
     assert {run["tokens"] for run in results["runs"] if run["prompt"] == question.id} == {len(theirs)}
 
@@ -126,11 +128,12 @@ def test_second_turns_follow_each_contestants_own_answer(here):
     assert all(run["identical"] for run in runs_of(results, "lookup"))
     key = contest.lineup.entrants[0].target
     question = contest.questions[0]
-    row = contest.encode(key, question, [])
-    answer = contest.coders[key].generate([row]).texts[0]
-    whole = contest.coders[key].encode(f"{question.turns[0]}{answer}{question.turns[1]}")  # the template joins them
+    row = contest.stage.encode(key, question, [])
+    answer = contest.stage.coders[key].generate([row]).texts[0]
+    said = f"{question.turns[0]}{answer}{question.turns[1]}"  # the template joins them
+    whole = contest.stage.coders[key].encode(said)
     second = next(run for run in runs_of(results, "lookup") if run["prompt"] == "talks/0" and run["turn"] == 1)
-    assert contest.encode(key, question, [answer]) == whole
+    assert contest.stage.encode(key, question, [answer]) == whole
     assert second["prompt_tokens"] == len(whole)
     assert [len(prompt["tokens"]) for prompt in results["prompts"]] == [2, 1, 2, 1]
 
@@ -272,6 +275,11 @@ def test_everything_wrong_is_said_before_anything_loads(here, monkeypatch):
         assert words in said
 
 
+def test_a_contestants_kind_does_not_depend_on_which_name_was_given(here):
+    lineup = line_up("lookup.yaml", "specframe/plain", "specframe/generate", "contenders/honest")
+    assert [entrant.kind for entrant in lineup.entrants] == ["recipe", "plain", "hf:generate", "contenders/honest"]
+
+
 @pytest.mark.parametrize(
     ("words", "overrides", "message"),
     [
@@ -308,3 +316,4 @@ def test_several_targets_each_have_their_own_baseline(here, bench_model):
     assert len({name for _, name in kinds}) == 4
     dtypes = {contest.lineup.targets[e.target].dtype for e in contest.lineup.entrants}
     assert dtypes == {torch.float32, torch.float64}
+    assert all(entry["overall"]["pairs"].keys() == {"speedup_hf"} for entry in summarise(results)["contestants"])

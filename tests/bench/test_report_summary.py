@@ -170,6 +170,34 @@ def test_no_recipes_and_another_target(bench, capsys):
     assert "hf:generate" in printed(summary, capsys)
 
 
+def test_every_target_has_baselines_of_its_own():
+    runs, contestants = [], []
+    for factor, target in ((1.0, "small"), (4.0, "large")):
+        for kind, faster in (("plain", 1), ("hf:generate", 0.5), ("recipe", 2)):
+            name = f"{kind} of {target}"
+            contestants.append(contestant(name, kind=kind, target=target))
+            runs += [run(name, f"a/{k}", repeat, factor / faster) for k in range(2) for repeat in range(2)]
+    bench = results(runs, [("a/0", "t"), ("a/1", "t")], 2) | {"contestants": contestants}
+    summary = summarise(bench)
+    for target in ("small", "large"):
+        found = figures(summary, f"recipe of {target}")
+        assert found["speedup"]["value"] == pytest.approx(2)
+        assert found["speedup_hf"]["value"] == pytest.approx(4)
+        assert figures(summary, f"plain of {target}")["speedup_hf"]["value"] == pytest.approx(2)
+
+
+def test_where_rounds_were_played_is_told(bench):
+    here = {"engine": "ray", "processor": "A processor", "cores": 2, "threads": 1, "accelerator": None, "rounds": 9}
+    notes = [summarise(bench | {"workers": workers})["notes"] for workers in ([here], [here, here | {"cores": 4}])]
+    assert any("side by side" in note for note in notes[0])
+    assert any("unlike machines" in note for note in notes[1])
+
+
+def test_a_recipe_called_plain_is_no_baseline(bench):
+    named = bench | {"contestants": [contestant("plain", kind="recipe"), *bench["contestants"][1:]]}
+    assert "speedup" not in figures(summarise(named), "falcon")
+
+
 def test_another_schema_is_refused(bench):
     with pytest.raises(InputError, match="schema 2"):
         summarise(bench | {"schema": 2})

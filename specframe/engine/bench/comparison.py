@@ -12,12 +12,11 @@ from rich.table import Table
 from specframe.engine.bench.grid import Axes, Grid
 from specframe.engine.bench.intervals import Estimate, Measure, estimate_change
 from specframe.engine.bench.measures import mean_time, overhead_factor, rate, speedup, tau
-from specframe.engine.bench.summary import PLAIN, check_schema, find_baselines, gather_runs
+from specframe.engine.bench.summary import MACHINE, PLAIN, check_schema, find_baselines, gather_runs
 from specframe.kernel.errors import InputError
 
 SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "turns", "ignore_eos")
 """Settings without which two benches measure different things."""
-MACHINE = ("processor", "cores", "threads", "accelerator")
 
 Results = Mapping[str, Any]
 
@@ -172,8 +171,9 @@ def _warnings(old: Results, new: Results, prompts: Sequence[str], changes: Seque
     for key in MACHINE:
         if machines[0].get(key) != machines[1].get(key):
             yield f"The machines differ: {key} is {machines[0].get(key)} and {machines[1].get(key)}."
+    plain = {entry["name"] for entry in new["contestants"] if entry["kind"] == PLAIN}
     for change in changes:
-        if change.contestant == PLAIN and change.figure == "tokens_per_second" and change.significant:
+        if change.contestant in plain and change.figure == "tokens_per_second" and change.significant:
             yield (
                 f"Plain decoding itself changed by {change.ratio.value - 1:+.1%}: the machine or the target's code is "
                 "not what it was, so trust the speedups, which are against it, not the times."

@@ -13,6 +13,7 @@ from torch import Tensor
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.engine.bench.bookkeeping import span_seconds
+from specframe.engine.bench.weights import weigh
 from specframe.engine.clock import Clock
 from specframe.engine.loop import Cycle, Parts
 from specframe.engine.pipeline import Pipeline
@@ -45,6 +46,12 @@ class RecipeContestant:
         if self._pipeline is None:
             raise RuntimeError("a contestant decodes only after it was prepared")
         return decode(self._pipeline, rows, seed)
+
+    def weigh(self, row: Sequence[int]) -> dict[str, int]:
+        """How many weights its forwards read, told from the first cycles after a prompt; see `weigh`."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant is weighed only after it was prepared")
+        return weigh(self._pipeline, row)
 
 
 class Plain:

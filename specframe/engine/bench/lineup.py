@@ -23,20 +23,32 @@ TRANSFORMERS = ("generate", "prompt-lookup", "assisted")
 """The built-in contestants that are transformers' own; their words begin with `hf:`."""
 
 
+@dataclass(frozen=True)
+class Invitation:
+    """Who is asked to take part, as plain data: enough to make the same lineup in another process."""
+
+    words: tuple[str, ...]
+    """Recipe files, `hf:NAME`, or registered contestants."""
+    overrides: tuple[str, ...] = ()
+    """`key=value`, for every recipe."""
+    assistant: str | None = None
+    """The assistant model of `hf:assisted`."""
+    local_code: bool = True
+    """Whether recipes may name components in files beside them."""
+
+
 @dataclass
 class Entrant:
     """A contestant with its place in the bench."""
 
     name: str
     kind: str
-    """`recipe`, or the word that named it: `hf:generate`."""
+    """`recipe`, `plain`, `hf:generate` and its like, or a plugin's contestant as it was named."""
     contestant: Contestant
     plan: Plan
     """Its recipe; of a contestant without one, the first recipe with its target."""
     label: str
     """Its target as people call it; equal for those that share one, and for no others."""
-    error: str | None = None
-    """What it failed with; then it takes no further part."""
 
     @property
     def target(self) -> str:
@@ -65,21 +77,20 @@ class Lineup:
             entrant.contestant.prepare(_sibling(first, entrant.plan), self.sampling, batch)
 
 
-def plan_lineup(
-    words: Sequence[str], overrides: Sequence[str], registry: Registry, *, assistant: str | None, local_code: bool
-) -> Lineup:
-    """The contestants that the words name: recipe files, `hf:NAME`, or registered contestants.
+def plan_lineup(invitation: Invitation, registry: Registry) -> Lineup:
+    """The contestants that are invited.
 
-    Overrides apply to every recipe. Raises RecipeError with all problems of all recipes, InputError for
-    words that name nothing, or recipes whose settings do not let them be compared.
+    Raises RecipeError with all problems of all recipes, InputError for words that name nothing, or recipes
+    whose settings do not let them be compared.
     """
+    words, assistant = invitation.words, invitation.assistant
     problems: list[str] = []
     plans: dict[str, Plan] = {}
     others: dict[str, Contestant] = {}
     for word in dict.fromkeys(words):
         try:
             if _is_recipe(word):
-                plans[word] = plan(Recipe.read(word, list(overrides)), registry, local_code)
+                plans[word] = plan(Recipe.read(word, list(invitation.overrides)), registry, invitation.local_code)
             else:
                 others[word] = _build(word, registry, assistant)
         except SpecframeError as error:
@@ -106,7 +117,7 @@ def plan_lineup(
         for target, p in targets.items():
             contestant = others[word] if len(targets) == 1 else _build(word, registry, assistant)
             name = contestant.name if len(targets) == 1 else f"{contestant.name} of {labels[target]}"
-            entrants.append(Entrant(name, word, contestant, p, labels[target]))
+            entrants.append(Entrant(name, _kind(word), contestant, p, labels[target]))
     _require_names([entrant.name for entrant in entrants])
     return Lineup(entrants, sampling, chat)
 
@@ -131,6 +142,12 @@ def label_targets(targets: Mapping[str, Plan]) -> dict[str, str]:
 
 def _is_recipe(word: str) -> bool:
     return word.endswith((".yaml", ".yml")) or Path(word).is_file()
+
+
+def _kind(word: str) -> str:
+    """The word that is usual for a contestant, whichever of its names was given."""
+    bare = word.removeprefix("specframe/")
+    return f"{HF}{bare}" if bare in TRANSFORMERS else bare
 
 
 def _build(word: str, registry: Registry, assistant: str | None) -> Contestant:

@@ -39,7 +39,7 @@ def draw_plots(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """Every plot there is data for, as PNG and SVG; returns the files written."""
     entries = [entry | {"look": _look(entry, number)} for number, entry in enumerate(_contestants(summary))]
     drafting = [entry for entry in entries if entry["overall"].get("alpha")]
-    faster = [entry for entry in entries if entry["name"] != PLAIN and entry["overall"].get("speedup")]
+    faster = [entry for entry in entries if entry["kind"] != PLAIN and entry["overall"].get("speedup")]
     cycling = [entry for entry in entries if entry["overall"].get("phase_token_seconds")]
     tasks = list(summary["tasks"])
     plots: list[tuple[str, Callable[[], Figure], Sequence[Entry]]] = [
@@ -176,7 +176,7 @@ def _errors(figures: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 def _contestants(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Those with figures, plain first, so that it takes the palette's black."""
     there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
-    return sorted(there, key=lambda entry: entry["name"] != PLAIN)
+    return sorted(there, key=lambda entry: entry["kind"] != PLAIN)
 
 
 def _look(entry: Entry, number: int) -> dict[str, Any]:

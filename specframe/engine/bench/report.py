@@ -50,8 +50,13 @@ def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder:
     return [page, *plots]
 
 
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
 def _draw(summary: Mapping[str, Any], folder: Path) -> list[Path]:
-    if importlib.util.find_spec("matplotlib") is None:
+    if not can_draw():
         return []
     from specframe.engine.bench.plots import draw_plots
 
@@ -75,7 +80,7 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
     if pictures:
         yield "## Plots\n"
         yield "\n\n".join(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures) + "\n"
-    elif importlib.util.find_spec("matplotlib") is None:
+    elif not can_draw():
         yield f"{NO_PLOTS}\n"
     yield from _setting(results, summary)
 
@@ -109,7 +114,7 @@ def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:
-    entries = [entry for entry in entries if entry["name"] != PLAIN]
+    entries = [entry for entry in entries if entry["kind"] != PLAIN]
     yield f"## {title}\n"
     head = ["contestant", *(f"{name} ({count} prompts)" for name, count in groups.items())]
     for figure, heading, unit in (("speedup", "Speedup vs plain", "x"), ("tau", "tau", "")):
@@ -187,6 +192,8 @@ def _setting(results: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator
     rows += [[f"machine: {key}", _plain(value)] for key, value in (provenance.get("hardware") or {}).items()]
     rows += [[key, _plain(value)] for key, value in (provenance.get("versions") or {}).items()]
     rows += [[key, _plain(provenance[key])] for key in ("python", "commit", "made") if provenance.get(key)]
+    for worker in summary["workers"]:
+        rows.append([f"rounds: {worker['rounds']}", f"{worker['engine']}, {_plain(worker['processor'])}"])
     if summary["bench_overhead"] is not None:
         rows.append(["the bench's own share of the time", say_share(summary["bench_overhead"])])
     yield _table(["", ""], rows)

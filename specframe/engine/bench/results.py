@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import isfinite
 from typing import Any
@@ -21,9 +22,7 @@ def describe_bench(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
     hardware = {name: value for name, value in provenance["hardware"].items() if name != "load"}
     return {
         "settings": _settings(contest, sets),
-        "contestants": [
-            _contestant(entrant) | {"error": None, "lossless": None} for entrant in contest.lineup.entrants
-        ],
+        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contest.lineup.entrants],
         "prompts": [vars(question) for question in contest.questions],
         "versions": provenance["versions"],
         "hardware": hardware,
@@ -31,8 +30,11 @@ def describe_bench(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
 
 
 def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str, Any]:
-    """The results of all rounds in the journal; numbers that are not finite read null."""
-    runs = [line for entry in journal.rounds for line in entry["runs"]]
+    """The results of all rounds in the journal, in the rounds' order; numbers that are not finite read null."""
+    order = {this.key: this.index for this in contest.rounds}
+    entries = sorted(journal.rounds, key=lambda entry: order[entry["repeat"], tuple(entry["prompts"])])
+    runs = [line for entry in entries for line in entry["runs"]]
+    weights = {name: found for entry in entries for name, found in entry["weights"].items()}
     lengths: dict[tuple[str, int], int] = {}
     for line in runs:
         lengths.setdefault((line["prompt"], line["turn"]), line["prompt_tokens"])
@@ -50,9 +52,13 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
         "schema": SCHEMA,
         "settings": _settings(contest, sets),
         "provenance": _provenance(contest),
-        "contestants": [_contestant(entrant) for entrant in contest.lineup.entrants],
+        "contestants": [
+            _contestant(entrant) | {"weights": weights.get(entrant.name), "error": contest.errors.get(entrant.name)}
+            for entrant in contest.lineup.entrants
+        ],
         "prompts": prompts,
-        "skipped": {"prompts": contest.skipped, "turns": sum(entry["skipped_turns"] for entry in journal.rounds)},
+        "skipped": {"prompts": contest.skipped, "turns": sum(entry["skipped_turns"] for entry in entries)},
+        "workers": _workers(entries),
         "runs": runs,
         "bench_overhead": sum(line["bench_seconds"] for line in runs) / seconds if seconds else 0.0,
     }
@@ -69,7 +75,7 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "max_new_tokens": sampling.max_new_tokens,
         "ignore_eos": sampling.ignore_eos,
-        "chat": bool(contest.chat),
+        "chat": bool(contest.stage.chat),
         "batch": terms.batch,
         "repeats": terms.repeats,
         "seed": terms.seed,
@@ -77,6 +83,12 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         "limit": terms.limit,
         "turns": terms.turns,
     }
+
+
+def _workers(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where the rounds were played, and how many at each place."""
+    counts = Counter(tuple(entry["worker"].items()) for entry in entries)
+    return [{**dict(worker), "rounds": count} for worker, count in counts.items()]
 
 
 def _contestant(entrant: Entrant) -> dict[str, Any]:
@@ -88,7 +100,6 @@ def _contestant(entrant: Entrant) -> dict[str, Any]:
         "resolved": entrant.plan.recipe.data if is_recipe else None,
         "lossless": entrant.contestant.lossless,
         "target": entrant.label,
-        "error": entrant.error,
     }
 
 

@@ -13,8 +13,11 @@ from specframe.engine.bench.intervals import CONFIDENCE
 from specframe.kernel.errors import InputError
 
 SCHEMA = 1
+MACHINE = ("processor", "cores", "threads", "accelerator")
+"""What machines must have in common for times to compare."""
 PLAIN, TRANSFORMERS = "plain", "hf:generate"
 BASELINES = {"speedup": PLAIN, "speedup_hf": TRANSFORMERS}
+"""Whom each speedup is against, by kind: with several targets there is one of each for every target."""
 
 
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,6 +59,7 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
         "repeats": len(axes.repeats),
         "contestants": entries,
         "skipped": results.get("skipped") or {},
+        "workers": results.get("workers") or [],
         "bench_overhead": results.get("bench_overhead"),
     }
     return summary | {"notes": list(_notes(summary))}
@@ -83,13 +87,13 @@ def gather_runs(results: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]
 def find_baselines(
     contestant: Mapping[str, Any], others: Iterable[Mapping[str, Any]], runs: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Whom each speedup of the contestant is against, where they ran on its target."""
-    targets = {other["name"]: other.get("target") for other in others}
-    return {
-        figure: base
-        for figure, base in BASELINES.items()
-        if base in runs and targets.get(base) == contestant.get("target")
+    """Whom each speedup of the contestant is against: the contestant of that kind that ran on its target."""
+    here = {
+        other["kind"]: other["name"]
+        for other in others
+        if other["name"] in runs and other.get("target") == contestant.get("target")
     }
+    return {figure: here[kind] for figure, kind in BASELINES.items() if kind in here}
 
 
 def _group(prompts: Iterable[Mapping[str, Any]], kind: str) -> dict[str, list[str]]:
@@ -112,6 +116,10 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
         yield f"Prompts too long for the context were left out: {skipped['prompts']}."
     if skipped.get("turns"):
         yield f"Later turns that had become too long for the context were left out: {skipped['turns']}."
+    if len({tuple(worker.get(key) for key in MACHINE) for worker in summary["workers"]}) > 1:
+        yield "Rounds were played on unlike machines: trust the speedups, which are within a round, not the times."
+    elif any(worker["engine"] == "ray" for worker in summary["workers"]):
+        yield "Rounds were played side by side on Ray workers: times are those of a worker that had company."
     for entry in summary["contestants"]:
         figures = entry["overall"]
         if figures is None:

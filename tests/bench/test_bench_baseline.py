@@ -1,0 +1,69 @@
+"""`generate` as the yardstick: it decodes by the recipe's sampling and by nothing that the model's files ask for."""
+
+import copy
+
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from specframe.components.targets.hf import HFTarget
+from specframe.engine.baseline import generate_with_transformers
+from specframe.engine.bench.contestants import Plain
+from specframe.engine.bench.generation import PromptLookup
+from specframe.engine.settings import SamplingSettings
+from tests.engine.conftest import make_model
+
+ROWS = [[5, 6, 7], [9, 9, 9, 9, 20]]
+WISHES = {
+    "repetition_penalty": 1.5,
+    "no_repeat_ngram_size": 2,
+    "suppress_tokens": list(range(10, 40)),
+}
+
+
+@pytest.fixture
+def wishful():
+    """A model whose generation config asks for more than its law, as Qwen2.5's does."""
+    model = make_model()
+    model.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=2, **WISHES)
+    return model
+
+
+@pytest.mark.parametrize("wish", WISHES)
+def test_what_the_model_asks_for_would_change_the_output(wishful, wish):
+    plain = make_model()
+    wishful.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=2, **{wish: WISHES[wish]})
+    given = {"inputs": torch.tensor([ROWS[0]]), "max_new_tokens": 24}
+    outputs = [model.generate(**given).tolist() for model in (wishful, plain)]
+    assert outputs[0] != outputs[1]
+
+
+def test_generate_decodes_by_the_settings_alone(wishful):
+    settings, ends = SamplingSettings(max_new_tokens=24), frozenset({1})
+    before = copy.deepcopy(wishful.generation_config.to_dict())
+    contestant = Plain()
+    contestant.prepare(HFTarget.from_model(wishful), settings, 2)
+    ours = contestant.decode(ROWS, 0).tokens
+    assert generate_with_transformers(wishful, ROWS, settings, ends) == ours
+    assert [generate_with_transformers(wishful, [row], settings, ends)[0] for row in ROWS] == ours
+    assert wishful.generation_config.to_dict() == before
+
+
+def test_assisted_generation_does_so_too(wishful):
+    settings = SamplingSettings(max_new_tokens=24)
+    contestants = (Plain(), PromptLookup())
+    for contestant in contestants:
+        contestant.prepare(HFTarget.from_model(wishful), settings, 1)
+    for row in ROWS:
+        outputs = [contestant.decode([row], 0).tokens for contestant in contestants]
+        assert outputs[0] == outputs[1]
+
+
+def test_sampling_is_the_settings_too(wishful):
+    wishful.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=2, top_k=1, temperature=0.1, top_p=0.2)
+    settings = SamplingSettings(max_new_tokens=4, temperature=1.0)
+    found = set()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        found.add(tuple(generate_with_transformers(wishful, [ROWS[0]], settings, frozenset())[0]))
+    assert len(found) > 5

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specframe.engine.pipeline import Pipeline
+    from specframe.kernel.build import Part
 
 SUMMARY = "train the recipe's drafter; an interrupted training resumes"
 
@@ -39,9 +40,7 @@ def execute(options: argparse.Namespace) -> int:
     if settings is None:
         raise InputError(f"{options.recipe}: there is no train section; it needs at least data and a rollout")
     if not options.warm_start:
-        part = valid.parts["drafter"]
-        fresh = {name: value for name, value in part.options.items() if name != "weights"}
-        valid.parts["drafter"] = replace(part, options=fresh)
+        valid.parts["drafter"] = _afresh(valid.parts["drafter"])
 
     import torch
     from accelerate import PartialState
@@ -63,8 +62,26 @@ def execute(options: argparse.Namespace) -> int:
     )
     best = f", best tau {report.best:.2f}" if report.best is not None else ""
     print(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}")
-    print(f"run it: specframe run {options.recipe} drafter.weights={report.folder}")
+    trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"
+    print(f"run it: specframe run {options.recipe} {trained}.weights={report.folder}")
     return 0
+
+
+def _has_trainable_head(drafter: Part) -> bool:
+    """Whether what is trained is the drafter's head, the drafter being fixed."""
+    head = drafter.options.get("head")
+    return head is not None and hasattr(head.component, "module")
+
+
+def _afresh(drafter: Part) -> Part:
+    """The drafter without the weights of what is to be trained: its own, or those of its trainable head."""
+    if _has_trainable_head(drafter):
+        return replace(drafter, options=drafter.options | {"head": _unweighted(drafter.options["head"])})
+    return _unweighted(drafter)
+
+
+def _unweighted(part: Part) -> Part:
+    return replace(part, options={name: value for name, value in part.options.items() if name != "weights"})
 
 
 def _decode_prompts(pipeline: Pipeline) -> Callable[[], dict[str, float]]:

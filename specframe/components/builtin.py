@@ -26,6 +26,7 @@ COMPONENTS = [
     ("verifier", "kseq", "verifiers.kseq:KSeq", "SpecTr's K-SEQ: independent siblings against one common test"),
     ("verifier", "transport", "verifiers.transport:Transport", "independent siblings, accepted as often as can be"),
     ("head", "full", "heads.full:Full", "the target's own LM head"),
+    ("head", "trimmed", "heads.trimmed:Trimmed", "VocabTrim: the frequent tokens of the target's LM head"),
     (
         "loss",
         "feature_regression",

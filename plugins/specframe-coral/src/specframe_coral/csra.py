@@ -1,0 +1,83 @@
+"""Cross-Step Representation Alignment: the steps of a multi-step training are to predict alike features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import normalize
+
+from specframe import CompositionError, InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe import Student, Teacher
+
+
+class CSRA:
+    """InfoNCE between the features of a rollout's steps (Weng et al. 2025, CORAL, Section 3.1, Eq. 2).
+
+    What step t predicts at a position has t positive views: what steps 1 .. t - 1 predicted there, and the
+    target's own feature, so that step 1 has one. All other features of steps 1 .. t and all other targets,
+    of the whole batch, are negatives. A query's loss is the mean over its positive views f+ of
+    - log(exp(sim(q, f+) / tau) / sum over f of exp(sim(q, f) / tau)), where sim is the cosine and the sum
+    is over views and negatives. Gradients flow into both sides; targets are given.
+
+    It belongs beside `feature_regression`: angles alone are compared, lengths are free. With a rollout of one
+    step it only compares with the targets, which the paper advises against (Appendix C).
+
+    A step is compared with all that was masked in up to it, so time and memory grow with the square of that.
+    What is masked out is left out before, for which the device is waited for.
+
+    Args:
+        temperature: tau (CORAL, Appendix A: 0.07).
+    """
+
+    rowwise = False
+    """Rows of a batch are compared with each other."""
+
+    def __init__(self, *, temperature: float = 0.07) -> None:
+        if not temperature > 0:
+            raise InputError(f"csra: temperature must be above 0, not {temperature}")
+        self.temperature = temperature
+
+    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
+        """The mean over masked predictions, a scalar; 0 when nothing is masked in."""
+        if student.features is None:
+            raise CompositionError("the loss 'csra' needs a drafter that predicts features, such as eagle")
+        with torch.autocast(student.features.device.type, enabled=False):
+            return self._total(student, student.features, teacher) / student.mask.sum().clamp(min=1)
+
+    def _total(self, student: Student, features: Tensor, teacher: Teacher) -> Tensor:
+        """The sum over masked predictions, a scalar."""
+        row, place = student.mask.nonzero(as_tuple=True)
+        order = student.level[place].argsort(stable=True)  # step after step
+        row, place = row[order], place[order]  # [P]
+        spot = row * teacher.mask.shape[1] + student.position[row, place]  # [P] where in the batch's texts
+        truth = teacher.features["last"].flatten(0, 1)  # [B L, D]
+        imitated = torch.zeros_like(teacher.mask).flatten()
+        imitated[spot] = True
+        targets = _directions(truth[imitated])  # [T, D]
+        predicted = _directions(features[row, place]).to(targets.dtype)  # [P, D]
+        views = torch.cat([targets, predicted])  # [T + P, D]
+
+        mine = torch.zeros_like(truth, dtype=views.dtype)  # [B L, D] the sum of a spot's views so far
+        mine[imitated] = targets
+        seen = imitated.to(views.dtype)  # [B L] how many these are
+        total, end = views.new_zeros(()), len(targets)
+        for count in student.level[place].bincount().tolist()[1:]:
+            start, end = end, end + count
+            queries, here = views[start:end], spot[start - len(targets) : end - len(targets)]
+            alike = queries @ views[:end].T / self.temperature  # [n, T + n + all earlier]
+            alike.diagonal(start).fill_(-torch.inf)  # a query is neither view nor negative of itself
+            found = (queries * mine[here]).sum(1) / seen[here] / self.temperature
+            total = total + (alike.logsumexp(1) - found).sum()
+            mine = mine.index_add(0, here, queries)
+            seen = seen.index_add(0, here, seen.new_ones(count))
+        return total
+
+
+def _directions(features: Tensor) -> Tensor:
+    """Features of length 1, in float32 or better: [.., D] -> [.., D]."""
+    return normalize(features.to(torch.promote_types(features.dtype, torch.float32)), dim=-1)

@@ -1,0 +1,145 @@
+"""The LM head router: of the target's LM head only the rows of the likeliest groups of tokens are read."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.functional import silu
+
+from specframe import CompositionError, InputError, WeightsError
+from specframe.neural import checkpoint, divisible
+from specframe_coral.groups import edges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from specframe import NeuralTarget
+
+
+class Network(nn.Module):
+    """The router: W2 (act(W1 h) + h), the logits of the groups (CORAL, Eq. 7); act is SiLU."""
+
+    def __init__(self, hidden: int, groups: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(hidden, hidden, bias=False)
+        self.outer = nn.Linear(hidden, groups, bias=False)
+
+    @classmethod
+    def seeded(cls, hidden: int, groups: int) -> Network:
+        """A router whose first weights are the same in every run; no global generator is disturbed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
+            return cls(hidden, groups)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The groups' logits, [.., D] -> [.., N]."""
+        logits: Tensor = self.outer(silu(self.inner(features)) + features)
+        return logits
+
+
+class Router:
+    """Logits over the tokens of the likeliest groups alone (Weng et al. 2025, CORAL, Section 3.3).
+
+    The vocabulary is divided into `groups` of consecutive tokens. A router gives a law over groups, the
+    `active` likeliest ones' rows of the target's LM head are read, and a token's logit is
+    log p_router(n) + log p_group(x | n) (Eq. 8); all other tokens get -inf: no law holds them. A law
+    made of these logits is Eq. 8 renormalised over what is active.
+
+    Every node of a draft has its own groups; a forward over several nodes reads the groups that any of them
+    has, each for the nodes that have it (Appendix F). So what is drafted below a node depends on that node
+    alone. Which groups these are, the host must know: a wait for the device per forward.
+
+    The router is trained by itself, the drafter staying as it is, with rollout and loss `routing`. It is
+    what the drafter's `module` is and what is saved; the drafter's own checkpoint is left alone.
+
+    Args:
+        groups: how many groups, N; a smaller vocabulary has a group for every token.
+        active: how many groups a node gets (CORAL, Table 4: 2 of 16).
+        weights: a trained router's folder, `zoo://name` or Hub name; none: untrained.
+    """
+
+    def __init__(self, *, groups: int = 16, active: int = 2, weights: str | None = None) -> None:
+        if not 1 <= active <= groups:
+            raise InputError(f"router: active must be between 1 and groups, {groups}, not {active}")
+        self.groups = groups
+        self.active = active
+        self.weights = weights
+        self._network: Network | None = None
+        self._shape: dict[str, Any] = {}
+        self._edges: list[int] = []
+        self._parts: list[Callable[[Tensor], Tensor]] = []
+
+    def bind(self, target: NeuralTarget) -> None:
+        """Divides the target's LM head, and builds the router or loads it.
+
+        Raises CompositionError for a target whose LM head cannot be divided, WeightsError for weights that
+        do not fit, all misfits listed.
+        """
+        whole = divisible(target, "router")
+        vocab, hidden = target.vocab_size, target.config.hidden_size
+        groups = min(self.groups, vocab)
+        network = Network.seeded(hidden, groups)
+        shape = {"format": "router", "groups": groups, "hidden_size": hidden, "vocab_size": vocab}
+        if self.weights is not None:
+            self._check(checkpoint.read_config(self.weights), shape)
+            checkpoint.load(network, self.weights)
+        self._shape = shape
+        self._edges = edges(vocab, groups)
+        self._parts = [whole.head_for(slice(start, end)) for start, end in pairwise(self._edges)]
+        self._network = network.to(target.device, target.dtype).eval()
+
+    @property
+    def module(self) -> nn.Module:
+        """The router: what is trained and saved. Empty before bind."""
+        return nn.Module() if self._network is None else self._network
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again."""
+        checkpoint.save(self._bound(), self._shape, folder, torch.bfloat16)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The active tokens' logits and -inf, [.., D] -> [.., V], in float32 or better."""
+        network = self._bound()
+        if network.training:
+            raise CompositionError(
+                "the head 'router' is trained on its choice of groups, not on tokens: use the rollout "
+                "{use: routing, rollout: ...} and the loss 'routing'; or train the drafter first, with the head full"
+            )
+        nodes = features.flatten(0, -2)  # [R, D]
+        choice = _log_law(network(nodes))  # [R, N]
+        best = choice.topk(min(self.active, len(self._parts))).indices.flatten()  # [R active]
+        askers = best.argsort(stable=True) // (len(best) // len(nodes))  # the nodes, group after group
+        counts = best.bincount(minlength=len(self._parts)).tolist()  # the host must know them
+        logits = choice.new_full((len(nodes), self._edges[-1]), -torch.inf)  # [R, V]
+        for group, asking in enumerate(askers.split(counts)):
+            if len(asking):
+                inside = _log_law(self._parts[group](nodes[asking]))  # [r, v]
+                span = slice(self._edges[group], self._edges[group + 1])
+                logits[asking, span] = choice[asking, group, None] + inside
+        return logits.unflatten(0, features.shape[:-1])
+
+    def _bound(self) -> Network:
+        if self._network is None:
+            raise CompositionError("the head 'router' was used before bind(target)")
+        return self._network
+
+    def _check(self, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
+        """Raises WeightsError, every contradiction listed, for a router of another kind or size."""
+        problems = [
+            f"  {name}: the checkpoint says {stored.get(name)!r}, needed is {value!r}"
+            for name, value in wanted.items()
+            if stored.get(name) != value
+        ]
+        if problems:
+            raise WeightsError(f"the router in {self.weights} does not fit:\n" + "\n".join(problems))
+
+
+def _log_law(logits: Tensor) -> Tensor:
+    """The log-probabilities, in float32 or better."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

@@ -1,0 +1,59 @@
+"""The router's training, the second stage of CORAL's two: the drafter is fixed, the router learns where mass lies."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specframe import CompositionError
+from specframe_coral.groups import group_masses
+from specframe_coral.router import Network
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe import Rollout, Student, Teacher, Trainable
+
+
+class RoutingRollout:
+    """Another rollout's predictions with the router's choice instead of tokens' logits: [B, M, N].
+
+    The drafter unrolls as the nested rollout says, unchanged; from the features it predicts the router says
+    which groups of tokens come next. No row of the LM head is read.
+
+    Args:
+        rollout: how the drafter is unrolled: best as it was trained.
+    """
+
+    def __init__(self, *, rollout: Rollout) -> None:
+        self.rollout = rollout
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """The nested rollout's predictions. Raises CompositionError for a drafter without the head `router`."""
+        router = drafter.module
+        if not isinstance(router, Network):
+            raise CompositionError(
+                "the rollout 'routing' trains the head 'router': give the drafter `head: {use: router}`"
+            )
+        routed: Any = copy.copy(drafter)  # shares everything with it
+        routed.logits = router
+        return self.rollout(routed, teacher, progress)
+
+
+class RoutingLoss:
+    """- sum over groups of q_router log p_router (Weng et al. 2025, CORAL, Eq. 9), at temperature 1.
+
+    q_router is the target's probability of each group, p_router the law that the router's logits make. How many
+    groups there are, the logits tell.
+    """
+
+    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
+        """The mean over masked predictions, a scalar."""
+        rows = torch.arange(len(student.position), device=student.position.device)[:, None]
+        wide = torch.promote_types(student.logits.dtype, torch.float32)
+        law = teacher.logits[rows, student.position].to(wide).softmax(-1)  # [B, M, V]
+        wanted = group_masses(law, student.logits.shape[-1])  # [B, M, N]
+        surprise = -(wanted * student.logits.to(wide).log_softmax(-1)).sum(-1)  # [B, M]
+        return torch.where(student.mask, surprise, 0).sum() / student.mask.sum().clamp(min=1)

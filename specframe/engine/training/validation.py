@@ -26,7 +26,7 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
 
     Accuracy is how often the drafter's argmax is the target's, in the cycles of greedy decoding, of which
     the text is taken to be the output. Drafters that predict features are unrolled (`unroll`); for others
-    the rollout's own predictions are read as such cycles (`agreement`). Tau is 1 plus the sum of the running products of the accuracies.
+    the rollout's own predictions are read as such cycles (`agreement`). Tau is 1 plus the sum of the running products.
     """
     totals = [0.0] * len(losses)
     scored = 0

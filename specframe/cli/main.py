@@ -10,7 +10,19 @@ from importlib import import_module
 from specframe import __version__
 from specframe.kernel.errors import SpecframeError
 
-COMMANDS = ("run", "show", "bench", "profile", "train", "certify", "plugins", "explain", "validate", "new")
+COMMANDS = (
+    "run",
+    "show",
+    "bench",
+    "profile",
+    "train",
+    "distill-data",
+    "certify",
+    "plugins",
+    "explain",
+    "validate",
+    "new",
+)
 """Each is a module of this package with `SUMMARY`, `add_arguments` and `execute`, light to import."""
 
 
@@ -52,7 +64,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"specframe {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name in COMMANDS:
-        module = import_module(f"specframe.cli.{name}")
+        module = import_module(f"specframe.cli.{name.replace('-', '_')}")
         command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.add_arguments(command)
         command.set_defaults(execute=module.execute)

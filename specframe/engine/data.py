@@ -62,7 +62,7 @@ def _lines(path: Path) -> Iterator[Document]:
         with path.open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 if line.strip():
-                    yield _document(_parsed(line, f"{path}:{number}"), f"{path}:{number}")
+                    yield as_document(_parsed(line, f"{path}:{number}"), f"{path}:{number}")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 text ({error.reason}); training data is JSONL") from error
     except OSError as error:
@@ -76,7 +76,7 @@ def _parsed(line: str, origin: str) -> Any:
         raise InputError(f"{origin}: not JSON: {error.msg} at column {error.colno}") from error
 
 
-def _document(record: Any, origin: str) -> Document:
+def as_document(record: Any, origin: str) -> Document:
     """The record as a document. Raises InputError that says what is wrong with it."""
     if not isinstance(record, dict):
         raise InputError(f"{origin}: {SHAPE}")
@@ -116,4 +116,4 @@ def _hub(source: str) -> Iterator[Document]:
             f"({type(error).__name__}: {first})"
         ) from error
     for number, record in enumerate(records, 1):
-        yield _document(record, f"{source}, record {number}")
+        yield as_document(record, f"{source}, record {number}")

@@ -102,7 +102,7 @@ def test_hub_names_need_the_package_and_the_network(monkeypatch):
 def test_only_the_assistant_s_turns_are_answers(tokenizer, fast, monkeypatch):
     if not fast:
         monkeypatch.setattr(type(tokenizer), "is_fast", property(lambda self: False))
-    document = data._document(chat("Hi", "Hello you", "Bye", "So long"), "x:1")
+    document = data.as_document(chat("Hi", "Hello you", "Bye", "So long"), "x:1")
     ids, answer = encode(document, tokenizer)
     text = "<user>Hi</s>\n<assistant>Hello you</s>\n<user>Bye</s>\n<assistant>So long</s>\n"
     assert tokenizer.decode(ids) == text
@@ -116,7 +116,7 @@ def test_a_template_that_rewrites_history_still_finds_the_answers(tokenizer, mon
         "{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     monkeypatch.setattr(tokenizer, "chat_template", forgetful)
-    ids, answer = encode(data._document(chat("a", "Hi", "b", "Hello"), "x:1"), tokenizer)
+    ids, answer = encode(data.as_document(chat("a", "Hi", "b", "Hello"), "x:1"), tokenizer)
     assert marked(tokenizer, ids, answer) == "HiHello"
 
 
@@ -126,7 +126,7 @@ def test_plain_texts_count_whole_and_end(tokenizer):
 
 
 def test_messages_without_a_template_and_refusing_templates(tokenizer, monkeypatch):
-    document = data._document(chat("a", "b"), "file.jsonl:7")
+    document = data.as_document(chat("a", "b"), "file.jsonl:7")
     monkeypatch.setattr(tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InputError, match=r"file\.jsonl:7: the chat template refuses .*roles must alternate"):
         encode(document, tokenizer)

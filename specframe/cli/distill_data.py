@@ -1,0 +1,172 @@
+"""`specframe distill-data RECIPE`: the recipe's target answers prompts; the dialogues are training data."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specframe.engine.distill.dialogue import Answerer, Dialogue
+    from specframe.engine.distill.store import Store
+    from specframe.kernel.build import Plan
+
+SUMMARY = "let the recipe's target answer prompts, as data to train drafters on; interrupted work goes on"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from specframe.cli.main import add_recipe_arguments
+
+    add_recipe_arguments(parser)
+    parser.add_argument(
+        "--prompts", type=Path, required=True, metavar="FILE", help="chats, questions or texts: JSONL or text lines"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)")
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+    parser.add_argument("--seed", type=int, metavar="N", help="of all sampling (default: the recipe's run.seed)")
+    parser.add_argument("--finished-only", action="store_true", help="drop answers that the budget cut off")
+    parser.add_argument(
+        "--endpoint", metavar="URL", help="ask an OpenAI-compatible server, such as http://localhost:8000/v1"
+    )
+    parser.add_argument("--model", metavar="NAME", help="the target's name at the endpoint")
+    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="conversations in flight (default: 8)")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, metavar="SECONDS", help="for one answer of the endpoint (default: 600)"
+    )
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Answers what is not yet answered, and prints the figures."""
+    from specframe.engine.distill.prompts import read_dialogues
+    from specframe.engine.distill.store import Store
+    from specframe.engine.provenance import describe_run
+    from specframe.kernel.build import plan
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+
+    recipe = Recipe.read(options.recipe, options.overrides)
+    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    _check(options, valid)
+    sampling, run = valid.settings["sampling"], valid.settings["run"]
+    seed = run.seed if options.seed is None else options.seed
+    dialogues = read_dialogues(options.prompts, chat=run.chat, limit=options.limit, finished_only=options.finished_only)
+    store = Store.open(options.out or Path("runs") / f"{recipe.path.stem}-data", _settings(options, valid, seed))
+    left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]
+    if len(left) < len(dialogues):
+        print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
+    rate = None
+    if left:
+        about = {"model": options.model or _name_target(valid), "temperature": sampling.temperature}
+        rate = _answer(_find_answerer(options, valid, seed), left, store, about)
+        store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
+    print("\n".join(show(store, options.recipe, rate)))
+    return 0
+
+
+def _answer(answerer: Answerer, left: list[Dialogue], store: Store, about: dict[str, Any]) -> float:
+    """Tokens per second of having the dialogues answered; each is kept as soon as it is done."""
+    before, started = store.tally.tokens, perf_counter()
+
+    def rate() -> float:
+        return (store.tally.tokens - before) / (perf_counter() - started)
+
+    try:
+        with progress(len(left)) as step:
+            for dialogue in answerer.play(left):
+                store.add(dialogue, about)
+                step(f"{rate():.0f} tokens/s")
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; {store.answers} keeps {store.tally.conversations} conversations, "
+            "and the same command goes on"
+        ) from None
+    return rate()
+
+
+def show(store: Store, recipe: str, rate: float | None) -> list[str]:
+    """The figures as lines of text, and the command that trains on the answers."""
+    tally = store.tally
+    dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.dropped.items()))
+    return [
+        f"{tally.conversations} conversations ({tally.unfinished} unfinished), {tally.tokens} tokens"
+        + (f", {rate:.0f} tokens/s" if rate is not None else ""),
+        *([f"left out: {dropped}"] if dropped else []),
+        *([f"train on them: specframe train {recipe} 'train.data=[{store.answers}]'"] if tally.conversations else []),
+    ]
+
+
+def _check(options: argparse.Namespace, valid: Plan) -> None:
+    """Raises InputError for options that do not go together."""
+    from specframe.kernel.errors import InputError
+
+    if (options.endpoint is None) != (options.model is None):
+        raise InputError("--endpoint URL and --model NAME belong together")
+    if options.limit is not None and options.limit < 1:
+        raise InputError(f"--limit {options.limit} answers nothing; use 1 or more")
+    verifier = valid.parts["verifier"]
+    if options.endpoint is None and not verifier.build().lossless:
+        raise InputError(
+            f"the verifier {verifier.entry.name} is lossy: what it lets through is not what the target says; "
+            "add verifier.use=match"
+        )
+
+
+def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, Any]:
+    """What decides the answers, up to the order in which they come."""
+    from specframe.engine.distill.prompts import fingerprint
+
+    return {
+        "target": options.model or valid.recipe.data["target"],
+        "sampling": vars(valid.settings["sampling"]),
+        "chat": valid.settings["run"].chat,
+        "seed": seed,
+        "prompts": fingerprint(options.prompts),
+        "finished_only": options.finished_only,
+    }
+
+
+def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int) -> Answerer:
+    if options.endpoint is None:
+        from specframe.engine.distill.decoding import Decoding
+        from specframe.engine.pipeline import Pipeline
+
+        return Decoding(Pipeline.build(valid), seed)
+
+    from specframe.engine.distill.endpoint import KEY, Endpoint
+
+    endpoint = Endpoint(
+        url=options.endpoint,
+        model=options.model,
+        sampling=valid.settings["sampling"],
+        seed=seed,
+        concurrency=options.concurrency,
+        timeout=options.timeout,
+        key=os.environ.get(KEY),
+    )
+    endpoint.check()
+    return endpoint
+
+
+def _name_target(valid: Plan) -> str:
+    """The target's model as the recipe has it, or the target's name where it has none."""
+    target = valid.parts["target"]
+    return str(target.options.get("model", target.entry.name))
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A step to be called after every dialogue: it moves a bar on standard error, where that is a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("answers", total=total, note="")
+        yield lambda note: bar.update(task, advance=1, note=note)

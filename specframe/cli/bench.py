@@ -31,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "or KEY=VALUE, which replaces a value in every recipe",
     )
     parser.add_argument(
+        "--vary",
+        action="append",
+        default=[],
+        metavar="KEY=A,B,..",
+        help="every recipe once with each of these values; may be repeated: all combinations that fit together",
+    )
+    parser.add_argument(
         "--data",
         action="append",
         metavar="SET",
@@ -50,6 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--address", help="of a running Ray cluster: auto, HOST:PORT (default: one on this machine, for this bench)"
+    )
+    parser.add_argument(
+        "--bound",
+        action="store_true",
+        help="beside the acceptance at the first level, that of the best verifier for the same drafts "
+        "(each prompt is decoded once more)",
     )
     parser.add_argument("--batch", type=int, default=1, metavar="B", help="how many prompts are decoded together")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample, the order and all sampling")
@@ -101,15 +114,20 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
     from specframe.engine.bench.contest import Contest
     from specframe.engine.bench.engines.inprocess import InProcess
     from specframe.engine.bench.engines.ray import Ray
-    from specframe.engine.bench.journal import make_folder
     from specframe.engine.bench.lineup import Invitation, plan_lineup
     from specframe.engine.bench.sets import SHIPPED, read_sets
     from specframe.engine.bench.terms import Terms
+    from specframe.engine.folders import make_folder
     from specframe.kernel.errors import InputError
     from specframe.kernel.plugins import discover
 
     terms = Terms(
-        batch=options.batch, repeats=options.repeats, seed=options.seed, turns=options.turns, limit=options.limit
+        batch=options.batch,
+        repeats=options.repeats,
+        seed=options.seed,
+        turns=options.turns,
+        limit=options.limit,
+        bound=options.bound,
     )
     given = [*options.contestants, *options.overrides]
     words = [word for word in given if not _is_override(word)]
@@ -118,8 +136,12 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
     overrides = [word for word in given if _is_override(word)]
     if options.max_new_tokens is not None:
         overrides.append(f"sampling.max_new_tokens={options.max_new_tokens}")
-    invitation = Invitation(tuple(words), tuple(overrides), options.assistant, not options.no_local_code)
+    invitation = Invitation(
+        tuple(words), tuple(overrides), options.assistant, not options.no_local_code, tuple(options.vary)
+    )
     lineup = plan_lineup(invitation, discover())
+    for name, why in lineup.misfits.items():
+        print(f"{name} takes no part: {why}", file=sys.stderr)
     if options.address is not None and options.engine != "ray":
         raise InputError("--address is that of a Ray cluster; add --engine ray")
     cluster = Ray(invitation, terms, options.address) if options.engine == "ray" else None

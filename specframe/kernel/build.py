@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specframe.kernel.errors import PluginError, RecipeError, SpecframeError
+from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
 from specframe.kernel.options import Mismatch, Option, convert, read_options
 from specframe.kernel.recipe import Key, Recipe, dotted
 from specframe.kernel.registry import Entry, Registry, suggest
@@ -34,6 +34,10 @@ class Part:
         """The component, its nested parts built first."""
         return self.component(**{k: v.build() if isinstance(v, Part) else v for k, v in self.options.items()})
 
+    def value(self, option: str) -> Any:
+        """What an option will be: as the recipe says, or its default."""
+        return self.options.get(option, read_options(self.component)[option].default)
+
 
 @dataclass
 class Plan:
@@ -49,14 +53,14 @@ class Plan:
 def plan(recipe: Recipe, registry: Registry, local_code: bool = True) -> Plan:
     """The recipe's plan. Raises RecipeError that lists every problem with file and line.
 
-    `local_code` allows components from `./file.py:Name` beside the recipe.
+    Where all sections are valid and only do not fit together, it is a MisfitError. `local_code` allows
+    components from `./file.py:Name` beside the recipe.
     """
     reader = _Reader(recipe, registry, local_code)
     result = reader.read()
-    if not reader.problems:
-        reader.check_composition(result)
-    if reader.problems:
-        raise RecipeError("\n".join(dict.fromkeys(reader.problems)))
+    reader.refuse(RecipeError)
+    reader.check_composition(result)
+    reader.refuse(MisfitError)
     return result
 
 
@@ -72,6 +76,11 @@ class _Reader:
     def report(self, key: Key, message: str) -> None:
         name = f"{dotted(key)}: " if key else ""
         self.problems.append(f"{self.recipe.origin(key)}: {name}{message}")
+
+    def refuse(self, error: type[RecipeError]) -> None:
+        """Raises the error with all problems found so far, if there are any."""
+        if self.problems:
+            raise error("\n".join(dict.fromkeys(self.problems)))
 
     def read(self) -> Plan:
         data = self.recipe.data

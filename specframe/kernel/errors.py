@@ -11,6 +11,10 @@ class RecipeError(SpecframeError):
     """A recipe that cannot be read or does not validate; the message lists every problem, a line each."""
 
 
+class MisfitError(RecipeError):
+    """A recipe whose sections are valid each, and whose components do not fit together."""
+
+
 class PluginError(SpecframeError):
     """A plugin or component that cannot be found, imported or told apart."""
 

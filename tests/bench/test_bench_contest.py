@@ -24,14 +24,14 @@ def registry(*names):
     return known
 
 
-def line_up(*words, overrides=(), assistant=None):
+def line_up(*words, overrides=(), assistant=None, variations=()):
     known = registry("honest", "liar", "faller", "stray", "sulker", "hoarder")
-    return plan_lineup(Invitation(words, tuple(overrides), assistant), known)
+    return plan_lineup(Invitation(words, tuple(overrides), assistant, variations=tuple(variations)), known)
 
 
-def hold(folder, *words, overrides=(), assistant=None, out="out", listener=lambda step: None, **terms):
+def hold(folder, *words, overrides=(), assistant=None, variations=(), out="out", listener=lambda step: None, **terms):
     """The results and the contest of a bench with these contestants."""
-    lineup = line_up(*words, overrides=overrides, assistant=assistant)
+    lineup = line_up(*words, overrides=overrides, assistant=assistant, variations=variations)
     lineup.load(terms.get("batch", 1))
     contest = Contest(lineup, Terms(**{"repeats": 1} | terms))
     contest.choose(read_sets(["talks.jsonl"]))

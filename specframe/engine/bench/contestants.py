@@ -13,6 +13,7 @@ from torch import Tensor
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.engine.bench.bookkeeping import span_seconds
+from specframe.engine.bench.optimum import decode_beside
 from specframe.engine.bench.weights import weigh
 from specframe.engine.clock import Clock
 from specframe.engine.loop import Cycle, Parts
@@ -46,6 +47,12 @@ class RecipeContestant:
         if self._pipeline is None:
             raise RuntimeError("a contestant decodes only after it was prepared")
         return decode(self._pipeline, rows, seed)
+
+    def find_optimum(self, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
+        """What the best verifier would accept at the root, summed over the cycles of `decode`; see `decode_beside`."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        return decode_beside(self._pipeline, rows, seed)
 
     def weigh(self, row: Sequence[int]) -> dict[str, int]:
         """How many weights its forwards read, told from the first cycles after a prompt; see `weigh`."""

@@ -61,13 +61,14 @@ def gather(
 
 def _acceptance(grid: Grid, seed: int) -> Figures:
     cycles, accepted = (_total(grid.runs, field) for field in ("cycles", "accepted"))
-    drafted = _total(grid.runs, "drafted")
+    drafted, bounded = (_total(grid.runs, field) for field in ("drafted", "optimum_cycles"))
     alpha = [count / cycles for count in _by_depth(grid.runs)]
     return {
         "cycles": int(cycles),
         "tau": _estimate(tau(grid), seed),
         "accepted_per_cycle": accepted / cycles,
         "alpha": alpha,
+        "optimal_alpha": _total(grid.runs, "optimum") / bounded if bounded else None,
         "alpha_conditional": [
             here / above if above else 0.0 for above, here in zip([1.0, *alpha], alpha, strict=False)
         ],

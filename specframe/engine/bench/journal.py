@@ -5,23 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Self
 
 from specframe.kernel.errors import InputError, SpecframeError
 
 NAME = "runs.jsonl"
-
-
-def make_folder(folder: Path) -> None:
-    """Makes the folder where it is missing. Raises SpecframeError when nothing can be written there."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise SpecframeError(f"{folder} cannot be written to: {error.strerror or error}; give another --out") from error
 
 
 class Journal:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from specframe.engine.bench.contestants import RecipeContestant
+from specframe.engine.bench.variants import Variant, make_variants
 from specframe.engine.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan, plan
-from specframe.kernel.errors import InputError, RecipeError, SpecframeError
+from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
 from specframe.kernel.interfaces import Contestant, Target
 from specframe.kernel.options import read_options
 from specframe.kernel.recipe import Recipe
@@ -35,6 +36,8 @@ class Invitation:
     """The assistant model of `hf:assisted`."""
     local_code: bool = True
     """Whether recipes may name components in files beside them."""
+    variations: tuple[str, ...] = ()
+    """`key=a,b,c`: every recipe takes part once with each combination of these values."""
 
 
 @dataclass
@@ -65,6 +68,8 @@ class Lineup:
     """Common to all."""
     chat: bool | None
     """Whether prompts become a user's turn, where a recipe says so."""
+    misfits: dict[str, str] = field(default_factory=dict)
+    """Variants whose parts do not fit together, by name, and why: they take no part."""
     targets: dict[str, Target] = field(default_factory=dict)
     """The loaded targets, by `Entrant.target`."""
 
@@ -83,43 +88,75 @@ def plan_lineup(invitation: Invitation, registry: Registry) -> Lineup:
     Raises RecipeError with all problems of all recipes, InputError for words that name nothing, or recipes
     whose settings do not let them be compared.
     """
-    words, assistant = invitation.words, invitation.assistant
-    problems: list[str] = []
-    plans: dict[str, Plan] = {}
-    others: dict[str, Contestant] = {}
-    for word in dict.fromkeys(words):
-        try:
-            if _is_recipe(word):
-                plans[word] = plan(Recipe.read(word, list(invitation.overrides)), registry, invitation.local_code)
-            else:
-                others[word] = _build(word, registry, assistant)
-        except SpecframeError as error:
-            problems += str(error).splitlines()
-    if problems:
-        raise RecipeError("\n".join(dict.fromkeys(problems)))
+    guests = _read_guests(invitation, registry)
+    plans, misfits = guests.plans, guests.misfits
     if not plans:
         raise InputError("give at least one recipe: it names the target that all contestants decode with")
-    if assistant is not None and f"{HF}assisted" not in others:
+    if invitation.assistant is not None and f"{HF}assisted" not in guests.others:
         raise InputError(f"--assistant is for the contestant {HF}assisted, which does not take part; add it")
     sampling, chat = _agree(list(plans.values()))
-    stems = Counter(Path(word).stem for word in plans)
-    named = {word: Path(word).stem if stems[Path(word).stem] == 1 else word for word in plans}
+    names = _name([*plans, *misfits])
     targets: dict[str, Plan] = {}
     for p in plans.values():
         targets.setdefault(describe_target(p), p)
     labels = label_targets(targets)
     entrants = []
-    for word in dict.fromkeys(words):
-        if word in plans:
-            p, name = plans[word], named[word]
-            entrants.append(Entrant(name, "recipe", RecipeContestant(name, p), p, labels[describe_target(p)]))
+    for word in dict.fromkeys(invitation.words):
+        for variant, p in plans.items():
+            if variant.recipe == word:
+                name = names[variant]
+                entrants.append(Entrant(name, "recipe", RecipeContestant(name, p), p, labels[describe_target(p)]))
+        if word not in guests.others:
             continue
         for target, p in targets.items():
-            contestant = others[word] if len(targets) == 1 else _build(word, registry, assistant)
+            contestant = guests.others[word] if len(targets) == 1 else _build(word, registry, invitation.assistant)
             name = contestant.name if len(targets) == 1 else f"{contestant.name} of {labels[target]}"
             entrants.append(Entrant(name, _kind(word), contestant, p, labels[target]))
     _require_names([entrant.name for entrant in entrants])
-    return Lineup(entrants, sampling, chat)
+    return Lineup(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
+
+
+@dataclass
+class _Guests:
+    """What the words of an invitation turned out to be."""
+
+    plans: dict[Variant, Plan] = field(default_factory=dict)
+    misfits: dict[Variant, str] = field(default_factory=dict)
+    others: dict[str, Contestant] = field(default_factory=dict)
+
+
+def _read_guests(invitation: Invitation, registry: Registry) -> _Guests:
+    """Who is invited. Raises RecipeError with all problems, where nothing fits together also with the misfits."""
+    guests, problems = _Guests(), list[str]()
+    for word in dict.fromkeys(invitation.words):
+        try:
+            if not _is_recipe(word):
+                guests.others[word] = _build(word, registry, invitation.assistant)
+                continue
+        except SpecframeError as error:
+            problems += str(error).splitlines()
+            continue
+        for variant in make_variants(word, invitation.variations):
+            try:
+                recipe = Recipe.read(word, [*invitation.overrides, *variant.changes])
+                guests.plans[variant] = plan(recipe, registry, invitation.local_code)
+            except MisfitError as error:
+                guests.misfits[variant] = str(error)
+            except SpecframeError as error:
+                problems += str(error).splitlines()
+    if not invitation.variations or not guests.plans:
+        problems += [line for error in guests.misfits.values() for line in error.splitlines()]
+    if problems:
+        raise RecipeError("\n".join(dict.fromkeys(problems)))
+    return guests
+
+
+def _name(variants: Sequence[Variant]) -> dict[Variant, str]:
+    """Short names: the recipe's file name, or its path where two are called alike, and what is varied."""
+    stems = Counter(Path(recipe).stem for recipe in {variant.recipe for variant in variants})
+    return {
+        v: f"{Path(v.recipe).stem if stems[Path(v.recipe).stem] == 1 else v.recipe} {v.label}".strip() for v in variants
+    }
 
 
 def describe_target(plan: Plan) -> str:

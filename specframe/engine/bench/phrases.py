@@ -27,6 +27,11 @@ def say_alpha(alpha: Sequence[float] | None) -> str:
     return " ".join(f"{rate:.2f}".removeprefix("0") for rate in alpha or ()) or NONE
 
 
+def say_optimum(rate: float | None) -> str:
+    """What the best verifier would accept at the first depth, on a line of its own: `best .71`; empty if unknown."""
+    return "" if rate is None else f"\nbest {say_alpha([rate])}"
+
+
 def say_share(share: float | None, digits: int = 1) -> str:
     """A share in percent."""
     return NONE if share is None else f"{share:.{digits}%}"

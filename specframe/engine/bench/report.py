@@ -124,8 +124,9 @@ def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], k
         yield _table(head, rows)
 
 
-def _acceptance(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+def _acceptance(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = []
+    bounded = any(entry["overall"].get("optimal_alpha") is not None for entry in entries)
     for entry in entries:
         figures = entry["overall"]
         if figures["alpha"]:
@@ -133,15 +134,21 @@ def _acceptance(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
                 _name(entry),
                 f"{figures['accepted_per_cycle']:.2f}",
                 say_alpha(figures["alpha"]),
+                *([_best(figures)] if bounded else []),
                 say_alpha(figures["alpha_conditional"]),
                 say_share(figures["draft_efficiency"]),
                 str(figures["cycles"]),
             ])  # fmt: skip
     if rows:
         yield "## Acceptance\n"
-        yield _table(
-            ["contestant", "accepted per cycle", "alpha by depth", "conditional", "draft efficiency", "cycles"], rows
-        )
+        head = ["contestant", "accepted per cycle", "alpha by depth"]
+        head += ["best rule, depth 1"] if bounded else []
+        yield _table([*head, "conditional", "draft efficiency", "cycles"], rows)
+
+
+def _best(figures: Mapping[str, Any]) -> str:
+    best = figures.get("optimal_alpha")
+    return NONE if best is None else say_alpha([best])
 
 
 def _time(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:

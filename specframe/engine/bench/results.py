@@ -82,6 +82,7 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         "sets": list(sets),
         "limit": terms.limit,
         "turns": terms.turns,
+        "bound": terms.bound,
     }
 
 

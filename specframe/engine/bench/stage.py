@@ -112,9 +112,11 @@ class Stage:
                 skipped += left_out
                 if not rows:
                     continue
-                decoded = self._decode(entrant, list(rows.values()), self.terms.seed * 1_000_003 + this.index, errors)
+                seed = self.terms.seed * 1_000_003 + this.index
+                decoded = self._decode(entrant, list(rows.values()), seed, errors)
                 if decoded is not None:
                     found.append((entrant, rows, decoded))
+                    self._bound(entrant, list(rows.values()), seed, this.repeat, decoded.lines)
                 listener(Step.of(entrant.name, decoded, errors.get(entrant.name)))
             # Before anyone is compared, what `generate` said is known.
             for entrant, rows, decoded in found:
@@ -133,6 +135,18 @@ class Stage:
             "weights": self.weights,
             "runs": runs,
         }
+
+    def _bound(
+        self, entrant: Entrant, rows: list[list[int]], seed: int, repeat: int, lines: list[dict[str, Any]]
+    ) -> None:
+        """Adds the best verifier's acceptance to the lines of a first repeat, shared out by their cycles."""
+        cycles = sum(line.get("cycles", 0) for line in lines)
+        if not self.terms.bound or repeat or not cycles or not isinstance(entrant.contestant, RecipeContestant):
+            return
+        total, count = entrant.contestant.find_optimum(rows, seed)
+        for line in lines:
+            share = line["cycles"] / cycles
+            line |= {"optimum": share * total, "optimum_cycles": share * count}
 
     def _weigh(self, entrant: Entrant, row: list[int]) -> None:
         if not isinstance(entrant.contestant, RecipeContestant):

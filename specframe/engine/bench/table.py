@@ -13,6 +13,7 @@ from specframe.engine.bench.phrases import (
     say,
     say_alpha,
     say_memory,
+    say_optimum,
     say_output,
     say_share,
     say_workload,
@@ -34,12 +35,17 @@ def print_table(summary: Mapping[str, Any], console: Console | None = None) -> N
 
 def _overall(summary: Mapping[str, Any]) -> Table:
     table = Table(title=say_workload(summary), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("contestant", no_wrap=True)
+    _add_names(table)
     for name in ("tau", "alpha by depth", "tokens/s", "vs plain", "vs HF", "overhead", "MiB"):
         table.add_column(name, justify="left" if "alpha" in name else "right")
     for entry in summary["contestants"]:
         table.add_row(*_row(entry), style="red" if is_suspect(entry) else None)
     return table
+
+
+def _add_names(table: Table) -> None:
+    """The column of names: those of variants are long, and break where one change ends."""
+    table.add_column("contestant", min_width=18)
 
 
 def _row(entry: Mapping[str, Any]) -> list[str]:
@@ -49,7 +55,7 @@ def _row(entry: Mapping[str, Any]) -> list[str]:
     return [
         f"{entry['name']}\n  {say_output(entry)}",
         _stack(say(figures.get("tau"))),
-        say_alpha(figures.get("alpha")),
+        say_alpha(figures.get("alpha")) + say_optimum(figures.get("optimal_alpha")),
         _stack(say(figures["tokens_per_second"], 1)),
         _stack(say(figures.get("speedup"), unit="x")),
         _stack(say(figures.get("speedup_hf"), unit="x")),
@@ -62,7 +68,7 @@ def _by_task(summary: Mapping[str, Any]) -> Table:
     table = Table(
         title="\nspeedup against plain, and tau, by task", title_justify="left", box=None, padding=(0, 2, 0, 0)
     )
-    table.add_column("contestant", no_wrap=True)
+    _add_names(table)
     for task, prompts in summary["tasks"].items():
         table.add_column(f"{task} ({prompts})", justify="right")
     for entry in summary["contestants"]:

@@ -18,6 +18,8 @@ class Terms:
     """How many turns of a conversation are decoded, at most."""
     limit: int | None = None
     """How many prompts of all sets together."""
+    bound: bool = False
+    """Whether to tell what the best verifier would accept: one more decoding of each prompt, not timed."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "repeats", "turns", "limit"):

@@ -1,0 +1,127 @@
+"""Recipes that take part in many variants, and the best acceptance beside the measured one."""
+
+from itertools import product
+
+import pytest
+import torch
+
+from specframe.engine.bench.optimum import best_at_root
+from specframe.engine.bench.summary import summarise
+from specframe.engine.bench.variants import Variant, make_variants
+from specframe.kernel.errors import InputError, RecipeError
+from specframe.kernel.types import Draw, TokenTree
+from tests.bench.test_bench_contest import hold, line_up, runs_of
+
+TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
+
+
+def test_variations_multiply_in_their_order():
+    made = make_variants("a.yaml", ["verifier.use=recursive,block", "tree={use: chain, depth: 2},{use: greedy}"])
+    assert [variant.label for variant in made] == [
+        "verifier=recursive tree=chain depth=2",
+        "verifier=recursive tree=greedy",
+        "verifier=block tree=chain depth=2",
+        "verifier=block tree=greedy",
+    ]
+    assert made[0].changes == ("verifier.use=recursive", "tree={use: chain, depth: 2}")
+    assert make_variants("a.yaml", []) == [Variant("a.yaml")]
+
+
+@pytest.mark.parametrize("variation", ["tree.depth=3", "tree.depth", "=1,2", "tree.depth=1,,2", "tree.widths=[1,2]"])
+def test_a_variation_of_nothing_is_refused(variation):
+    with pytest.raises(InputError, match="give it as KEY=A,B"):
+        make_variants("a.yaml", [variation])
+
+
+def test_every_variant_is_a_contestant_that_says_the_same(here):
+    results, _ = hold(here, "falcon.yaml", "plain", "hf:generate", variations=["tree.depth=1,2"])
+    assert [entry["name"] for entry in results["contestants"]] == [
+        "falcon depth=1",
+        "falcon depth=2",
+        "plain",
+        "hf:generate",
+    ]
+    assert all(run["identical"] is True for run in results["runs"])
+    depths = [entry["resolved"]["tree"]["depth"] for entry in results["contestants"][:2]]
+    assert depths == [1, 2]
+    assert max(len(run["possible"]) for run in runs_of(results, "falcon depth=1")) == 1
+
+
+def test_variants_whose_parts_do_not_fit_stay_away_and_say_why(here):
+    sampled = ["sampling.temperature=1", "tree={use: beam, width: 2, depth: 2}"]
+    lineup = line_up("falcon.yaml", "plain", overrides=sampled, variations=["verifier.use=kseq,recursive"])
+    assert [entrant.name for entrant in lineup.entrants] == ["falcon verifier=recursive", "plain"]
+    assert "'kseq' is not lossless for nodes drawn" in lineup.misfits["falcon verifier=kseq"]
+    with pytest.raises(RecipeError, match="is not lossless"):
+        line_up("falcon.yaml", overrides=[*sampled, "verifier.use=kseq"])
+    with pytest.raises(RecipeError, match="is not lossless"):  # none is left that fits
+        line_up("falcon.yaml", overrides=sampled, variations=["verifier.use=kseq,transport"])
+
+
+def test_a_typo_in_a_variation_is_no_misfit(here):
+    with pytest.raises(RecipeError, match="did you mean 'recursive'"):
+        line_up("falcon.yaml", variations=["verifier.use=match,recursiv"])
+
+
+def enumerate_siblings(q, kinds):
+    """{siblings: probability} of draws of these kinds from q, by hand."""
+    law = {}
+    for tokens in product(range(len(q)), repeat=len(kinds)):
+        left, chance = q.tolist(), 1.0
+        for token, kind in zip(tokens, kinds, strict=True):
+            chance *= left[token] / sum(left) if left[token] else 0.0
+            if kind is WOR:
+                left[token] = 0.0
+            if not chance:
+                break
+        if chance:
+            law[tokens] = chance
+    return law
+
+
+def tree_of(children, draws, q=None):
+    """One root with children [k] of these draws."""
+    count = 1 + len(children)
+    return TokenTree(
+        tokens=torch.tensor([[0, *children]]),
+        parent=torch.tensor([[-1] + [0] * len(children)]),
+        valid=torch.ones(1, count, dtype=torch.bool),
+        draw=torch.tensor([[0, *map(int, draws)]]),
+        levels=1,
+        q=None if q is None else q[None, None],
+        q_row=torch.zeros(1, count, dtype=torch.long),
+    )
+
+
+@pytest.mark.parametrize("kinds", [(IID, IID), (WOR, WOR), (IID,), (TOP, TOP), (IID, TOP), (IID, IID, TOP)])
+def test_the_best_at_the_root_is_the_flow_of_all_drafts(kinds):
+    """Against min-cut over all sets of tokens, with all siblings that the draws can give."""
+    torch.manual_seed(3)
+    p, q = torch.rand(2, 5, dtype=torch.float64).pow(2)
+    p, q = p / p.sum(), q / q.sum()
+    drawn = [kind for kind in kinds if kind is not TOP]
+    fixed = q.topk(len(kinds) - len(drawn)).indices.tolist()
+    q = q.index_fill(0, torch.tensor(fixed, dtype=torch.long), 0)
+    q = q / q.sum()
+    law = {tokens + tuple(fixed): chance for tokens, chance in enumerate_siblings(q, drawn).items()}
+    sets = [{i for i in range(5) if bits >> i & 1} for bits in range(32)]
+    wanted = 1 + min(
+        sum(float(p[i]) for i in inside) - sum(c for tokens, c in law.items() if inside.issuperset(tokens))
+        for inside in sets
+    )
+    tree = tree_of(next(iter(law)), [*drawn, *[TOP] * len(fixed)], q)
+    found = best_at_root(tree, p.expand(1, tree.tokens.shape[1], 5))
+    assert found.tolist() == pytest.approx([wanted], abs=1e-9)
+
+
+def test_the_bound_stands_beside_the_acceptance_and_changes_nothing(here):
+    sampled = ["sampling.temperature=1", "tree={use: greedy, widths: [2,1]}", "verifier.use=recursive"]
+    free, _ = hold(here, "falcon.yaml", "plain", overrides=sampled, repeats=2)
+    bound, _ = hold(here, "falcon.yaml", "plain", overrides=sampled, repeats=2, bound=True, out="bound")
+    assert [run["reached"] for run in runs_of(bound, "falcon")] == [run["reached"] for run in runs_of(free, "falcon")]
+    first = [run for run in runs_of(bound, "falcon") if run["repeat"] == 0]
+    assert all(run["optimum_cycles"] == run["cycles"] for run in first)
+    assert not any("optimum" in run for run in runs_of(bound, "falcon") if run["repeat"] == 1)
+    figures = summarise(bound)["contestants"][0]["overall"]
+    assert 0 < figures["optimal_alpha"] <= 1
+    assert summarise(free)["contestants"][0]["overall"]["optimal_alpha"] is None

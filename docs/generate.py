@@ -11,10 +11,11 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from method_table import render_methods
+
 from specframe.cli.main import COMMANDS, build_parser, main
-from specframe.kernel.interfaces import KINDS
 from specframe.kernel.plugins import discover
-from specframe.kernel.registry import Entry
+from specframe.kernel.registry import KINDS, Entry
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "<!-- Written by docs/generate.py from the code: change docstrings and signatures instead. -->\n"
@@ -93,7 +94,11 @@ def _shown(action: argparse.Action) -> str:
     return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")
 
 
-PAGES = {"docs/reference/components.md": render_components, "docs/reference/cli.md": render_commands}
+PAGES = {
+    "docs/reference/components.md": render_components,
+    "docs/reference/cli.md": render_commands,
+    "docs/methods/index.md": render_methods,
+}
 
 
 def repository_packages() -> set[str]:

@@ -41,6 +41,7 @@ _PUBLIC = {
         "TreePolicy",
         "Verifier",
     ),
+    "specframe.kernel.deprecation": ("Renamed",),
     "specframe.kernel.errors": (
         "CompositionError",
         "InputError",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         load as load,
     )
     from specframe.engine.transformers import decoder as decoder
+    from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (
         CompositionError as CompositionError,
     )

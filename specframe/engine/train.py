@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from specframe.engine.folders import make_folder
 from specframe.engine.training import precision, randomness, texts
 from specframe.engine.training.processes import Processes
 from specframe.engine.training.progress import Silent, Watcher
@@ -98,14 +97,4 @@ def _check(
     if any(p.device != torch.empty(0, device=target.device).device for p in parameters):
         raise CompositionError(f"the drafter must lie on the target's device, {target.device}")
     precision.check(settings, target)
-    _writable(settings.out)
-
-
-def _writable(folder: Path) -> None:
-    """Raises InputError now rather than after the first hour; every process probes a name of its own."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"train.out: {folder} cannot be written: {error.strerror or error}") from error
+    make_folder(settings.out, "give another train.out")  # now rather than after the first hour

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from specframe.kernel.deprecation import current_name
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
 from specframe.kernel.options import Mismatch, Option, convert, read_options
 from specframe.kernel.recipe import Key, Recipe, dotted
@@ -155,14 +156,20 @@ class _Reader:
             self.report(key, str(error))
             return None
         options: dict[str, Any] = {}
-        for name, value in values.items():
+        given = set()
+        for written, value in values.items():
+            here = (*key, written)
+            name = current_name(written, component, f"{self.recipe.origin(here)}: {dotted(here)}")
             if name not in known:
                 hint = suggest(str(name), known) or f" (options: {', '.join(known) or 'none'})"
-                self.report((*key, name), f"unknown option{hint}")
+                self.report(here, f"unknown option{hint}")
+            elif name in given:
+                self.report(here, f"'{name}' is given twice, by its old name and its new one")
             else:
-                self.read_value(known[name], value, (*key, name), options)
+                self.read_value(known[name], value, here, options)
+            given.add(name)
         for option in known.values():
-            if option.required and option.name not in values:
+            if option.required and option.name not in given:
                 self.report((*key, option.name), f"missing: {entry.kind} '{entry.name}' needs it")
         return Part(entry, component, options) if len(self.problems) == before else None
 

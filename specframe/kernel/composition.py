@@ -15,7 +15,8 @@ def misfits(
     """What does not fit together, as (section, message). `drafter` may be its class: it is not built.
 
     A drafter that builds its own tree declares `draws`; otherwise the tree policy's draws count. A
-    verifier must accept every draw that can occur, and may need exact recorded laws of sampled nodes.
+    verifier must accept every draw that can occur, and may need exact recorded laws of sampled nodes, or their number
+    settled.
     """
     own: frozenset[Draw] | None = getattr(drafter, "draws", None)
     if own is None and tree is None:
@@ -40,4 +41,18 @@ def misfits(
             "verifier",
             f"'{verifier_name}' needs the exact law of every sampled node, which this tree policy does not "
             "record; `verifier: {use: match}` needs none",
+        )
+    settled = getattr(drafter if tree is None else tree, "settled", False)
+    if getattr(verifier, "needs_settled", False) and sampled and not settled:
+        yield (
+            "verifier",
+            f"'{verifier_name}' judges siblings together and needs their number settled before the first is drawn, "
+            "which this tree does not promise; `verifier: {use: recursive}` judges them one by one",
+        )
+    deepest, depth = getattr(drafter, "deepest", None), getattr(tree, "depth", None)
+    if deepest is not None and depth is not None and depth > (most := parts["drafter"].value(deepest)):
+        yield (
+            "tree",
+            f"drafter '{name}' has {most} {deepest} and drafts no deeper than {most} levels; "
+            f"make the tree at most {most} deep, or train more {deepest}",
         )

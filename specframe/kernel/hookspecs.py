@@ -6,6 +6,8 @@ from typing import Protocol
 
 import pluggy
 
+from specframe.kernel.deprecation import Renamed
+
 GROUP = "specframe"
 """The entry-point group that pip-installed plugins name themselves in."""
 
@@ -16,8 +18,11 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 class Register(Protocol):
     """What a plugin calls, once per component."""
 
-    def __call__(self, kind: str, name: str, target: str, *, summary: str) -> None:
-        """Registers `target` ("module:attr", imported on first use) as the component `name` of `kind`."""
+    def __call__(self, kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
+        """Registers `target` ("module:attr", imported on first use) as the component `name` of `kind`.
+
+        `renamed` says that the name is an old one, kept for a while beside the new one.
+        """
         ...
 
 

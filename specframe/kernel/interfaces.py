@@ -113,7 +113,12 @@ class NeuralTarget(Target, Protocol):
 
 
 class TreePolicy(Protocol):
-    """Decides which nodes a draft has."""
+    """Decides which nodes a draft has.
+
+    It may say `settled = True`: at every node the number of siblings is settled before the first of them is
+    drawn. Nobody is taken to promise that who doesn't say so. And it may say its `depth`, the most levels of
+    its trees, so that a recipe whose drafter can't go so deep is refused before anything is built.
+    """
 
     draws: frozenset[Draw]
     """The draws its nodes may have."""
@@ -149,7 +154,10 @@ class Observer(Protocol):
 
 
 class Drafter(Protocol):
-    """Proposes tokens."""
+    """Proposes tokens.
+
+    One that can only go so deep may say with which option of its constructor: `deepest = "heads"`.
+    """
 
     taps: frozenset[str]
     """The target features it reads."""
@@ -216,7 +224,11 @@ class FeatureDrafter(Trainable, Protocol):
 
 
 class Verifier(Protocol):
-    """The acceptance rule."""
+    """The acceptance rule.
+
+    One that judges several siblings together may say `needs_settled = True`: their number must be settled before
+    the first of them is drawn.
+    """
 
     lossless: bool
     """A promise, and a test."""
@@ -276,21 +288,8 @@ class Contestant(Protocol):
         ...
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts rows [B][tokens] side by side. This call, and nothing else, is timed.
+        """Continues the prompts `rows`, token ids each, side by side. This call, and nothing else, is timed.
 
         torch's generators have been seeded; all else that is random must follow from `seed`.
         """
         ...
-
-
-KINDS: dict[str, type] = {
-    "target": Target,
-    "drafter": Drafter,
-    "tree": TreePolicy,
-    "verifier": Verifier,
-    "loss": Loss,
-    "rollout": Rollout,
-    "head": Head,
-    "contestant": Contestant,
-}
-"""Every kind of component a plugin can provide, by the word recipes use."""

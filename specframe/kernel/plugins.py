@@ -12,6 +12,7 @@ import pluggy
 
 from specframe import __version__
 from specframe.kernel.compatibility import require
+from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
 from specframe.kernel.hookspecs import GROUP, Hooks
 from specframe.kernel.registry import Entry, Registry, one_line
@@ -54,8 +55,8 @@ def _enrol(registry: Registry, plugin: Any, package: str) -> None:
     manager.check_pending()  # a misspelt hook is an error, not silence
     fresh = Registry()
 
-    def register(kind: str, name: str, target: str, *, summary: str) -> None:
-        fresh.add(Entry(kind, name, target, summary, package))
+    def register(kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
+        fresh.add(Entry(kind, name, target, summary, package, renamed))
 
     manager.hook.specframe_register(register=register)
     if not manager.get_hookcallers(plugin):

@@ -9,9 +9,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
-from specframe.kernel.interfaces import KINDS
+from specframe.kernel.interfaces import Contestant, Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
 
+KINDS: dict[str, type] = {
+    "target": Target,
+    "drafter": Drafter,
+    "tree": TreePolicy,
+    "verifier": Verifier,
+    "loss": Loss,
+    "rollout": Rollout,
+    "head": Head,
+    "contestant": Contestant,
+}
+"""Every kind of component a plugin can provide, by the word recipes use."""
 OTHER_KINDS = ("section", "model")
 """Registered things that are no components: recipe sections' settings, and embedded models (functions
 that return a folder)."""
@@ -40,6 +52,8 @@ class Entry:
     target: str
     summary: str
     package: str
+    renamed: Renamed | None = None
+    """What the component is called now, if this is an old name of it."""
 
     @property
     def qualified(self) -> str:
@@ -84,10 +98,15 @@ class Registry:
         return sorted((e for e in self.entries if e.kind == kind), key=lambda e: (e.name, e.package))
 
     def find(self, kind: str, name: str) -> Entry:
-        """The entry a recipe means by `name` or `package/name`. Raises PluginError with a suggestion."""
+        """The entry a recipe means by `name` or `package/name`; warns if that is an old name.
+
+        Raises PluginError with a suggestion.
+        """
         known = self.of(kind)
         found = [e for e in known if name in (e.name, e.qualified)]
         if len(found) == 1:
+            if found[0].renamed:
+                found[0].renamed.warn(f"{kind} '{name}'")
             return found[0]
         if found:
             choices = " or ".join(f"'{e.qualified}'" for e in found)

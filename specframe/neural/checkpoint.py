@@ -81,6 +81,27 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     return config
 
 
+def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:
+    """The checkpoint's config, which says all that is wanted.
+
+    Raises WeightsError, every contradiction listed, for one that says otherwise; `kind` is what the error calls it.
+    """
+    config = read_config(folder)
+    problems = [
+        f"  {name}: the checkpoint says {config.get(name)!r}, needed is {value!r}"
+        for name, value in wanted.items()
+        if config.get(name) != value
+    ]
+    if problems:
+        raise WeightsError(f"the {kind} in {folder} does not fit:\n" + "\n".join(problems))
+    return config
+
+
+def target_shape(config: Any) -> dict[str, Any]:
+    """What a drafter's config tells of the target that it belongs to, given the target's transformers config."""
+    return {name: getattr(config, name) for name in ("hidden_size", "model_type", "vocab_size")}
+
+
 def locate(name: str | Path) -> Path:
     """The folder behind a name: a path, `zoo://name` (an embedded model), or a Hub name `owner/name`.
 

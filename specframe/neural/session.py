@@ -17,6 +17,7 @@ from specframe.kernel.types import Committed, Frontier
 from specframe.neural.blocks import Blocks, State
 from specframe.neural.cache import SlotCache
 from specframe.neural.layer import DecoderLayer
+from specframe.neural.queries import Queries, repeated
 
 Recall = Callable[[Tensor, State, list[int] | None], tuple[Tensor, State]]
 """How pairs become the layer's input: recall(pairs [B, M, 2D], state, counts) -> ([B, M, D], the state after them).
@@ -121,27 +122,22 @@ class FeatureSession:
         state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
         inputs, state = self.recall(pairs, state, None)  # [BF, k, D]
 
-        masks = self._masks(pairs[:, -1]).unflatten(0, (batch, width)).flatten(1, 2)  # [B, F (k - j), D]
-        ahead = torch.arange(2 * k - self.asking, device=tokens.device)
-        places = (origin.position[:, :, None] + ahead).split([k, k - self.asking], 2)  # [B, F, k], [B, F, k - j]
         own = torch.eye(width, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
         sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
-        end = self.visible.shape[1] + sees.shape[2] * k
-        self._reserve(end + masks.shape[1])
-        self.cache.aim(end - width * k, end + masks.shape[1])
-        features = self.layer(
-            torch.cat([inputs.reshape(batch, width * k, -1), masks], 1),
-            torch.cat([part.flatten(1) for part in places], 1),
-            self._mask(sees),
-            self.cache,
-        )
-        of_pairs = features[:, : width * k].unflatten(1, (width, k))[:, :, k - self.asking :]
-        of_masks = features[:, width * k :].unflatten(1, (width, k - self.asking))
-        features = torch.cat([of_pairs, of_masks], 2)  # [B, F, k, D]
+        path = self._path(sees)  # [B, F, W + S k]
+        positions = origin.position[:, :, None] + torch.arange(k, device=tokens.device)  # [B, F, k]
+        asked = Queries(inputs.reshape(batch, width * k, -1), positions.flatten(1), repeated(path, k))
+        if self.masks is not None:
+            masks = self.masks(pairs[:, -1]).unflatten(0, (batch, width))  # [B, F, k - 1, D]
+            asked = asked.followed_by(Queries.behind(masks, positions[:, :, -1], path))
+        features = self._ask(asked, path.shape[2] - width * k)
+        block = features[:, : width * k].unflatten(1, (width, k))  # [B, F, k, D]
+        if self.masks is not None:
+            block = torch.cat([block[:, :, -1:], features[:, width * k :].unflatten(1, (width, k - 1))], 2)
         state = tuple(part.view(-1, batch, width, part.shape[-1]) for part in state)
-        self.draft.append(Blocks(frontier.nodes, features, state, origin.position + k, sees))
+        self.draft.append(Blocks(frontier.nodes, block, state, origin.position + k, sees))
         is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again beside deeper nodes
-        return torch.where(is_root, self.draft[0].features[:, :1], features)
+        return torch.where(is_root, self.draft[0].features[:, :1], block)
 
     def _settle(self) -> None:
         """Takes in pending pairs: keys and values are cached, the state moves on, a draft can start.
@@ -160,40 +156,45 @@ class FeatureSession:
         inputs = torch.cat([self.tail, inputs], 1)  # [B, T, D]
         batch, length, _ = inputs.shape
 
-        width = max(self.counts) + self.asking - 1
-        behind = max(starts) + length  # the first slot that no row writes a pair to
-        more = torch.arange(self.block - self.asking, device=device)  # [k - j]
-        self._reserve(behind + len(more))
-        slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
-        even = min(starts) == max(starts)
-        slots = slots + (starts[0] if even else torch.tensor(starts, device=device)[:, None])
         counts = torch.tensor(self.counts, device=device)
-        positions = torch.cat([slots - (self.asking - 1), counts[:, None] + more], 1)  # [B, T + k - j]
-        slots = torch.cat([slots, (behind + more).expand(batch, -1)], 1)
-        self.cache.aim(starts[0] if even else slots, behind + len(more))
+        width = max(self.counts) + self.asking - 1
         pair = torch.arange(1 - self.asking, width - self.asking + 1, device=device)  # the one at each slot
         self.visible = (pair >= 0).expand(batch, -1)  # [B, W]
         if min(self.counts) < max(self.counts):
             self.visible = self.visible & (pair < counts[:, None])
-        own = pad(_causal(len(more), device), (0, 0, length, 0))  # [T + k - j, k - j]: pairs see no masks
-        seen = pad(self.visible, (0, behind - width))[:, None].expand(-1, len(own), -1)
-        mask = torch.cat([seen, own.expand(batch, -1, -1)], 2)[:, None]
-        masks = self._masks(_last(pairs, 1, fresh)[:, 0])  # [B, k - j, D]
-        features = self.layer(torch.cat([inputs, masks], 1), positions, mask, self.cache)  # [B, T + k - j, D]
+        behind = max(starts) + length  # the first slot that no row writes a pair to
+        path = self.visible[:, None]  # [B, 1, S], S = behind
+        if behind > width:
+            path = pad(path, (0, behind - width))
+        even = min(starts) == max(starts)
+        slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
+        slots = slots + (starts[0] if even else torch.tensor(starts, device=device)[:, None])
+        asked = Queries(inputs, slots - (self.asking - 1), repeated(path, length))
+        if self.masks is not None:
+            masks = self.masks(_last(pairs, 1, fresh))  # [B, 1, k - 1, D]
+            asked = asked.followed_by(Queries.behind(masks, counts[:, None] - 1, path))
+            ends = torch.arange(behind, behind + masks.shape[2], device=device)
+            slots = torch.cat([slots, ends.expand(batch, -1)], 1)
+        features = self._ask(asked, starts[0] if even else slots)  # [B, T, D], and the masks'
 
         self.tail = _last(inputs, self.asking - 1, fresh)
-        block = torch.cat([_last(features[:, :length], self.asking, fresh), features[:, length:]], 1)  # [B, k, D]
+        block = _last(features[:, :length], self.asking, fresh)
+        if self.masks is not None:
+            block = torch.cat([block, features[:, length:]], 1)  # [B, k, D]
         self.draft = [Blocks.of_root(block, self.state, counts)]
+
+    def _ask(self, queries: Queries, slots: int | Tensor) -> Tensor:
+        """The layer's outputs, [B, T, D]; keys and values are written at the slots, as `SlotCache.aim` has them."""
+        width = queries.mask.shape[2]
+        if width > self.cache.capacity:
+            self.cache.grow(max(2 * self.cache.capacity, width + self.spare))
+        self.cache.aim(slots, width)
+        features: Tensor = self.layer(queries.inputs, queries.positions, queries.mask[:, None], self.cache)
+        return features
 
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
         """What `recall` gets: [..], [.., D] -> [.., 2D], embedding first."""
         return torch.cat([self.embed(tokens), features], -1)
-
-    def _masks(self, pair: Tensor) -> Tensor:
-        """What asks behind a pair: [.., 2D] -> [.., k - j, D]."""
-        if self.masks is None:
-            return pair.new_zeros(*pair.shape[:-1], 0, self.layer.config.hidden_size)
-        return self.masks(pair)
 
     def _trace(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
         """The tokens of the k path nodes that end at each frontier node, [B, F, k], and the node above."""
@@ -204,33 +205,14 @@ class FeatureSession:
         tokens = [frontier.tree.tokens.gather(1, step) for step in reversed(path)]
         return torch.stack(tokens, 2), parent.gather(1, path[-1])
 
-    def _mask(self, sees: Tensor) -> Tensor:
-        """Which slots each of the frontier's pairs and masks sees, given sees [B, F, S].
+    def _path(self, sees: Tensor) -> Tensor:
+        """Which slots lie on the path to each frontier node, its own pairs included: [B, F, S] -> [B, F, W + S k].
 
-        [B, 1, F (2 k - j), W + S k + F (k - j)]: all pairs come first, then all masks.
+        `sees` says which of the S expansions below the root do.
         """
-        batch, width, count = sees.shape
-        k, more = self.block, self.block - self.asking
-        committed = self.visible[:, None].expand(-1, width, -1)  # [B, F, W]
-        drafted = sees[..., None].expand(-1, -1, -1, k).reshape(batch, width, count * k)
-        path = torch.cat([committed, drafted], 2)[:, :, None]  # [B, F, 1, W + S k]
-        pairs = path.expand(-1, -1, k, -1).reshape(batch, 1, width * k, -1)
-        if not more:
-            return pairs
-        own = torch.eye(width, dtype=torch.bool, device=sees.device).kron(_causal(more, sees.device))
-        own = own.expand(batch, 1, -1, -1)
-        masks = torch.cat([path.expand(-1, -1, more, -1).reshape(batch, 1, width * more, -1), own], 3)
-        return torch.cat([pad(pairs, (0, width * more)), masks], 2)
-
-    def _reserve(self, slots: int) -> None:
-        """Sees to it that the cache has this many slots."""
-        if slots > self.cache.capacity:
-            self.cache.grow(max(2 * self.cache.capacity, slots + self.spare))
-
-
-def _causal(length: int, device: torch.device) -> Tensor:
-    """Each sees itself and those before it: [length, length] bool."""
-    return torch.ones(length, length, dtype=torch.bool, device=device).tril()
+        committed = self.visible[:, None].expand(-1, sees.shape[1], -1)  # [B, F, W]
+        drafted = sees[..., None].expand(-1, -1, -1, self.block).flatten(2)  # [B, F, S k]
+        return torch.cat([committed, drafted], 2)
 
 
 def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:

@@ -1,17 +1,25 @@
 """The conformance kit: what a component must do, checked, for plugins as for the built-in ones.
 
-| name | what it checks |
+| name | what it checks, or is |
 |---|---|
 | `check_drafter` | drafts, commit and rollback, batches, greedy identity, the enumerated law of the output |
 | `check_tree` | well-formed trees, the K-levels rule, recorded laws |
 | `check_verifier` | verdicts, batches and padding, losslessness by enumeration |
 | `check_loss` | gradients, masks, batches |
+| `check_head` | logits over the vocabulary, gradients, what is shared |
+| `check_target` | logits, news and features, against plain forwards over the text |
 | `check_plugin` | everything that an installed package registers |
+| `check_decoding` | a drafter over a tree policy, composed by recipe: greedy output |
+| `check_training` | a drafter trained by recipe: losses fall, and the simulated tau is decoding's |
 | `audit` | a drafter's recorded laws, slot by slot |
 | `Emission`, `Comparison` | the enumerated law of a composition's output, against the target's |
 | `enumerate_outcomes`, `Enumeration` | the enumerator itself: any program over a random source |
 | `GivenTarget`, `GivenDrafter` | a target and a drafter whose laws a test writes down |
 | `LazyUniform` | one uniform number behind several decisions |
+| `GivenSession`, `GrowingTree` | news and frontiers for a drafter, by hand |
+| `tiny_target`, `random_teacher`, `greedy_texts` | a random target, what it teaches, and what it says |
+| `shake` | random weights, so that every part of a fresh module matters |
+| `literal_layer` | a decoder layer, restated number by number |
 
 `specframe.testing.strategies` has Hypothesis strategies for laws, trees and samplings; it needs
 `pip install specframe[testing]`.
@@ -23,10 +31,16 @@ from specframe.engine.certificate.enumeration import Enumeration, enumerate_outc
 from specframe.testing.audits import audit
 from specframe.testing.cycles import compare_cycle
 from specframe.testing.drafters import check_drafter
+from specframe.testing.heads import check_head
+from specframe.testing.literal import literal_layer
 from specframe.testing.losses import check_loss
 from specframe.testing.plugins import check_plugin
 from specframe.testing.policies import check_tree
+from specframe.testing.recipes import check_decoding, check_training
+from specframe.testing.sessions import GivenSession, GrowingTree
 from specframe.testing.tables import GivenDrafter, GivenTarget
+from specframe.testing.targets import check_target
+from specframe.testing.tiny import greedy_texts, random_teacher, shake, tiny_target
 from specframe.testing.uniform import LazyUniform
 from specframe.testing.verifiers import check_verifier
 
@@ -36,14 +50,25 @@ __all__ = [
     "Emission",
     "Enumeration",
     "GivenDrafter",
+    "GivenSession",
     "GivenTarget",
+    "GrowingTree",
     "LazyUniform",
     "audit",
+    "check_decoding",
     "check_drafter",
+    "check_head",
     "check_loss",
     "check_plugin",
+    "check_target",
+    "check_training",
     "check_tree",
     "check_verifier",
     "compare_cycle",
     "enumerate_outcomes",
+    "greedy_texts",
+    "literal_layer",
+    "random_teacher",
+    "shake",
+    "tiny_target",
 ]

@@ -15,7 +15,7 @@ from specframe.components.trees.chain import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.engine.certificate.emission import Emission, tree_nodes
-from specframe.engine.certificate.miniature import tiny_llama
+from specframe.engine.certificate.tiny import tiny_llama
 from specframe.engine.clock import Clock
 from specframe.engine.ledger import Ledger, as_prompts
 from specframe.engine.loop import Parts, decode

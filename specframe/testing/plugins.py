@@ -12,15 +12,19 @@ from specframe.kernel.options import read_options
 from specframe.kernel.plugins import discover
 from specframe.kernel.registry import Entry
 from specframe.testing.drafters import check_drafter
+from specframe.testing.heads import check_head
 from specframe.testing.losses import check_loss
 from specframe.testing.policies import check_tree
+from specframe.testing.targets import check_target
 from specframe.testing.verifiers import check_verifier
 
 CHECKS: dict[str, Callable[[Callable[[], Any]], None]] = {
+    "target": check_target,
     "drafter": check_drafter,
     "tree": check_tree,
     "verifier": check_verifier,
     "loss": check_loss,
+    "head": check_head,
 }
 
 HEAVY = ("torch", "transformers", "numpy")
@@ -30,7 +34,8 @@ def check_plugin(package: str) -> None:
     """Raises AssertionError unless everything that an installed package registers keeps its contract.
 
     Registering imports nothing heavy; every component loads, has a docstring and a signature that recipes can
-    express; drafters, trees, verifiers and losses that can be built without options pass their own checks.
+    express; targets, drafters, trees, verifiers, losses and heads that can be built without options pass their own
+    checks.
     """
     registry = discover()
     assert package not in registry.broken, f"{package} cannot be loaded: {registry.broken.get(package)}"

@@ -25,7 +25,7 @@ def check_tree(make: Callable[[], TreePolicy], *, audited: bool = True) -> None:
     """Raises AssertionError unless the tree policy keeps its contract.
 
     For drafters of one, two and three levels a forward and several samplings: well-formed trees within the
-    declared draws and size, frontiers that the K-levels rule allows, node indices that stay, rows that do
+    declared draws, size and depth, frontiers that the K-levels rule allows, node indices that stay, rows that do
     not depend on their neighbours, nor what an `Observer` remembers of them on the session before; and if it says
     `exact`, every recorded law is the law of its token.
     `audited=False` leaves the last part out, for a tree too large to enumerate.
@@ -50,6 +50,7 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
     for seed in range(4):
         together = policy.grow(Watched(drafter.expand), root, sampling, SeededRandom(seed, BATCH).draft)
         check_shape(together, vocab=vocab, nodes=policy.nodes, draws=policy.draws)
+        assert together.levels <= getattr(policy, "depth", together.levels), "a tree is deeper than `depth` says"
         if together.q is not None and sampling.greedy:
             assert bool((together.q.amax(-1) == 1).all()), "q is not the law that Sampling makes"
         for row in range(BATCH):

@@ -54,9 +54,7 @@ class GivenDrafter:
         tokens = frontier.tree.tokens.gather(1, frontier.nodes)  # [B, F]
         return Proposal(self._logits[:, tokens].movedim(0, 2))
 
-    def propose(
-        self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource
-    ) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The recipe's tree over the given laws."""
         if tree is None:
             raise TypeError("a given drafter grows a tree policy")

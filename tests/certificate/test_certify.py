@@ -8,7 +8,7 @@ import pytest
 
 from specframe.cli import certify as command
 from specframe.engine.certificate.certify import REDUCED, Certificate, certify_plan
-from specframe.engine.certificate.miniature import tiny_llama
+from specframe.engine.certificate.tiny import random_model
 from specframe.kernel.build import plan
 from specframe.kernel.errors import InputError
 from specframe.kernel.plugins import discover
@@ -144,8 +144,7 @@ def test_a_small_budget_shows_nothing(tmp_path, capsys):
 
 
 def test_the_recipes_own_model_is_asked(tmp_path, capsys):
-    tiny_llama(32, 3).float().save_pretrained(tmp_path / "model")
-    tiny_llama.cache_clear()  # float() is in place
+    random_model(vocab=32, seed=3).float().save_pretrained(tmp_path / "model")
     own = GREEDY.replace("table", f"hf, model: {tmp_path / 'model'}").replace("lookup, length: 3", "lookup")
     read(tmp_path, own)
     status, printed = run(capsys, tmp_path / "recipe.yaml")

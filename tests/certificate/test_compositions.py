@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 
 from specframe.components.sampling import Sampling
-from specframe.engine.certificate.miniature import Miniature, tiny_model
+from specframe.engine.certificate.miniature import Miniature
+from specframe.engine.certificate.tiny import tiny_model
 from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.options import read_options

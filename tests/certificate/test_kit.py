@@ -14,7 +14,7 @@ from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.engine.certificate.miniature import tiny_llama
+from specframe.engine.certificate.tiny import tiny_llama
 from specframe.kernel.plugins import discover
 from specframe.kernel.types import Draw, Frontier, Verdict
 from specframe.testing import audit, check_drafter, check_loss, check_plugin, check_tree, check_verifier
@@ -111,9 +111,9 @@ class Changed:
     draws = frozenset({Draw.IID})
     exact = True
 
-    def __init__(self, change, nodes=3, ask=None):
+    def __init__(self, change, nodes=3, depth=2, ask=None):
         self.inner, self.change, self.ask = Chain(depth=2, draw=Draw.IID), change, ask
-        self.nodes = nodes
+        self.nodes, self.depth = nodes, depth
 
     def grow(self, expand, root, sampling, random):
         tree = self.inner.grow(expand, root, sampling, random)
@@ -126,6 +126,7 @@ class Changed:
     ("make", "says"),
     [
         (lambda: Changed(lambda t: t, nodes=2), "declared"),
+        (lambda: Changed(lambda t: t, depth=1), "deeper than `depth`"),
         (lambda: Changed(lambda t: replace(t, q=None)), "need q"),
         (lambda: Changed(lambda t: replace(t, draw=torch.full_like(t.draw, 2))), "drawn without_replacement"),
         (lambda: Changed(lambda t: replace(t, levels=1)), "levels is 1"),

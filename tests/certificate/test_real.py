@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
@@ -14,6 +13,7 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.engine.certificate.certify_real import certify_real, check_greedy, check_sampled, permutation_test
 from specframe.engine.certificate.controls import UnprocessedBonus
+from specframe.engine.certificate.tiny import random_model
 from specframe.engine.loop import Parts
 from specframe.engine.pipeline import Pipeline
 from specframe.engine.settings import RunSettings, SamplingSettings
@@ -22,19 +22,8 @@ from specframe.kernel.types import Draw, Verdict
 ROWS = [[1, 2, 3], [4, 5, 6, 7], [8]]
 
 
-def model(seed, size=16):
-    config = LlamaConfig(
-        vocab_size=12,
-        hidden_size=size,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        initializer_range=0.5,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(config).eval()
+def model(seed):
+    return random_model(vocab=12, size=16, seed=seed).float()
 
 
 @pytest.fixture

@@ -68,15 +68,11 @@ class PathDrafter:
             self._expanded[b] |= set(row)
         self._seen = tree
         self.calls += 1
-        logits = [
-            [torch.stack([self.raw(p, level) for level in range(self.block)]) for p in row] for row in paths
-        ]
+        logits = [[torch.stack([self.raw(p, level) for level in range(self.block)]) for p in row] for row in paths]
         return Proposal(torch.stack([torch.stack(row) for row in logits]))
 
 
-def literal_dynamic(
-    drafter: PathDrafter, root: int, depth: int, width: int, nodes: int
-) -> tuple[list[int], list[int]]:
+def literal_dynamic(drafter: PathDrafter, root: int, depth: int, width: int, nodes: int) -> tuple[list[int], list[int]]:
     """EAGLE-2's tree of one row, in plain Python: tokens and parents."""
     born: list[tuple[float, Path]] = []
     beam: list[tuple[float, Path]] = [(0.0, (root,))]
@@ -86,8 +82,7 @@ def literal_dynamic(
             gains = drafter.at(above).log_softmax(-1)
             best = gains.topk(min(width, drafter.vocab))
             level += [
-                (value + g, (*above, t))
-                for g, t in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+                (value + g, (*above, t)) for g, t in zip(best.values.tolist(), best.indices.tolist(), strict=True)
             ]
         born += level
         beam = sorted(level, key=lambda candidate: -candidate[0])[:width]  # stable: first come, first kept

@@ -33,18 +33,14 @@ def copies(tree: TokenTree) -> list[list[int]]:
 
 def theirs(text: list[int], ngram: int, length: int) -> list[int]:
     """What transformers would copy behind this text."""
-    generator = PromptLookupCandidateGenerator(
-        num_output_tokens=length, max_matching_ngram_size=ngram, max_length=1000
-    )
+    generator = PromptLookupCandidateGenerator(num_output_tokens=length, max_matching_ngram_size=ngram, max_length=1000)
     candidates, _ = generator.get_candidates(torch.tensor([text]))
     return candidates[0, len(text) :].tolist()
 
 
 @settings(max_examples=150, deadline=None)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4), ngram=st.integers(1, 4), length=st.integers(1, 12))
-def test_ragged_batch_copies_what_transformers_copies(
-    texts: list[list[int]], ngram: int, length: int
-) -> None:
+def test_ragged_batch_copies_what_transformers_copies(texts: list[list[int]], ngram: int, length: int) -> None:
     drafter = Lookup(ngram=ngram, length=length)
     drafter.commit(first(texts))
     tree = drafted(drafter, texts)
@@ -58,9 +54,7 @@ def test_ragged_batch_copies_what_transformers_copies(
 @settings(max_examples=40, deadline=None)
 @given(
     texts=st.lists(TEXT, min_size=3, max_size=3),
-    news=st.lists(
-        st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=3, max_size=3), max_size=4
-    ),
+    news=st.lists(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=3, max_size=3), max_size=4),
     rows=st.permutations([0, 1, 2]),
     kept=st.integers(1, 3),
 )

@@ -68,17 +68,13 @@ def literal(model: nn.Module, texts: list[list[int]]):
 
 def same(mine: TokenTree, other: TokenTree) -> bool:
     """Whether two drafts are equal, their recorded laws up to rounding."""
-    equal = all(
-        torch.equal(getattr(mine, f), getattr(other, f)) for f in ("tokens", "parent", "valid", "draw")
-    )
+    equal = all(torch.equal(getattr(mine, f), getattr(other, f)) for f in ("tokens", "parent", "valid", "draw"))
     return equal and (mine.q is None or torch.allclose(mine.q, other.q, atol=1e-9))
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 @pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{type(policy).__name__}-{policy.nodes}")
-def test_drafts_are_those_of_the_model_reading_from_scratch(
-    kind: str, policy: Chain | Fixed | Dynamic
-) -> None:
+def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: Chain | Fixed | Dynamic) -> None:
     model = tiny(kind)
     dice = pseudorandom.Random(policy.nodes)
     texts = [[dice.randrange(VOCAB) for _ in range(n)] for n in (2, 7, 4)]
@@ -112,10 +108,7 @@ def test_drafts_are_those_of_the_model_reading_from_scratch(
 def test_proposing_twice_gives_the_same_draft() -> None:
     drafter = ModelDrafter.from_model(tiny("llama"))
     drafter.commit(first([[1, 2, 3], [4, 5]]))
-    drafts = [
-        drafter.propose(torch.tensor([3, 5]), Dynamic(), Sampling(), SeededRandom(0, 2).draft)
-        for _ in range(2)
-    ]
+    drafts = [drafter.propose(torch.tensor([3, 5]), Dynamic(), Sampling(), SeededRandom(0, 2).draft) for _ in range(2)]
     assert same(*drafts)
 
 
@@ -141,9 +134,7 @@ def test_rows_near_the_end_of_the_context_draft_nothing() -> None:
     root = torch.tensor([3, 13, 12])
     tree = drafter.propose(root, policy, Sampling(), SeededRandom(0, 3).draft)
     assert tree.valid.sum(1).tolist() == [4, 1, 4]
-    full = policy.grow(
-        literal(model, [texts[0], texts[2]]), root[[0, 2]], Sampling(), SeededRandom(0, 2).draft
-    )
+    full = policy.grow(literal(model, [texts[0], texts[2]]), root[[0, 2]], Sampling(), SeededRandom(0, 2).draft)
     assert torch.equal(tree.tokens[[0, 2]], full.tokens)
     drafter.commit(later([[1] * 20, [1] * 2, [1]]))
     tree = drafter.propose(torch.tensor([1, 1, 1]), policy, Sampling(), SeededRandom(0, 3).draft)

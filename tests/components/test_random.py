@@ -110,9 +110,7 @@ def test_bernoulli_is_strict():
     random = SeededRandom(1, 1).verify
     assert not random.bernoulli(torch.zeros(1, 20_000)).any()
     assert random.bernoulli(torch.ones(1, 20_000)).all()
-    assert abs(random.bernoulli(torch.full((1, 20_000), 0.3)).double().mean() - 0.3) < 5 * 0.46 / math.sqrt(
-        20_000
-    )
+    assert abs(random.bernoulli(torch.full((1, 20_000), 0.3)).double().mean() - 0.3) < 5 * 0.46 / math.sqrt(20_000)
 
 
 def test_without_replacement_draws_in_draw_order():

@@ -7,9 +7,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 
-PROMPTS = Prompts(
-    tokens=torch.tensor([[1, 2, 3, 0], [3, 0, 0, 0], [2, 1, 1, 3]]), count=torch.tensor([3, 1, 4])
-)
+PROMPTS = Prompts(tokens=torch.tensor([[1, 2, 3, 0], [3, 0, 0, 0], [2, 1, 1, 3]]), count=torch.tensor([3, 1, 4]))
 TREE = TokenTree(
     tokens=torch.tensor([[9, 1, 2, 3, 0], [9, 0, 0, 1, 0], [9, 2, 2, 2, 2]]),
     parent=torch.tensor([[-1, 0, 1, 2, 0], [-1, 0, 0, 1, 0], [-1, 0, 1, 2, 3]]),

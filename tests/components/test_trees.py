@@ -93,9 +93,7 @@ def test_eagle_1_and_widths_are_expressible() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(paths=shapes(gaps=True), block=st.integers(1, 3), vocab=st.integers(2, 7), salt=st.integers(0, 99))
-def test_fixed_top_tree_is_its_literal_restatement(
-    paths: list[str], block: int, vocab: int, salt: int
-) -> None:
+def test_fixed_top_tree_is_its_literal_restatement(paths: list[str], block: int, vocab: int, salt: int) -> None:
     drafter = PathDrafter(vocab, block, salt)
     policy = Fixed(paths=paths)
     roots = torch.tensor([0, 1, 1])
@@ -233,9 +231,7 @@ def test_dynamic_certain_child_never_comes_without_its_parent() -> None:
         policy = Dynamic(depth=4, width=2, nodes=nodes)
         tree = policy.grow(certain, torch.tensor([4]), WARM, Ranked())
         spine = min(nodes, 4)
-        chain = [
-            n for n in range(nodes + 1) if path(tree, 0, n) == (4, 2, 2, 2, 2)[: int(tree.depth[0, n]) + 1]
-        ]
+        chain = [n for n in range(nodes + 1) if path(tree, 0, n) == (4, 2, 2, 2, 2)[: int(tree.depth[0, n]) + 1]]
         assert len(chain) == spine + 1, "the certain chain comes first"
 
 

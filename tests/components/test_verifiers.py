@@ -66,9 +66,7 @@ def random_batch(dice, batch, vocab=4, rows=4):
         parent, depth, valid, kind = [-1], [0], [True], dice.choice([TOP, IID, WOR, None, None, None])
         for i in range(1, count):
             shallow = [j for j in range(i) if depth[j] < 4]
-            parent.append(
-                dice.choice([dice.choice(shallow), max(parent[-1], 0), i - 1 if depth[-1] < 4 else 0])
-            )
+            parent.append(dice.choice([dice.choice(shallow), max(parent[-1], 0), i - 1 if depth[-1] < 4 else 0]))
             depth.append(depth[parent[i]] + 1)
             valid.append(valid[parent[i]] and dice.random() < 0.9)
         parents.append(parent)
@@ -369,9 +367,7 @@ def test_recursive_accepts_more_than_match_on_sampled_siblings():
     for name, rule in [("match", match_reference), ("recursive", recursive_reference)]:
 
         def program(source, rule=rule):
-            row, contexts = draft(
-                source, [[WOR, WOR]], 4, lambda context: [Fraction(n, 10) for n in (4, 3, 2, 1)]
-            )
+            row, contexts = draft(source, [[WOR, WOR]], 4, lambda context: [Fraction(n, 10) for n in (4, 3, 2, 1)])
             path, _ = rule(row, [[Fraction(n, 10) for n in (1, 2, 3, 4)]] * len(contexts), source)
             return len(path)
 

@@ -70,6 +70,21 @@ def test_a_drafter_that_grows_a_policy_needs_one(tmp_path):
     assert "add `tree: {use: dynamic}`" in said
 
 
+@pytest.mark.parametrize(
+    ("drafter", "most"), [("{use: './mine.py:Mine'}", 4), ("{use: './mine.py:Mine', heads: 2}", 2)]
+)
+@pytest.mark.parametrize("use", ["{use: chain, depth: 5}", "{use: fixed, widths: [1, 2, 1, 1, 1]}"])
+def test_a_drafter_that_goes_so_deep_refuses_a_deeper_tree(tmp_path, drafter, most, use):
+    (tmp_path / "mine.py").write_text(
+        "class Mine:\n    draws = None\n    nodes = None\n    deepest = 'heads'\n"
+        "    def __init__(self, *, heads: int = 4): ...\n"
+    )
+    said = problems(tmp_path, GOOD, f"drafter={drafter}", f"tree={use}")
+    assert f"has {most} heads and drafts no deeper than {most} levels; make the tree at most {most} deep" in said
+    (tmp_path / "r.yaml").write_text(GOOD)
+    plan(Recipe.read(tmp_path / "r.yaml", [f"drafter={drafter}", f"tree={{use: chain, depth: {most}}}"]), discover())
+
+
 def test_local_code_can_be_forbidden(tmp_path):
     (tmp_path / "mine.py").write_text("raise SystemError('must not run')\n")
     said = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine'}", local_code=False)

@@ -15,8 +15,8 @@ from specframe.cli.main import main
 from specframe.cli.new import COMMANDS, LONGEST, name_parts, render
 from specframe.kernel.compatibility import require, series
 from specframe.kernel.errors import PluginError
-from specframe.kernel.interfaces import KINDS
 from specframe.kernel.plugins import discover
+from specframe.kernel.registry import KINDS
 from tests.repo.repository import PLUGINS, ROOT
 
 

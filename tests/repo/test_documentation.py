@@ -1,7 +1,8 @@
 """The documentation is executed: every Python block, command and recipe, and every public name is in it."""
 
 import doctest
-import importlib.util
+import importlib
+import json
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
+from tests.bench.synthetic import results, run
 from tests.repo.repository import PAGES, RECIPES, ROOT, Block, blocks, name
 
 COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -183,14 +185,50 @@ def test_a_file_shown_on_two_pages_is_the_same():
                 assert shown.setdefault(block.title, block.text) == block.text, str(block)
 
 
-def test_generated_pages_are_up_to_date():
-    spec = importlib.util.spec_from_file_location("docs_generate", ROOT / "docs" / "generate.py")
-    assert spec is not None and spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    for page, render in generate.PAGES.items():
+@pytest.fixture
+def generators(monkeypatch):
+    """The scripts beside the pages, importable."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module
+
+
+def test_generated_pages_are_up_to_date(generators):
+    for page, render in generators("generate").PAGES.items():
         stale = (ROOT / page).read_text(encoding="utf-8") != render()
         assert not stale, f"{page} is out of date: python docs/generate.py"
+
+
+def test_the_methods_page_has_every_recipe_and_component(generators):
+    table = generators("method_table").read_table()
+    methods = [method for group in table["groups"] for method in group["methods"]]
+    missing = {recipe.stem for recipe in RECIPES} - {method.get("recipe") for method in methods}
+    assert not missing, f"no method of docs/methods.yaml has the recipe {missing}"
+    named = {part for method in methods for part in method.get("parts", ())} | set(table["own"])
+    kinds = ("drafter", "tree", "verifier", "head", "loss", "rollout")
+    ours = {f"{e.kind}/{e.name}" for e in discover().entries if e.kind in kinds and e.package in packages()}
+    assert not ours - named, f"no method of docs/methods.yaml has {ours - named}"
+    assert all(method.keys() & {"parts", "absent"} for method in methods), "a method is here, or it is not"
+
+
+def test_the_methods_page_takes_its_figures_from_the_bench(generators, tmp_path):
+    render = generators("method_table").render_methods
+    before = render(tmp_path / "none.json")
+    assert "not measured yet" in before and "has not been run yet" in before
+    seconds = {"plain": 1.0, "hf:generate": 1.2, "falcon": 0.6}
+    runs = [run(name, "set/0", repeat, seconds[name]) for name in seconds for repeat in range(2)]
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(results(runs, [("set/0", "code")], 2)), encoding="utf-8")
+    after = render(path)
+    assert "```bash\nspecframe bench recipes/falcon.yaml\n" in after, "the command that was run"
+    row = next(line for line in after.splitlines() if line.startswith("| **[Falcon](falcon.md)**"))
+    assert row.endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x |")
+    assert "not measured yet" in after, "other recipes took no part"
+
+
+def packages() -> set[str]:
+    """The packages of this repository."""
+    about = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    return {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in about}
 
 
 def mentioned() -> str:
@@ -205,11 +243,9 @@ def test_every_public_name_is_documented(module):
 
 def test_every_component_and_command_is_documented():
     text = mentioned()
-    about = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
-    packages = {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in about}
     registry = discover()
-    assert packages - {e.package for e in registry.entries} - registry.broken.keys() == set()
-    missing = [e.name for e in registry.entries if e.package in packages and f"### {e.name} " not in text]
+    assert packages() - {e.package for e in registry.entries} - registry.broken.keys() == set()
+    missing = [e.name for e in registry.entries if e.package in packages() and f"### {e.name} " not in text]
     assert not missing
     assert not [command for command in COMMANDS if f"## specframe {command}" not in text]
 

@@ -6,58 +6,18 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import Teacher
 from specframe.neural import checkpoint
+from specframe.testing import tiny_target
 
 torch.set_num_threads(1)
 
 
-class TinyTarget:
-    """The trainable side of a target, over a random Llama."""
-
-    def __init__(self, vocab: int = 40, dtype: torch.dtype = torch.float32) -> None:
-        self.config = LlamaConfig(
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            vocab_size=vocab,
-            max_position_embeddings=128,
-        )
-        with torch.random.fork_rng():
-            torch.manual_seed(5)
-            self.model = LlamaForCausalLM(self.config).to(dtype).eval().requires_grad_(False)
-            for p in self.model.parameters():
-                p.normal_(0, 0.3)
-        self.vocab_size = vocab
-        self.context = 128
-        self.rewinds = True
-        self.device = torch.device("cpu")
-        self.dtype = dtype
-
-    def request(self, taps): ...
-
-    def prefill(self, prompts, room): ...
-
-    def score(self, tree): ...
-
-    def commit(self, tree, verdict): ...
-
-    def keep(self, rows): ...
-
-    def embed(self, tokens: Tensor) -> Tensor:
-        return self.model.model.embed_tokens(tokens)
-
-    def head(self, features: Tensor) -> Tensor:
-        return self.model.lm_head(features)
-
-    @torch.no_grad()
-    def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
-        last = self.model.model(tokens, use_cache=False).last_hidden_state
-        return Teacher(tokens, mask, {"last": last}, self.head(last))
+def make_tiny_target(vocab: int = 40, dtype: torch.dtype = torch.float32) -> HFTarget:
+    return tiny_target(vocab=vocab, size=16, dtype=dtype)
 
 
 class TinyNet(nn.Module):
@@ -80,7 +40,7 @@ class TinyDrafter:
     draws = None
     nodes = None
 
-    def __init__(self, target: TinyTarget, block: int = 2, dropout: float = 0.0) -> None:
+    def __init__(self, target: HFTarget, block: int = 2, dropout: float = 0.0) -> None:
         self.target = target
         self.block = block
         self.net = TinyNet(target.config.hidden_size, dropout).to(target.dtype)
@@ -102,13 +62,13 @@ class TinyDrafter:
 
 
 @pytest.fixture
-def target() -> TinyTarget:
-    return TinyTarget()
+def target() -> HFTarget:
+    return make_tiny_target()
 
 
 @pytest.fixture
 def make_target():
-    return TinyTarget
+    return make_tiny_target
 
 
 @pytest.fixture

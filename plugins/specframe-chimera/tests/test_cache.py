@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from specframe import CompositionError
+from specframe.testing import GrowingTree
 from specframe_chimera.cache import Lookups, NGramCache, Shelf
 from specframe_chimera.network import NOTHING, ngrams
 
@@ -97,12 +98,12 @@ def test_secondary_storage_returns_the_same_bits(dtype):
 @pytest.mark.parametrize("capacity", [1, 4, 1000])
 def test_it_does_not_change_results(capacity):
     plain, cached = fakes.bound(), fakes.bound(cache=capacity)
-    sessions = [fakes.Session(3), fakes.Session(3)]
+    sessions = [fakes.session(3), fakes.session(3)]
     for cycle, counts in enumerate([[9, 4, 1], [1, 3, 2], [2, 1, 1]]):
         said = []
         for drafter, session in zip((plain, cached), sessions, strict=True):
             drafter.commit(session.news(counts, first=not cycle))
-            tree = fakes.Growing(session.root, cycle)
+            tree = GrowingTree(session.root, fakes.VOCAB, cycle)
             found = [drafter.expand(tree.frontier([0])).logits]
             nodes = [tree.add(0), tree.add(0), tree.add(0)]
             found.append(drafter.expand(tree.frontier(nodes)).logits)
@@ -115,9 +116,9 @@ def test_it_does_not_change_results(capacity):
 
 
 def test_it_outlives_a_session_and_is_forgotten_in_training():
-    drafter, session = fakes.bound(cache=100), fakes.Session(1)
+    drafter, session = fakes.bound(cache=100), fakes.session(1)
     news = session.news([6], first=True)
-    root = fakes.Growing(session.root).frontier([0])
+    root = GrowingTree(session.root, fakes.VOCAB).frontier([0])
     for _ in range(2):
         drafter.commit(news)
         before = drafter.expand(root).logits
@@ -138,12 +139,12 @@ def test_it_outlives_a_session_and_is_forgotten_in_training():
 
 
 def test_it_can_be_filled_beforehand():
-    drafter, session = fakes.bound(cache=100), fakes.Session(1)
+    drafter, session = fakes.bound(cache=100), fakes.session(1)
     news = session.news([6], first=True)
     drafter.precompute([news.tokens[0].tolist(), []])
     assert drafter.lookups == Lookups() and len(drafter._states._rows) == len(set(grams_of(news.tokens)))
     drafter.commit(news)
-    drafter.expand(fakes.Growing(session.root).frontier([0]))
+    drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0]))
     assert drafter.lookups == Lookups(hits=6) and drafter.lookups.saving == 1.0
     with pytest.raises(CompositionError, match="cache"):
         fakes.bound().precompute([[1, 2]])

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from specframe.components.heads.full import Full
+from specframe.testing import GivenSession, GrowingTree
 from specframe_chimera.drafter import Chimera
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # norms and rotary angles are float32 in transformers
@@ -20,9 +21,9 @@ OPTIONS = [
 
 
 @torch.no_grad()
-def check(drafter: Chimera, session: fakes.Session, seed: int = 0) -> None:
+def check(drafter: Chimera, session: GivenSession, seed: int = 0) -> None:
     """Grows a ragged tree, asks for nodes in several orders and depths, and compares each with the reference."""
-    tree = fakes.Growing(session.root, seed)
+    tree = GrowingTree(session.root, fakes.VOCAB, seed)
 
     def compare(nodes: list[int]) -> None:
         found = drafter.expand(tree.frontier(nodes)).logits
@@ -48,7 +49,7 @@ def check(drafter: Chimera, session: fakes.Session, seed: int = 0) -> None:
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_decoding_is_the_papers_forward(options):
     drafter = fakes.bound(heads=4, **options)
-    session = fakes.Session(3)
+    session = fakes.session(3)
     drafter.commit(session.news([5, 1, 9], first=True))
     check(drafter, session)
     check(drafter, session, seed=9)  # rejected, and drafted anew
@@ -61,19 +62,19 @@ def test_decoding_is_the_papers_forward(options):
     drafter.commit(session.news([1, 2]))  # two commits without a draft between
     drafter.keep(session.keep([1]))  # and a row gone before they were used
     check(drafter, session)
-    fresh = fakes.Session(2, seed=7)
+    fresh = fakes.session(2, seed=7)
     drafter.commit(fresh.news([3, 2], first=True))
     check(drafter, fresh)
 
 
 @torch.no_grad()
 def test_the_cache_of_keys_and_values_grows():
-    drafter, session = fakes.bound(heads=1), fakes.Session(2)
+    drafter, session = fakes.bound(heads=1), fakes.session(2)
     drafter.commit(session.news([2, 3], first=True))
-    drafter._session.spare = 0
+    drafter.binding.session.spare = 0
     for count in (1, 4, 2, 7, 1):
         drafter.commit(session.news([count, 1]))
-        found = drafter.expand(fakes.Growing(session.root).frontier([0])).logits
+        found = drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0])).logits
         for row in range(2):
             wanted = reference.logits(drafter, session.features[row], session.tokens[row].tolist(), 1)
             torch.testing.assert_close(found[row, 0, 0], wanted, **CLOSE)

@@ -1,24 +1,12 @@
-"""In the whole loop: every tree policy grows on the heads, and output stays the target's."""
-
-from __future__ import annotations
-
-from pathlib import Path
+"""In the whole loop: every tree policy grows on the heads, and greedy output stays the target's."""
 
 import pytest
 
 import specframe
-from specframe.testing import check_drafter, check_plugin
+from specframe.components.trees.chain import Chain
+from specframe.testing import check_decoding, check_drafter, check_plugin
 from specframe_chimera.drafter import Chimera
 
-PROMPTS = [[1, 2, 3], [0], [5, 6]]
-RECIPE = """
-specframe: 1
-target: {use: table, vocab: 7, seed: 3}
-drafter: {use: none}
-verifier: {use: match}
-sampling: {temperature: 0.0, max_new_tokens: 12}
-run: {batch: 3}
-"""
 TREES = [
     "{use: chain, depth: 4}",
     "{use: dynamic, depth: 4, width: 3, nodes: 9}",
@@ -31,24 +19,17 @@ DRAFTERS = ["chimera", "chimera, residual: false, cache: 2, ngram: 2"]
 
 @pytest.mark.parametrize("tree", TREES)
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_output_is_the_targets(tree: str, drafter: str, tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE)
-    plain = specframe.load(path).generate(PROMPTS)
-    verifier = "verifier.use=" + ("recursive" if "draw" in tree else "match")
-    drafted = specframe.load(path, overrides=[f"drafter={{use: {drafter}}}", f"tree={tree}", verifier])
-    result = drafted.generate(PROMPTS)
-    assert result.tokens == plain.tokens
-    assert result.acceptance.drafted > 0
-    assert bool(drafted.parts.drafter.lookups.total) == ("cache" in drafter)
+def test_output_is_the_targets(tree: str, drafter: str) -> None:
+    pipeline = check_decoding(f"{{use: {drafter}}}", tree)
+    assert bool(pipeline.parts.drafter.lookups.total) == ("cache" in drafter)
 
 
-def test_a_tree_too_deep_is_one_clear_line(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.yaml"
-    path.write_text(RECIPE)
-    deep = specframe.load(path, overrides=["drafter={use: chimera, heads: 2}", "tree={use: chain, depth: 3}"])
+def test_a_tree_too_deep_is_one_clear_line() -> None:
+    with pytest.raises(specframe.RecipeError, match="make the tree at most 2 deep"):
+        check_decoding("{use: chimera, heads: 2}", "{use: chain, depth: 3}")
+    pipeline = check_decoding("{use: chimera, heads: 2}", "{use: chain, depth: 2}")
     with pytest.raises(specframe.CompositionError, match="make the tree at most 2 deep"):
-        deep.generate(PROMPTS)
+        pipeline.with_parts(tree=Chain(depth=3)).generate([1, 2])
 
 
 def test_the_package_keeps_its_contracts() -> None:

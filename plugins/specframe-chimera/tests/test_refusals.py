@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from specframe import CompositionError, InputError, WeightsError
 from specframe.components.heads.full import Full
 from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.testing import GrowingTree
 from specframe_chimera.drafter import Chimera
 
 
@@ -45,7 +46,7 @@ def test_what_is_no_neural_target(tmp_path):
 
 def test_what_is_asked_for_too_early():
     with pytest.raises(CompositionError, match="before anything was committed"):
-        fakes.bound().expand(fakes.Growing(torch.zeros(1, dtype=torch.int64)).frontier([0]))
+        fakes.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), fakes.VOCAB).frontier([0]))
     with pytest.raises(CompositionError, match="needs a tree policy"):
         fakes.bound().propose(torch.zeros(1, dtype=torch.int64), None, None, None)
 

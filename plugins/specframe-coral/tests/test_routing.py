@@ -44,11 +44,11 @@ def test_it_keeps_the_contract_of_losses() -> None:
 def test_the_router_learns_and_the_drafter_stays(kind: type, rollout: object) -> None:
     drafter, head = texts.routed(kind, dtype=torch.float32, groups=4, active=1)
     teacher = texts.teach(8, 24, dtype=torch.float32)
-    fixed = {name: weight.clone() for name, weight in drafter._network.state_dict().items()}
+    fixed = {name: weight.clone() for name, weight in drafter.binding.network.state_dict().items()}
     optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=3e-2)
     unroll = RoutingRollout(rollout=rollout)
     losses = []
-    for _ in range(60):
+    for _ in range(90):
         drafter.module.train()
         torch.manual_seed(0)
         student = unroll(drafter, teacher, 0.0)
@@ -62,8 +62,8 @@ def test_the_router_learns_and_the_drafter_stays(kind: type, rollout: object) ->
     masses = group_masses(teacher.logits.softmax(-1)[rows, student.position], 4)[student.mask]
     uninformed = -(masses.mean(0) * masses.mean(0).log()).sum().item()
     assert losses[-1] < min(losses[0] / 2, 1.03 * uninformed), "a random drafter's features tell little more"
-    assert all(torch.equal(fixed[name], weight) for name, weight in drafter._network.state_dict().items())
-    assert all(weight.grad is None for weight in drafter._network.parameters())
+    assert all(torch.equal(fixed[name], weight) for name, weight in drafter.binding.network.state_dict().items())
+    assert all(weight.grad is None for weight in drafter.binding.network.parameters())
 
 
 def test_the_drafter_is_left_as_it_was() -> None:

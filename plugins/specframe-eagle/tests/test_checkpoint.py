@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specframe import CompositionError, WeightsError
+from specframe.testing import GrowingTree, random_teacher
 from specframe_eagle import convert
 from specframe_eagle.drafter import Eagle
 
@@ -88,7 +89,7 @@ def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(release: dict[s
             assert torch.equal(ours[name.replace("layers.0", "layer.layer")], tensor.float()), name
     assert len(ours) == len(published) - ("embedding" in release)
 
-    teacher = texts.teach(texts.target(kind, torch.float32), 1, 8)
+    teacher = random_teacher(texts.target(kind, torch.float32), 1, 8)
     features, tokens = teacher.features["last"][:, :-1], teacher.tokens[:, 1:]
     with torch.no_grad():
         predicted = drafter.predict(features, tokens)[0, -1]
@@ -260,4 +261,4 @@ def test_it_says_what_it_needs() -> None:
     with pytest.raises(CompositionError, match="tree policy"):
         texts.bound().propose(torch.zeros(1, dtype=torch.int64), None, None, None)
     with pytest.raises(CompositionError, match="committed"):
-        texts.bound().expand(texts.Growing(torch.zeros(1, dtype=torch.int64)).frontier([0]))
+        texts.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), texts.VOCAB).frontier([0]))

@@ -10,27 +10,27 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe.testing import check_drafter, check_plugin
+from specframe.testing import GivenSession, GrowingTree, check_drafter, check_plugin, random_teacher
 from specframe_eagle.drafter import Eagle
 
 CLOSE = 1e-5
 """Weights are float64, but norms and rotary angles are float32 in transformers."""
 
 
-def expected(drafter: Eagle, rows: texts.Rows, row: int, drafted: Tensor) -> Tensor:
+def expected(drafter: Eagle, rows: GivenSession, row: int, drafted: Tensor) -> Tensor:
     """The logits below a drafted path, [V]."""
     with torch.no_grad():
-        return drafter.logits(reference.chain(drafter, *rows.pairs(row), drafted))
+        return drafter.logits(reference.chain(drafter, rows.features[row], rows.tokens[row], drafted))
 
 
-def check(drafter: Eagle, rows: texts.Rows, seed: int = 0) -> None:
+def check(drafter: Eagle, rows: GivenSession, seed: int = 0) -> None:
     """Grows a ragged tree four levels deep and compares all that is proposed with the reference."""
-    tree = texts.Growing(rows.roots, seed)
+    tree = GrowingTree(rows.root, texts.VOCAB, seed)
 
     def compare(nodes: Sequence[int]) -> None:
         logits = drafter.expand(tree.frontier(nodes)).logits
-        assert logits.shape == (len(rows.known), len(nodes), 1, texts.VOCAB)
-        for row in range(len(rows.known)):
+        assert logits.shape == (len(rows.tokens), len(nodes), 1, texts.VOCAB)
+        for row in range(len(rows.tokens)):
             for place, node in enumerate(nodes):
                 want = expected(drafter, rows, row, tree.tokens[row, tree.path(node)])
                 torch.testing.assert_close(logits[row, place, 0], want, rtol=CLOSE, atol=CLOSE)
@@ -47,7 +47,7 @@ def check(drafter: Eagle, rows: texts.Rows, seed: int = 0) -> None:
 @pytest.mark.parametrize("kind", texts.KINDS)
 def test_predict_is_the_literal_forward(kind: str) -> None:
     drafter = texts.bound(kind)
-    teacher = texts.teach(texts.target(kind), 2, 8)
+    teacher = random_teacher(texts.target(kind), 2, 8)
     features, tokens = teacher.features["last"][:, :-1], teacher.tokens[:, 1:]
     with torch.no_grad():
         predicted = drafter.predict(features, tokens)
@@ -59,58 +59,56 @@ def test_predict_is_the_literal_forward(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", texts.KINDS)
 def test_one_row(kind: str) -> None:
-    drafter, rows = texts.bound(kind), texts.Rows(texts.teach(texts.target(kind), 1, 30))
-    drafter.commit(rows.more([5], first=True))
+    drafter, rows = texts.bound(kind), GivenSession.of(random_teacher(texts.target(kind), 1, 30))
+    drafter.commit(rows.news([5], first=True))
     check(drafter, rows)
     for cycle, count in enumerate([1, 3, 2, 4]):
-        drafter.commit(rows.more([count], padding=cycle % 3))
+        drafter.commit(rows.news([count], padding=cycle % 3))
         check(drafter, rows, cycle)
 
 
 def test_ragged_batch_and_finished_rows() -> None:
-    drafter, rows = texts.bound(bias=False), texts.Rows(texts.teach(texts.target(), 4, 30))
-    drafter.commit(rows.more([5, 1, 9, 4], first=True))
+    drafter, rows = texts.bound(bias=False), GivenSession.of(random_teacher(texts.target(), 4, 30))
+    drafter.commit(rows.news([5, 1, 9, 4], first=True))
     check(drafter, rows)
-    drafter.commit(rows.more([1, 3, 2, 2]))
+    drafter.commit(rows.news([1, 3, 2, 2]))
     check(drafter, rows)
-    drafter.keep(torch.tensor([3, 1, 0]))
-    rows.keep([3, 1, 0])
+    drafter.keep(rows.keep([3, 1, 0]))
     check(drafter, rows)
-    drafter.commit(rows.more([4, 1, 2], padding=1))
-    drafter.keep(torch.tensor([1]))  # before the pairs were ever used
-    rows.keep([1])
-    drafter.commit(rows.more([3]))
-    drafter.commit(rows.more([1]))  # two commits without a draft between
+    drafter.commit(rows.news([4, 1, 2], padding=1))
+    drafter.keep(rows.keep([1]))  # before the pairs were ever used
+    drafter.commit(rows.news([3]))
+    drafter.commit(rows.news([1]))  # two commits without a draft between
     check(drafter, rows)
 
 
 def test_a_prompt_starts_afresh_and_drafting_leaves_nothing_behind() -> None:
     busy, fresh = texts.bound(), texts.bound()
     for seed, lengths in enumerate([[9], [2, 5], [1]]):
-        rows = texts.Rows(texts.teach(texts.target(), len(lengths), 20, seed))
-        news = rows.more(lengths, first=True)
+        rows = GivenSession.of(random_teacher(texts.target(), len(lengths), 20, seed=seed))
+        news = rows.news(lengths, first=True)
         busy.commit(news)
         check(busy, rows)  # drafts, and is rejected
-        more = rows.more([2] * len(lengths))
+        more = rows.news([2] * len(lengths))
         busy.commit(more)
         fresh.commit(news)
         fresh.commit(more)
-        root = texts.Growing(rows.roots).frontier([0])
+        root = GrowingTree(rows.root, texts.VOCAB).frontier([0])
         assert torch.equal(busy.expand(root).logits, busy.expand(root).logits)
         torch.testing.assert_close(busy.expand(root).logits, fresh.expand(root).logits)
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 def test_other_precisions(dtype: torch.dtype, close: float) -> None:
-    drafter, rows = texts.bound(dtype=dtype), texts.Rows(texts.teach(texts.target(dtype=dtype), 2, 20))
+    drafter, rows = texts.bound(dtype=dtype), GivenSession.of(random_teacher(texts.target(dtype=dtype), 2, 20))
     for cycle, counts in enumerate([[5, 3], [1, 2]]):
-        drafter.commit(rows.more(counts, first=cycle == 0))
-    tree = texts.Growing(rows.roots)
+        drafter.commit(rows.news(counts, first=cycle == 0))
+    tree = GrowingTree(rows.root, texts.VOCAB)
     drafter.expand(tree.frontier([0]))
     ours = drafter.expand(tree.frontier([tree.add(0)])).logits[:, 0, 0]
     assert ours.dtype == dtype
     for row in range(2):
-        features, tokens = rows.pairs(row)
+        features, tokens = rows.features[row], rows.tokens[row]
         with torch.no_grad():
             features = torch.cat([features, drafter.predict(features[None], tokens[None])[0, -1:]])
             whole = drafter.predict(features[None], torch.cat([tokens, tree.tokens[row, 1:]])[None])[0, -1]

@@ -32,6 +32,7 @@ from specframe.engine.clock import Clock
 from specframe.engine.ledger import Ledger, as_prompts
 from specframe.engine.loop import Parts, decode
 from specframe.engine.stats import Acceptance
+from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
 from specframe_eagle.drafter import Eagle
 
 LOSSES = [
@@ -48,7 +49,7 @@ def test_it_is_a_feature_drafter_that_reads_the_last_feature() -> None:
 
 def test_a_position_sees_itself_and_what_is_before_and_pairs_are_aligned() -> None:
     drafter = texts.bound(dtype=torch.float32)
-    teacher = texts.teach(texts.target(dtype=torch.float32), 1, 8)
+    teacher = random_teacher(texts.target(dtype=torch.float32), 1, 8)
     asked: list[tuple[Tensor, Tensor]] = []
     plain = drafter.predict
     drafter.predict = lambda f, t: asked.append((f.requires_grad_(), t)) or plain(f, t)
@@ -65,7 +66,7 @@ def test_a_position_sees_itself_and_what_is_before_and_pairs_are_aligned() -> No
 @pytest.mark.parametrize("rollout", [TeacherForced(), MultiStep(steps=3)])
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(rollout: object) -> None:
     drafter, target = texts.bound(dtype=torch.float32), texts.target(dtype=torch.float32)
-    teacher = texts.teach(target, 2, 10)
+    teacher = random_teacher(target, 2, 10)
     student = rollout(drafter, teacher, 0.0)
     sum(weight * loss(student, teacher) for loss, weight, _ in LOSSES).backward()
     for name, weight in drafter.module.named_parameters():
@@ -83,21 +84,20 @@ class Given:
     heard: list[Tensor] = field(default_factory=list)
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
-        tree = texts.Growing(root)
+        tree = GrowingTree(root, texts.VOCAB)
         proposal: Proposal = expand(tree.frontier([0]))
         self.heard.append(proposal.logits[:, 0, 0])
         for token in self.tokens.T:
-            node = tree.add(len(tree.parents) - 1)
-            tree.tokens[:, node] = token
+            node = tree.add(len(tree.parents) - 1, token)
             frontier: Frontier = tree.frontier([node])
             self.heard.append(expand(frontier).logits[:, 0, 0])
-        return tree.frontier([0]).tree
+        return tree.tree
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
 def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str) -> None:
     steps, batch, length = 4, 3, 12
-    drafter, teacher = texts.bound(kind), texts.teach(texts.target(kind), batch, length)
+    drafter, teacher = texts.bound(kind), random_teacher(texts.target(kind), batch, length)
     with torch.no_grad():
         student = MultiStep(steps=steps, noise=0.0)(drafter, teacher, 0.0)
     n = length - 1
@@ -105,23 +105,15 @@ def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str) -> None:
     scored = student.mask.view(batch, steps, n)
     compared = torch.zeros(batch, steps, n, dtype=torch.bool)
     for root in range(n):  # the root's pair is the root-th, and the root token root + 1
-        rows = texts.Rows(teacher)
-        drafter.commit(rows.more([root + 1] * batch, first=True))
+        rows = GivenSession.of(teacher)
+        drafter.commit(rows.news([root + 1] * batch, first=True))
         depth = min(steps, n - root) - 1
         policy = Given(teacher.tokens[:, root + 2 : root + 2 + depth])
-        drafter.propose(rows.roots, policy, Sampling(), SeededRandom(0, batch).draft)
+        drafter.propose(rows.root, policy, Sampling(), SeededRandom(0, batch).draft)
         for level, heard in enumerate(policy.heard):
             torch.testing.assert_close(logits[:, level, root + level], heard, rtol=1e-6, atol=1e-6)
             compared[:, level, root + level] = True
     assert compared[scored].all() and scored.any(dim=2).all(), "every scored prediction was decoded, too"
-
-
-def own_texts(target: TableTarget, batch: int, length: int) -> Tensor:
-    """Greedy continuations of random prompts of two tokens, [B, length]."""
-    tokens = torch.randint(target.vocab_size, (batch, 2), generator=torch.Generator().manual_seed(1))
-    while tokens.shape[1] < length:
-        tokens = torch.cat([tokens, target.logits_after(tokens).argmax(-1, keepdim=True)], 1)
-    return tokens
 
 
 def walked(drafter: Eagle, teacher: Teacher, prompt: int, new: int, depth: int) -> tuple[int, int]:
@@ -147,7 +139,7 @@ def test_a_trained_drafter_decodes_with_the_tau_that_its_rollout_says() -> None:
     target, depth, prompt, new = TableTarget(vocab=12, hidden=32, seed=1), 5, 2, 24
     drafter = Eagle()
     drafter.bind(target)
-    tokens = own_texts(target, 32, prompt + new + 2 * depth)
+    tokens = greedy_texts(target, 32, prompt + new + 2 * depth)
     teacher = target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool))
     optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=1e-2)
     torch.manual_seed(0)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from specframe.testing import literal_layer
 from specframe_falcon.drafter import Falcon
 
 
@@ -17,12 +16,13 @@ def block(drafter: Falcon, features: Tensor, tokens: Tensor) -> Tensor:
     the first hold zeros instead of an LSTM output: they ask, but nobody sees them.
     """
     weights = dict(drafter.module.named_parameters())
-    pairs = torch.cat([drafter._target.embed(tokens), features], -1)  # [n, 2D]
+    pairs = torch.cat([drafter.binding.target.embed(tokens), features], -1)  # [n, 2D]
     seen = lstm(weights, pairs)
     count, k = len(seen), drafter.block
     asking = [(i, seen[i] if i >= 0 else torch.zeros_like(seen[0])) for i in range(count - k, count)]
-    config = drafter._target.config
-    return torch.stack([layer(weights, config, x, i, seen) for i, x in asking])
+    config = drafter.binding.target.config
+    layer = dict(drafter.module.layer.layer.named_parameters())
+    return torch.stack([literal_layer(layer, config, x, i, seen) for i, x in asking])
 
 
 def path(drafter: Falcon, features: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
@@ -55,45 +55,3 @@ def lstm(weights: dict[str, Tensor], inputs: Tensor) -> list[Tensor]:
             hidden = leave.sigmoid() * cell.tanh()
             outputs[index] = hidden
     return outputs
-
-
-def layer(weights: dict[str, Tensor], config: object, x: Tensor, position: int, seen: list[Tensor]) -> Tensor:
-    """A Llama decoder layer's output for x at `position`, which sees the inputs `seen` at 0, 1, 2, .."""
-    name = "layer.layer."
-    heads, groups = config.num_attention_heads, config.num_key_value_heads
-    size = config.hidden_size // heads
-
-    def project(values: Tensor, which: str, count: int) -> Tensor:
-        normed = norm(values, weights[name + "input_layernorm.weight"], config.rms_norm_eps)
-        return (weights[name + f"self_attn.{which}_proj.weight"] @ normed).view(count, size)
-
-    query = rotate(project(x, "q", heads), position, config)
-    keys = [rotate(project(other, "k", groups), i, config) for i, other in enumerate(seen)]
-    values = [project(other, "v", groups) for other in seen]
-    mixed = []
-    for head in range(heads):
-        group = head * groups // heads
-        scores = torch.stack([query[head] @ key[group] for key in keys]) / math.sqrt(size)
-        mixed.append(sum(p * value[group] for p, value in zip(scores.softmax(0), values, strict=True)))
-    x = x + weights[name + "self_attn.o_proj.weight"] @ torch.cat(mixed)
-    normed = norm(x, weights[name + "post_attention_layernorm.weight"], config.rms_norm_eps)
-    gate, up, down = (weights[name + f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
-    return x + down @ (torch.nn.functional.silu(gate @ normed) * (up @ normed))
-
-
-def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """RMSNorm, in float32 as transformers has it whatever the weights' dtype."""
-    short = x.float()
-    return weight * (short / (short.square().mean() + eps).sqrt()).to(x.dtype)
-
-
-def rotate(x: Tensor, position: int, config: object) -> Tensor:
-    """Rotary embedding of heads [H, d]: pairs (i, i + d/2) turned by position * theta^(-2i/d)."""
-    half = x.shape[-1] // 2
-    theta = config.rope_parameters["rope_theta"]
-    # transformers keeps the frequencies in float32, and rounds the angles there
-    frequency = 1.0 / theta ** (torch.arange(half, dtype=torch.float32) * 2 / x.shape[-1])
-    angle = position * frequency
-    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
-    left, right = x[:, :half], x[:, half:]
-    return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 
@@ -10,13 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specframe import CompositionError, FeatureDrafter, InputError, WeightsError
+from specframe import CompositionError, FeatureDrafter, InputError, NeuralTarget, WeightsError
+from specframe.testing import tiny_target
 from specframe_falcon.drafter import Falcon
 
 
 def bound(block: int = 2, weights: Path | None = None, dtype: torch.dtype = torch.float32) -> Falcon:
     drafter = Falcon(block=block, weights=None if weights is None else str(weights))
-    drafter.bind(fakes.FakeTarget(dtype))
+    drafter.bind(fakes.target(dtype))
     return drafter
 
 
@@ -27,9 +29,11 @@ def states(drafter: Falcon) -> dict[str, torch.Tensor]:
 def test_it_is_a_feature_drafter_that_reads_the_last_feature() -> None:
     drafter = Falcon()
     assert isinstance(drafter, FeatureDrafter)
-    target = fakes.FakeTarget()
+    asked: list[frozenset[str]] = []
+    target = copy.copy(fakes.target())
+    target.request = asked.append
     drafter.bind(target)
-    assert target.taps == {"last"} == drafter.taps
+    assert asked == [drafter.taps] == [{"last"}]
 
 
 def test_first_weights_are_always_the_same_and_disturb_no_generator() -> None:
@@ -62,24 +66,22 @@ def test_it_says_what_it_needs() -> None:
 
 @pytest.mark.parametrize("block", [1, 2, 3])
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(block: int) -> None:
-    drafter = bound(block)
-    drafter._target.output.requires_grad_(False)
-    text = fakes.texts(1, dtype=torch.float32)[0]
-    features, tokens = text.more(9)
+    drafter, target = bound(block), fakes.target(torch.float32)
+    features, tokens = fakes.pairs(9, torch.float32)
     predicted = drafter.predict(features[None], tokens[None])
     assert predicted.shape == features[None].shape
     loss = (predicted - features).square().mean() + drafter.logits(predicted).logsumexp(-1).mean()
     loss.backward()
     for name, weight in drafter.module.named_parameters():
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name
-    shared = {id(drafter._target.embedding), id(drafter._target.output)}
+    shared = {id(weight) for weight in target.model.parameters()}
     assert not shared & {id(tensor) for tensor in drafter.module.state_dict(keep_vars=True).values()}
-    assert drafter._target.embedding.grad is None and drafter._target.output.grad is None
+    assert all(weight.grad is None for weight in target.model.parameters())
 
 
 def test_a_position_sees_its_own_block_and_what_is_before() -> None:
     drafter = bound(3)
-    features, tokens = fakes.texts(1, dtype=torch.float32)[0].more(8)  # blocks: 0 1 | 2 3 4 | 5 6 7
+    features, tokens = fakes.pairs(8, torch.float32)  # blocks: 0 1 | 2 3 4 | 5 6 7
     features.requires_grad_()
     for position, end in enumerate([1, 1, 4, 4, 4, 7, 7, 7]):
         predicted = drafter.predict(features[None], tokens[None])[0, position]
@@ -89,7 +91,7 @@ def test_a_position_sees_its_own_block_and_what_is_before() -> None:
 
 def test_dropout_works_in_training_only() -> None:
     drafter = bound()
-    features, tokens = fakes.texts(1, dtype=torch.float32)[0].more(6)
+    features, tokens = fakes.pairs(6, torch.float32)
     pair = features[None], tokens[None]
     with torch.no_grad():
         assert torch.equal(drafter.predict(*pair), drafter.predict(*pair))
@@ -111,7 +113,7 @@ def test_what_is_saved_comes_back_bit_by_bit(dtype: torch.dtype, tmp_path: Path)
 
 
 def test_a_checkpoint_is_small(tmp_path: Path) -> None:
-    target = fakes.FakeTarget(torch.float32, 256)
+    target = tiny_target(size=256, layers=1, dtype=torch.float32)
     target.config.intermediate_size = 688
     drafter = Falcon()
     drafter.bind(target)
@@ -152,13 +154,13 @@ def test_no_such_folder(tmp_path: Path) -> None:
 
 def test_a_head_of_its_own() -> None:
     class Halving:
-        def bind(self, target: fakes.FakeTarget) -> None:
+        def bind(self, target: NeuralTarget) -> None:
             self.target = target
 
         def __call__(self, features: torch.Tensor) -> torch.Tensor:
             return self.target.head(features) / 2
 
     plain, halved = bound(), Falcon(head=Halving())
-    halved.bind(fakes.FakeTarget(torch.float32))
+    halved.bind(fakes.target(torch.float32))
     features = torch.randn(3, 8)
     torch.testing.assert_close(plain.logits(features), 2 * halved.logits(features))

@@ -1,14 +1,12 @@
-"""Rows of a session made up: features and tokens as a target tells them, and trees grown by hand."""
+"""A tiny target, a session of it, and weights as checkpoints hold them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-from torch import Tensor
 
-from specframe import Committed, Frontier, Prompts, TokenTree
+from specframe import testing
 from specframe.components.targets.table import TableTarget
+from specframe.testing import GivenSession
 
 VOCAB, SIZE = 11, 8
 
@@ -18,76 +16,14 @@ def target() -> TableTarget:
     return TableTarget(vocab=VOCAB, hidden=SIZE, seed=5)
 
 
-class Session:
-    """The texts of a batch: features [n, D] and the token that follows each, [n], row by row."""
-
-    def __init__(self, rows: int, seed: int = 0) -> None:
-        self.chance = torch.Generator().manual_seed(seed)
-        self.features = [torch.zeros(0, SIZE, dtype=torch.float64) for _ in range(rows)]
-        self.tokens = [torch.zeros(0, dtype=torch.int64) for _ in range(rows)]
-
-    def news(self, counts: Sequence[int], first: bool = False, padding: int = 0) -> Committed:
-        """So many more pairs of every row, padded with nonsense features."""
-        width = max(counts) + padding
-        features = torch.full((len(counts), width, SIZE), 7.0, dtype=torch.float64)
-        tokens = torch.zeros(len(counts), width, dtype=torch.int64)
-        for row, count in enumerate(counts):
-            features[row, :count] = torch.randn(count, SIZE, generator=self.chance, dtype=torch.float64)
-            tokens[row, :count] = torch.randint(VOCAB, (count,), generator=self.chance)
-            self.features[row] = torch.cat([self.features[row], features[row, :count]])
-            self.tokens[row] = torch.cat([self.tokens[row], tokens[row, :count]])
-        count = torch.tensor(counts)
-        prompt = Prompts(torch.zeros_like(tokens), count) if first else None
-        return Committed(tokens, count, {"last": features}, self.root, prompt)
-
-    @property
-    def root(self) -> Tensor:
-        """The last token of every row, [B]."""
-        return torch.stack([tokens[-1] for tokens in self.tokens])
-
-    def keep(self, rows: Sequence[int]) -> Tensor:
-        """Drops the other rows; gives what the drafter is told."""
-        self.features = [self.features[row] for row in rows]
-        self.tokens = [self.tokens[row] for row in rows]
-        return torch.tensor(rows)
+def session(rows: int, seed: int = 0) -> GivenSession:
+    """The texts of a batch, made up."""
+    return GivenSession.random(rows, VOCAB, SIZE, seed=seed)
 
 
-class Growing:
-    """A tree grown by hand, node by node, the same shape and other tokens in every row."""
-
-    def __init__(self, root: Tensor, seed: int = 0) -> None:
-        self.chance = torch.Generator().manual_seed(seed)
-        self.tokens = root[:, None]
-        self.parents = [-1]
-
-    def add(self, parent: int) -> int:
-        """The index of a new node below `parent`."""
-        fresh = torch.randint(VOCAB, (len(self.tokens), 1), generator=self.chance)
-        self.tokens = torch.cat([self.tokens, fresh], 1)
-        self.parents.append(parent)
-        return len(self.parents) - 1
-
-    def path(self, node: int) -> list[int]:
-        """The nodes from the root down to `node`."""
-        return [0] if node == 0 else [*self.path(self.parents[node]), node]
-
-    def frontier(self, nodes: Sequence[int]) -> Frontier:
-        """The tree so far, and the nodes to expand in every row."""
-        batch = len(self.tokens)
-        tree = TokenTree(
-            tokens=self.tokens,
-            parent=torch.tensor(self.parents).expand(batch, -1),
-            valid=torch.ones_like(self.tokens, dtype=torch.bool),
-            draw=torch.zeros_like(self.tokens),
-            levels=max(len(self.path(node)) for node in range(len(self.parents))) - 1,
-        )
-        return Frontier(tree, torch.tensor(nodes).expand(batch, -1))
-
-
-def shake(module: torch.nn.Module, seed: int = 1) -> None:
+def shake(module: torch.nn.Module) -> None:
     """Random weights large enough for every part to matter, all of them numbers of half precision."""
-    chance = torch.Generator().manual_seed(seed)
+    testing.shake(module)
     with torch.no_grad():
         for weight in module.parameters():
-            weight.add_(torch.randn(weight.shape, generator=chance, dtype=torch.float64) / 3)
             weight.copy_(weight.half())

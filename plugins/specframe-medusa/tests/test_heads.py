@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from specframe import CompositionError
 from specframe.components.heads.full import Full
 from specframe.neural import checkpoint
+from specframe.testing import GivenSession, GrowingTree
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa
 
@@ -56,17 +57,17 @@ def hydra(tmp_path: Path, layers: int, prefix: bool, heads: int = 3):
 @torch.no_grad()
 def test_medusa_proposes_all_levels_from_the_last_true_feature(tmp_path):
     drafter, reference = medusa(tmp_path)
-    session = fakes.Session(3)
+    session = fakes.session(3)
     drafter.commit(session.news([4, 1, 6], first=True))
     for counts, padding in (([1, 3, 2], 0), ([4, 1, 1], 2)):
         drafter.commit(session.news(counts, padding=padding))
-        found = drafter.expand(fakes.Growing(session.root).frontier([0])).logits
+        found = drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0])).logits
         assert found.shape == (len(counts), 1, 3, fakes.VOCAB)
         for row, features in enumerate(session.features):
             wanted = torch.stack([head(features[-1]) for head in reference])
             torch.testing.assert_close(found[row, 0], wanted, rtol=0, atol=1e-12)
     drafter.keep(session.keep([2, 0]))
-    found = drafter.expand(fakes.Growing(session.root).frontier([0])).logits
+    found = drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0])).logits
     torch.testing.assert_close(found[0, 0, 1], reference[1](session.features[0][-1]), rtol=0, atol=1e-12)
 
 
@@ -81,16 +82,16 @@ def test_medusa_foresees_what_it_proposes(tmp_path):
 
 
 @torch.no_grad()
-def check(drafter: Hydra, reference: PublishedHydra, session: fakes.Session, seed: int = 0) -> None:
+def check(drafter: Hydra, reference: PublishedHydra, session: GivenSession, seed: int = 0) -> None:
     """Grows a ragged tree, asks for nodes in several orders and depths, and compares each with the reference."""
-    tree = fakes.Growing(session.root, seed)
+    tree = GrowingTree(session.root, fakes.VOCAB, seed)
 
     def compare(nodes: list[int]) -> None:
         found = drafter.expand(tree.frontier(nodes)).logits
         assert found.shape == (len(session.tokens), len(nodes), 1, fakes.VOCAB)
         for row, features in enumerate(session.features):
             for place, node in enumerate(nodes):
-                wanted = reference(features, tree.tokens[row, tree.path(node)])
+                wanted = reference(features, tree.tokens[row, [0, *tree.path(node)]])
                 torch.testing.assert_close(found[row, place, 0], wanted, **CLOSE)
 
     compare([0])
@@ -105,7 +106,7 @@ def check(drafter: Hydra, reference: PublishedHydra, session: fakes.Session, see
 @pytest.mark.parametrize(("layers", "prefix"), HYDRAS)
 def test_hydra_is_the_published_modules(layers, prefix, tmp_path):
     drafter, reference = hydra(tmp_path, layers, prefix)
-    session = fakes.Session(3)
+    session = fakes.session(3)
     drafter.commit(session.news([5, 1, 9], first=True))
     check(drafter, reference, session)
     for cycle, counts in enumerate([[1, 3, 2], [1, 1, 1], [4, 2, 1]]):
@@ -117,7 +118,7 @@ def test_hydra_is_the_published_modules(layers, prefix, tmp_path):
     drafter.commit(session.news([1, 2]))  # two commits without a draft between
     drafter.keep(session.keep([1]))  # and a row gone before they were used
     check(drafter, reference, session)
-    fresh = fakes.Session(2, seed=7)
+    fresh = fakes.session(2, seed=7)
     drafter.commit(fresh.news([3, 2], first=True))
     check(drafter, reference, fresh)
 
@@ -193,9 +194,9 @@ def test_dropout_works_in_training_only():
 
 @pytest.mark.parametrize("make", [Medusa, Hydra])
 def test_a_tree_deeper_than_the_heads_is_refused(make):
-    drafter, session = make(heads=1), fakes.Session(1)
+    drafter, session = make(heads=1), fakes.session(1)
     drafter.bind(fakes.target())
-    tree = fakes.Growing(torch.zeros(1, dtype=torch.int64))
+    tree = GrowingTree(torch.zeros(1, dtype=torch.int64), fakes.VOCAB)
     with pytest.raises(CompositionError, match="before anything was committed"):
         drafter.expand(tree.frontier([0]))
     drafter.commit(session.news([3], first=True))
@@ -207,10 +208,10 @@ def test_a_tree_deeper_than_the_heads_is_refused(make):
 
 
 def test_hydra_refuses_a_deep_node_beside_a_shallow_one():
-    drafter, session = Hydra(heads=1), fakes.Session(1)
+    drafter, session = Hydra(heads=1), fakes.session(1)
     drafter.bind(fakes.target())
     drafter.commit(session.news([3], first=True))
-    tree = fakes.Growing(session.root)
+    tree = GrowingTree(session.root, fakes.VOCAB)
     tree.add(0)
     with pytest.raises(CompositionError, match="at most 1 deep"):
         drafter.expand(tree.frontier([0, 1]))

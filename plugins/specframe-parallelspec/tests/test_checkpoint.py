@@ -14,14 +14,13 @@ from specframe import CompositionError, InputError, WeightsError
 from specframe.components.heads.full import Full
 from specframe.components.rollouts.all_levels import AllLevels
 from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.testing import GrowingTree, random_teacher
 from specframe_parallelspec.drafter import ParallelSpec
 
 
 def loaded(folder: Path, dtype: torch.dtype = torch.float64, **options: object) -> ParallelSpec:
     drafter = ParallelSpec(weights=str(folder), **options)
-    target = fakes.TableTarget(vocab=fakes.VOCAB, hidden=fakes.SIZE, seed=5)
-    target.dtype = dtype
-    drafter.bind(target)
+    drafter.bind(fakes.target(dtype))
     return drafter
 
 
@@ -30,7 +29,7 @@ def test_first_weights_are_always_the_same_and_disturb_no_generator() -> None:
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         drafter = ParallelSpec()
-        drafter.bind(fakes.TableTarget(vocab=fakes.VOCAB))
+        drafter.bind(fakes.target())
         assert torch.equal(before, torch.get_rng_state())
         return dict(drafter.module.state_dict())
 
@@ -95,7 +94,7 @@ def test_it_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(CompositionError, match="tree policy"):
         fakes.bound().propose(torch.zeros(1, dtype=torch.int64), None, None, None)
     with pytest.raises(CompositionError, match="before anything was committed"):
-        fakes.bound().expand(fakes.Growing(torch.zeros(1, dtype=torch.int64)).frontier([0]))
+        fakes.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), fakes.VOCAB).frontier([0]))
     with pytest.raises(WeightsError, match="nowhere"):
         loaded(tmp_path / "nowhere")
 
@@ -104,7 +103,7 @@ def test_it_says_what_it_needs(tmp_path: Path) -> None:
 def test_other_drafters_rollouts_are_refused(rollout: object) -> None:
     drafter = fakes.bound()
     with pytest.raises(CompositionError, match="use the rollout made for it"):
-        rollout(drafter, fakes.teach(drafter._target, 1, 6), 0.0)
+        rollout(drafter, random_teacher(fakes.target(), 1, 6), 0.0)
 
 
 def test_a_head_of_its_own() -> None:
@@ -113,8 +112,8 @@ def test_a_head_of_its_own() -> None:
             return super().__call__(features) / 2
 
     plain, halved = fakes.bound(masks=1), fakes.bound(masks=1, head=Halving())
-    news = fakes.Session(2).news([3, 2], first=True)
+    news = fakes.session(2).news([3, 2], first=True)
     for drafter in (plain, halved):
         drafter.commit(news)
-    root = fakes.Growing(news.root).frontier([0])
+    root = GrowingTree(news.root, fakes.VOCAB).frontier([0])
     torch.testing.assert_close(plain.expand(root).logits, 2 * halved.expand(root).logits)

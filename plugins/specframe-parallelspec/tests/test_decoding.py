@@ -7,7 +7,7 @@ import parallelspec_reference as reference
 import pytest
 import torch
 
-from specframe.testing import check_drafter, check_plugin
+from specframe.testing import GivenSession, GrowingTree, check_drafter, check_plugin
 from specframe_parallelspec.drafter import ParallelSpec
 
 CLOSE = 1e-5
@@ -15,9 +15,9 @@ CLOSE = 1e-5
 
 
 @torch.no_grad()
-def check(drafter: ParallelSpec, session: fakes.Session, seed: int = 0) -> None:
+def check(drafter: ParallelSpec, session: GivenSession, seed: int = 0) -> None:
     """Grows a ragged tree three expansions deep and compares all that is proposed with the reference."""
-    tree, k = fakes.Growing(session.root, seed), drafter.levels
+    tree, k = GrowingTree(session.root, fakes.VOCAB, seed), drafter.levels
 
     def compare(nodes: list[int]) -> None:
         logits = drafter.expand(tree.frontier(nodes)).logits
@@ -37,7 +37,7 @@ def check(drafter: ParallelSpec, session: fakes.Session, seed: int = 0) -> None:
 
 @pytest.mark.parametrize("shape", fakes.SHAPES)
 def test_ragged_batch_and_finished_rows(shape: dict[str, object]) -> None:
-    drafter, session = fakes.bound(**shape), fakes.Session(3)
+    drafter, session = fakes.bound(**shape), fakes.session(3)
     drafter.commit(session.news([5, 1, 3], first=True))
     check(drafter, session)
     drafter.commit(session.news([1, 3, 2], padding=2))
@@ -53,7 +53,7 @@ def test_ragged_batch_and_finished_rows(shape: dict[str, object]) -> None:
 def test_a_prompt_starts_afresh_and_neither_drafts_nor_masks_leave_a_trace() -> None:
     busy, fresh = fakes.bound(masks=2), fakes.bound(masks=2)
     for seed, lengths in enumerate([[6], [2, 4]]):
-        session = fakes.Session(len(lengths), seed)
+        session = fakes.session(len(lengths), seed)
         news = session.news(lengths, first=True)
         busy.commit(news)
         check(busy, session)  # drafts, and is rejected
@@ -61,23 +61,23 @@ def test_a_prompt_starts_afresh_and_neither_drafts_nor_masks_leave_a_trace() -> 
         busy.commit(more)
         fresh.commit(news)
         fresh.commit(more)
-        root = fakes.Growing(session.root).frontier([0])
+        root = GrowingTree(session.root, fakes.VOCAB).frontier([0])
         assert torch.equal(busy.expand(root).logits, busy.expand(root).logits)
         torch.testing.assert_close(busy.expand(root).logits, fresh.expand(root).logits)
 
 
 @pytest.mark.parametrize("masks", range(1, 9))
 def test_a_group_is_one_forward(masks: int) -> None:
-    drafter, session = fakes.bound(masks=masks), fakes.Session(1)
+    drafter, session = fakes.bound(masks=masks), fakes.session(1)
     widths: list[int] = []
     drafter.module.layer.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[1]))
     drafter.commit(session.news([4], first=True))
-    tree = fakes.Growing(session.root)
+    tree = GrowingTree(session.root, fakes.VOCAB)
     assert drafter.expand(tree.frontier([0])).logits.shape[2] == masks + 1
     assert widths == [4 + masks]  # what was committed, and the masks
     drafter.expand(tree.frontier([tree.descend(0, masks + 1)]))
     drafter.commit(session.news([2]))
-    drafter.expand(fakes.Growing(session.root).frontier([0]))
+    drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0]))
     assert widths == [4 + masks, 2 * masks + 1, 2 + masks]  # the masks are never among what is remembered
 
 
@@ -85,11 +85,11 @@ def test_a_group_is_one_forward(masks: int) -> None:
 def test_other_precisions(dtype: torch.dtype, close: float) -> None:
     for shape in fakes.SHAPES[1:]:
         rough, exact = fakes.bound(dtype, **shape), fakes.bound(**shape)
-        ours, theirs = fakes.Session(2, dtype=dtype), fakes.Session(2)
+        ours, theirs = fakes.session(2, dtype=dtype), fakes.session(2)
         for counts in ([5, 3], [1, 2]):
             rough.commit(ours.news(counts, first=counts == [5, 3]))
             exact.commit(theirs.news(counts, first=counts == [5, 3]))
-        root = fakes.Growing(ours.root).frontier([0])
+        root = GrowingTree(ours.root, fakes.VOCAB).frontier([0])
         said, wanted = rough.expand(root).logits, exact.expand(root).logits
         assert said.dtype == dtype
         assert (said.double() - wanted).norm() < close * wanted.norm()

@@ -16,6 +16,7 @@ from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.rollouts.groups import GroupDrafter, Groups
 from specframe.components.targets.table import TableTarget
 from specframe.engine.training.validation import measure
+from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
 from specframe_parallelspec.drafter import ParallelSpec
 from specframe_parallelspec.groups import places, visible
 
@@ -23,11 +24,17 @@ CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # norms and rotary angles are float32 in t
 SAME = {"rtol": 1e-12, "atol": 1e-12}
 
 
+def texts(batch: int, length: int) -> tuple[Tensor, Tensor]:
+    """Made-up features [B, n, D] and the tokens that follow them, [B, n]."""
+    news = fakes.session(batch).news([length] * batch)
+    return news.features["last"], news.tokens
+
+
 @torch.no_grad()
 @pytest.mark.parametrize("shape", fakes.SHAPES)
 def test_a_group_predicts_what_decoding_says_there(shape: dict[str, object]) -> None:
     drafter = fakes.bound(**shape)
-    features, tokens = fakes.texts(2, 6)
+    features, tokens = texts(2, 6)
     predicted = drafter.foretell(features, tokens)
     assert predicted.shape == (2, 6, drafter.levels, fakes.SIZE)
     for row in range(2):
@@ -35,20 +42,15 @@ def test_a_group_predicts_what_decoding_says_there(shape: dict[str, object]) -> 
             literal = reference.group(drafter, features[row, :end], tokens[row, :end])
             torch.testing.assert_close(predicted[row, end - 1], literal, **CLOSE)
     for end in range(1, 7):
-        session = fakes.Session(2)
-        session.features, session.tokens = list(features[:, : end - 1]), list(tokens[:, : end - 1])
-        news = session.news([1, 1], first=True)
-        drafter.commit(
-            specframe.Committed(tokens[:, :end], news.count * end, {"last": features[:, :end]}, news.root, news.prompt)
-        )
-        said = drafter.expand(fakes.Growing(tokens[:, end - 1]).frontier([0])).logits[:, 0]
+        drafter.commit(GivenSession(features, tokens).news([end, end], first=True))
+        said = drafter.expand(GrowingTree(tokens[:, end - 1], fakes.VOCAB).frontier([0])).logits[:, 0]
         torch.testing.assert_close(said, drafter.logits(predicted[:, end - 1]), **SAME)
 
 
 @pytest.mark.parametrize("shape", fakes.SHAPES)
 def test_chunks_of_groups_are_the_dense_forward_of_the_figure(shape: dict[str, object]) -> None:
     drafter = fakes.bound(**shape)
-    features, tokens = fakes.texts(2, 7)
+    features, tokens = texts(2, 7)
     weights = dict(drafter.module.named_parameters())
     direction = torch.randn(2, 7, drafter.levels, fakes.SIZE, dtype=torch.float64)
 
@@ -57,7 +59,7 @@ def test_chunks_of_groups_are_the_dense_forward_of_the_figure(shape: dict[str, o
 
     dense = reference.figure(drafter, features, tokens)
     wanted = gradients(dense)
-    pairs = torch.cat([drafter._target.embed(tokens), features], -1)
+    pairs = torch.cat([fakes.target().embed(tokens), features], -1)
     widest: list[int] = []
     drafter.module.layer.register_forward_pre_hook(lambda _, inputs: widest.append(inputs[2].numel()))
     for chunk in (1, 3, 7, 64):
@@ -86,7 +88,7 @@ def test_the_mask_is_the_papers(first: int, last: int, masks: int) -> None:
 
 def test_a_group_sees_the_text_before_it_and_no_other_group() -> None:
     drafter = fakes.bound(masks=2)
-    features, tokens = fakes.texts(1, 6)
+    features, tokens = texts(1, 6)
     features.requires_grad_()
     predicted = drafter.foretell(features, tokens)[0]
     for group in range(6):
@@ -105,8 +107,8 @@ def test_a_group_sees_the_text_before_it_and_no_other_group() -> None:
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(shape: dict[str, object]) -> None:
     drafter = fakes.bound(**shape)
     assert isinstance(drafter, GroupDrafter)
-    target = drafter._target
-    teacher = fakes.teach(target, 2, 10)
+    target = fakes.target()
+    teacher = random_teacher(target, 2, 10)
     torch.manual_seed(0)
     student = Groups(noise=0.1)(drafter, teacher, 0.0)
     (FeatureRegression()(student, teacher) + CrossEntropy()(student, teacher)).backward()
@@ -114,7 +116,9 @@ def test_gradients_reach_every_weight_of_the_module_and_nothing_else(shape: dict
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name
     assert set(dict(drafter.module.named_parameters())) == set(drafter.module.state_dict())
     assert drafter.module.masks.grad.abs().sum(-1).min() > 0
-    assert not target._embedding.requires_grad and not target._head.requires_grad
+    assert all(weight.grad is None for weight in target.model.parameters())
+    shared = {id(weight) for weight in target.model.parameters()}
+    assert not shared & {id(weight) for weight in drafter.module.parameters()}
 
 
 @torch.no_grad()
@@ -122,7 +126,7 @@ def test_gradients_reach_every_weight_of_the_module_and_nothing_else(shape: dict
 def test_losses_are_the_papers_sums_over_groups(decay: float) -> None:
     drafter = fakes.bound(masks=2)
     batch, length, k = 2, 8, 3
-    teacher = fakes.teach(drafter._target, batch, length)
+    teacher = random_teacher(fakes.target(), batch, length)
     teacher.mask[:] = True
     student = Groups()(drafter, teacher, 0.0)
     medusa = eagle = 0.0  # Equations 3 and 4, the latter with EAGLE's weight of 0.1
@@ -148,14 +152,6 @@ def test_losses_are_the_papers_sums_over_groups(decay: float) -> None:
     assert said == batch * sum(min(k, length - 2 - t) for t in range(length - 1))
 
 
-def own_texts(target: TableTarget, batch: int, length: int) -> Tensor:
-    """Greedy continuations of random prompts of two tokens, [B, length]."""
-    tokens = torch.randint(target.vocab_size, (batch, 2), generator=torch.Generator().manual_seed(1))
-    while tokens.shape[1] < length:
-        tokens = torch.cat([tokens, target.logits_after(tokens).argmax(-1, keepdim=True)], 1)
-    return tokens
-
-
 @pytest.mark.parametrize(
     ("features", "losses"),
     [
@@ -168,7 +164,7 @@ def test_simulated_tau_is_what_decoding_has(features: bool, losses: list, tmp_pa
     target, masks, prompt, new, held = TableTarget(vocab=24, hidden=32, seed=1), 3, 2, 60, 48
     drafter = ParallelSpec(masks=masks, features=features)
     drafter.bind(target)
-    tokens = own_texts(target, 48 + held, prompt + new)
+    tokens = greedy_texts(target, 48 + held, prompt + new)
     optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=1e-2, weight_decay=0.0)
     torch.manual_seed(0)
     course = []
@@ -193,11 +189,11 @@ def test_simulated_tau_is_what_decoding_has(features: bool, losses: list, tmp_pa
         f"sampling: {{temperature: 0.0, max_new_tokens: {new}}}\nrun: {{batch: {held}}}\n"
     )
     pipeline = specframe.load(recipe)
-    texts = tokens[:held]
-    teacher = target.teach(texts, torch.arange(texts.shape[1]).expand_as(texts) >= prompt)
+    said = tokens[:held]
+    teacher = target.teach(said, torch.arange(said.shape[1]).expand_as(said) >= prompt)
     simulated = measure(pipeline.parts.drafter, [teacher], losses, Groups(noise=0.1))
-    result = pipeline.generate(texts[:, :prompt].tolist())
-    assert result.tokens == texts[:, prompt:].tolist()
+    result = pipeline.generate(said[:, :prompt].tolist())
+    assert result.tokens == said[:, prompt:].tolist()
     tau = 1 + result.acceptance.accepted / result.acceptance.cycles
     assert tau > 1.3, "nothing was learned, so nothing is compared"
     assert simulated["tau"] == pytest.approx(tau, rel=0.03)

@@ -37,9 +37,7 @@ class Lookup:
     def bind(self, target: Target) -> None:
         """Needs nothing of the target."""
 
-    def propose(
-        self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource
-    ) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A chain below root [B], as long as the batch's longest copy; shorter rows end in invalid nodes."""
         if self._history is None:
             return TokenTree.stump(root)

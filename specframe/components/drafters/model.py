@@ -51,9 +51,7 @@ class ModelDrafter:
         revision: str | None = None,
         attention: str | None = None,
     ) -> None:
-        self._attach(
-            HFTarget(model=model, dtype=dtype, device=device, revision=revision, attention=attention)
-        )
+        self._attach(HFTarget(model=model, dtype=dtype, device=device, revision=revision, attention=attention))
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> ModelDrafter:
@@ -92,14 +90,10 @@ class ModelDrafter:
                 "set the drafter's `device` to the target's"
             )
 
-    def propose(
-        self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource
-    ) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
         if tree is None:
-            raise CompositionError(
-                "a model drafter grows a tree policy's tree, and there is none; try `chain`"
-            )
+            raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
         last = self._reader.context - tree.nodes  # beyond this many tokens a draft might leave the context
         lengths = self._running().lengths
         if min(lengths) > last:

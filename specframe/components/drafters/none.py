@@ -18,9 +18,7 @@ class NoDrafter:
     def bind(self, target: Target) -> None:
         """Needs nothing of the target."""
 
-    def propose(
-        self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource
-    ) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The stump of root [B]."""
         return TokenTree.stump(root)
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import torch
 import torch.nn.functional as F
 
-from specframe.components.rollouts.shifted import jitter
+from specframe.components.rollouts.shifted import jitter, levels_ahead
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Trainable
 from specframe.kernel.types import Student
@@ -60,20 +59,14 @@ class AllLevels:
                 f"the rollout 'all_levels' needs a drafter with a head per level (as Medusa's and Hydra's), and "
                 f"{type(drafter).__name__} has none; use the rollout made for it, such as teacher_forced"
             )
-        batch, length = teacher.tokens.shape
-        n, k, device = length - 1, drafter.levels, teacher.tokens.device
-        if n < 1:
-            raise InputError("texts of one token have nothing to predict; raise train.length")
-        tokens = F.pad(teacher.tokens[:, 1:], (0, k - 1))  # [B, n + K - 1]; what is padded is masked out below
-        foreseen = drafter.foresee(jitter(teacher.features["last"][:, :n], self.noise), tokens)
+        position, mask, level = levels_ahead(teacher, drafter.levels)
+        tokens = F.pad(teacher.tokens[:, 1:], (0, drafter.levels - 1))  # [B, n + K - 1]; what is padded is masked out
+        foreseen = drafter.foresee(jitter(teacher.features["last"][:, :-1], self.noise), tokens)
         logits, predicted = foreseen if isinstance(foreseen, tuple) else (foreseen, None)  # [B, n, K, V]
-        level = torch.arange(1, k + 1, device=device)
-        position = (torch.arange(n, device=device)[:, None] + level).flatten()  # [n K]
-        inside = position.clamp(max=length - 1).expand(batch, -1)
         return Student(
             logits=logits.flatten(1, 2),
-            position=inside,
-            mask=teacher.mask.gather(1, inside) & (position < length),
-            level=level.repeat(n),
+            position=position,
+            mask=mask,
+            level=level,
             features=None if predicted is None else predicted.flatten(1, 2),
         )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-import torch
-
-from specframe.components.rollouts.shifted import jitter
+from specframe.components.rollouts.shifted import jitter, levels_ahead
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Trainable
 from specframe.kernel.types import Student
@@ -63,19 +61,13 @@ class Groups:
                 f"the rollout 'groups' needs a drafter that predicts several levels at once (as ParallelSpec's), and "
                 f"{type(drafter).__name__} does not; use the rollout made for it, such as teacher_forced"
             )
-        batch, length = teacher.tokens.shape
-        n, k, device = length - 1, drafter.levels, teacher.tokens.device
-        if n < 1:
-            raise InputError("texts of one token have nothing to predict; raise train.length")
-        features = jitter(teacher.features["last"][:, :n], self.noise if drafter.module.training else 0.0)
+        position, mask, level = levels_ahead(teacher, drafter.levels)
+        features = jitter(teacher.features["last"][:, :-1], self.noise if drafter.module.training else 0.0)
         predicted = drafter.foretell(features, teacher.tokens[:, 1:]).flatten(1, 2)  # [B, n K, D]
-        level = torch.arange(1, k + 1, device=device)
-        position = (torch.arange(n, device=device)[:, None] + level).flatten()  # [n K]
-        inside = position.clamp(max=length - 1).expand(batch, -1)
         return Student(
             logits=drafter.logits(predicted),
-            position=inside,
-            mask=teacher.mask.gather(1, inside) & (position < length),
-            level=level.repeat(n),
+            position=position,
+            mask=mask,
+            level=level,
             features=predicted,
         )

@@ -1,4 +1,4 @@
-"""The token-shifted training sequence that feature drafters share, and the noise on it."""
+"""What rollouts share: the token-shifted training sequence, what several levels imitate, and the noise."""
 
 from __future__ import annotations
 
@@ -49,6 +49,21 @@ def shift(teacher: Teacher, block: int) -> Shifted:
         mask=teacher.mask[:, block : n + block],
         place=block - (block_end(n, block, index.device) - index),
     )
+
+
+def levels_ahead(teacher: Teacher, levels: int) -> tuple[Tensor, Tensor, Tensor]:
+    """What `levels` predictions from each of the n = L - 1 first positions imitate, a position's side by side.
+
+    Their positions [B, n levels], whether they count, and their levels [n levels]. What lies beyond the text does not
+    count. Raises InputError for texts of one token.
+    """
+    batch, length = teacher.tokens.shape
+    if length < 2:
+        raise InputError("texts of one token have nothing to predict; raise train.length")
+    level = torch.arange(1, levels + 1, device=teacher.tokens.device)
+    position = (torch.arange(length - 1, device=level.device)[:, None] + level).flatten()  # [n levels]
+    inside = position.clamp(max=length - 1).expand(batch, -1)
+    return inside, teacher.mask.gather(1, inside) & (position < length), level.repeat(length - 1)
 
 
 def jitter(features: Tensor, noise: float) -> Tensor:

@@ -36,10 +36,7 @@ def attention_refusal(config: Any) -> str | None:
     chosen = getattr(config, "_attn_implementation", None) or "eager"
     if chosen in MASKED:
         return None
-    return (
-        f"attention {chosen!r} takes no tree mask; load the model with "
-        'attn_implementation="sdpa" (or "eager")'
-    )
+    return f'attention {chosen!r} takes no tree mask; load the model with attn_implementation="sdpa" (or "eager")'
 
 
 def context(config: Any) -> int:

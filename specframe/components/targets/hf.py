@@ -120,7 +120,7 @@ class HFTarget:
         )  # [B, ends, V], or [B, L, V] from models that cannot leave positions out
         which = which if self._trims else last
         rows = torch.arange(batch, device=which.device)
-        self._state = State(cache, prompts.count, filled, features, prompts)
+        self._state = State(cache, self.dtype, prompts.count, filled, features, prompts)
         stump = TokenTree.stump(prompts.tokens[rows, last])
         return stump, Scores(logits[rows, which][:, None], features)
 
@@ -137,12 +137,11 @@ class HFTarget:
             tree.tokens,
             past_key_values=state.cache,
             position_ids=positions,
-            attention_mask=state.mask(tree, self.dtype),
+            attention_mask=state.mask(tree),
             use_cache=True,
         )
         return Scores(logits, state.features)
 
-    @torch.no_grad()
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """Keeps the keys and values of the root and the accepted path, drops the rest, tells the news."""
         state = self._running()
@@ -151,9 +150,8 @@ class HFTarget:
         features = state.features
         kept = verdict.slots.clamp(min=0)  # [B, A + 1] nodes
         paths = [[0]] * len(kept)
-        if tree.levels:
-            read = torch.cat([verdict.count[:, None], kept], 1).tolist()  # the commit's one host copy
-            paths = [row[1 : 1 + row[0]] for row in read]
+        if tree.levels:  # the commit's one host copy
+            paths = [[0, *(node for node in path if node >= 0)] for path in verdict.path.tolist()]
             features = {
                 tap: values.gather(1, kept[..., None].expand(-1, -1, values.shape[-1]))
                 for tap, values in features.items()

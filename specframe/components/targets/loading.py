@@ -81,9 +81,7 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
 class TokenizerSource:
     """A tokenizer, or the place to load one from when it is first needed."""
 
-    def __init__(
-        self, source: PreTrainedTokenizerBase | str | Path | None, revision: str | None = None
-    ) -> None:
+    def __init__(self, source: PreTrainedTokenizerBase | str | Path | None, revision: str | None = None) -> None:
         self._source = source
         self._revision = revision
 
@@ -99,9 +97,7 @@ class TokenizerSource:
         if isinstance(place, Path) and not any((place / name).exists() for name in TOKENIZER_FILES):
             return None
         try:
-            return AutoTokenizer.from_pretrained(
-                place, revision=self._revision or "main", trust_remote_code=False
-            )
+            return AutoTokenizer.from_pretrained(place, revision=self._revision or "main", trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise InputError(f"the tokenizer of {place} cannot be loaded: {_first_line(error)}") from error
 
@@ -115,8 +111,7 @@ def _device(name: str) -> torch.device:
         raise InputError(f"{name!r} is no device: {_first_line(error)}") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
-            f"device {name!r} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices; "
-            "use device: auto"
+            f"device {name!r} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices; use device: auto"
         )
     return device
 

@@ -29,9 +29,7 @@ class Sharing:
         with torch.no_grad():
             raw = self._embedding(probe)
             # Learned positions may be added behind the embedding; the difference of two tokens drops them.
-            self._scale = _choose(
-                embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:]
-            )
+            self._scale = _choose(embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:])
             self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
         self._name = config.model_type
 
@@ -100,9 +98,7 @@ def logit_rules(config: Any) -> Iterator[Rule]:
     yield lambda logits: logits
 
 
-def _choose(
-    rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[Tensor], Tensor]
-) -> Rule | None:
+def _choose(rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[Tensor], Tensor]) -> Rule | None:
     wanted = view(wanted).float()
     # Half precision may round the same rule differently in another order of operations.
     tolerance = 2e-2 if raw.dtype in (torch.bfloat16, torch.float16) else 1e-4
@@ -114,9 +110,7 @@ def _choose(
 
 
 @torch.no_grad()
-def _listen(
-    model: nn.Module, decoder: nn.Module, first: nn.Module, probe: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def _listen(model: nn.Module, decoder: nn.Module, first: nn.Module, probe: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The first layer's input, the decoder's output and the logits for the probe, [2, 1, ...] each."""
     heard: dict[str, Tensor] = {}
 

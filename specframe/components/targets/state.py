@@ -22,6 +22,7 @@ class State:
     """
 
     cache: SlotCache
+    dtype: torch.dtype  # of masks
     length: Tensor  # [B] int64, processed tokens
     filled: list[int]  # the same on the host
     features: Mapping[str, Tensor]  # of the last forward
@@ -42,7 +43,7 @@ class State:
             )
         self.cache.aim(self.base, end)
 
-    def mask(self, tree: TokenTree, dtype: torch.dtype) -> Tensor | None:
+    def mask(self, tree: TokenTree) -> Tensor | None:
         """0 where a node may look, -inf elsewhere: [B, 1, N, base + N], or None if it may look anywhere.
 
         Every node sees itself, padding too, so no softmax is empty. A float mask is what sdpa and eager
@@ -53,7 +54,7 @@ class State:
         gaps = min(self.filled) < base
         if count == 1 and not gaps:
             return None
-        mask = torch.zeros(batch, 1, count, base + count, dtype=dtype, device=tree.tokens.device)
+        mask = torch.zeros(batch, 1, count, base + count, dtype=self.dtype, device=tree.tokens.device)
         if count > 1:
             mask[:, 0, :, base:].masked_fill_(~tree.ancestors, -torch.inf)
         if gaps:
@@ -65,13 +66,8 @@ class State:
     def advance(self, kept: Tensor, paths: list[list[int]]) -> None:
         """Commits the root and path of every row: kept [B, A + 1] nodes, of which row b takes paths[b]."""
         base, width = self.base, max(map(len, paths))
-        start = min(
-            _settled(path, width) if have == base else 0
-            for path, have in zip(paths, self.filled, strict=True)
-        )
-        if (
-            start < width
-        ):  # a row with a shorter path moves junk behind its end, which the next tree overwrites
+        start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.filled, strict=True))
+        if start < width:  # a row with a shorter path moves junk behind its end, which the next tree overwrites
             steps = torch.arange(start, width, device=kept.device)
             self.cache.compact(base + kept[:, start:width], self.length[:, None] + steps)
         self.filled = [have + len(path) for have, path in zip(self.filled, paths, strict=True)]

@@ -47,6 +47,7 @@ class Adaptive:
     """
 
     exact = True
+    settled = True
 
     def __init__(
         self,

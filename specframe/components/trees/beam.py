@@ -31,6 +31,7 @@ class Beam:
 
     draws = frozenset({Draw.WITHOUT_REPLACEMENT})
     exact = True
+    settled = False  # whether a sibling is drawn may lean on what the ones before it are
 
     def __init__(self, *, width: int = 4, depth: int = 4) -> None:
         if min(width, depth) < 1:

@@ -29,7 +29,7 @@ class Chain:
         self.draw = draw
         self.shape = Shape.of_widths([1] * depth)
         self.draws = frozenset({draw})
-        self.exact = True
+        self.exact = self.settled = True
         self.nodes = self.shape.nodes
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:

@@ -54,41 +54,37 @@ class Dynamic:
         """The tree below root [B]: `nodes` nodes; neither sampling nor random is used.
 
         The growing tree, the one that drafters see, holds the parents alone: the root, then every
-        level's beam. Candidates are numbered in order of birth, so candidate c is child c % width of the
-        growing tree's node c // width, and every parent has a smaller number than its children.
+        level's beam. Candidate 0 is the root, the others are numbered in order of birth, so candidate c is a
+        child of the growing tree's node (c - 1) // width, and every parent has a smaller number than its children.
         """
         growth = Growth(root)
         beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
-        value: Tensor | None = None  # [B, W] log-probability of the beam's paths; None: the root's, 0
-        tokens: list[Tensor] = []
-        values: list[Tensor] = []
-        born = [torch.full_like(beam, -1)]  # the candidate that each node of the growing tree is
-        total = 0
-        hope = torch.zeros_like(root, dtype=torch.float32)  # [B] expected tokens of the best nodes so far
-        ended = torch.zeros_like(root, dtype=torch.bool)  # [B]
+        value = torch.zeros_like(beam, dtype=torch.float32)  # [B, W] log-probability of the beam's paths
+        tokens, values = [root[:, None]], [value]
+        born = [torch.full_like(beam, -1), beam]  # none, then the candidate that each node of the growing tree is
+        total = 1
+        hope: Tensor | float = 1.0  # [B] expected tokens of the best nodes so far
+        ended: Tensor | None = None  # [B]
         while True:
             logits = expand(Frontier(growth.tree, beam)).logits  # [B, F, K, V]
             block = min(logits.shape[2], self.depth - growth.levels)
             gains, choices = _log_law(logits[:, :, :block]).topk(min(self.width, logits.shape[-1]))
             width = choices.shape[-1]
             origin: Tensor | None = None  # [B, W] the frontier node above each beam node; None: itself
-            for j in range(block):
-                gain, choice = gains[:, :, j], choices[:, :, j]  # [B, F, width]
+            for gain, choice in zip(gains.unbind(2), choices.unbind(2), strict=True):  # [B, F, width]
                 if origin is not None:
                     rows = origin[:, :, None].expand(-1, -1, width)
                     gain, choice = gain.gather(1, rows), choice.gather(1, rows)
-                if value is not None:
-                    gain = gain + value[:, :, None]
-                level_values, level_tokens = gain.flatten(1), choice.flatten(1)  # [B, W * width]
-                if self.gain:
+                level_values, level_tokens = (gain + value[:, :, None]).flatten(1), choice.flatten(1)  # [B, W * width]
+                if ended is not None:
                     level_values = level_values.masked_fill(ended[:, None], -torch.inf)
                 values.append(level_values)
                 tokens.append(level_tokens)
                 if self.gain:
-                    before, hope = hope, _hope(values, self.budget)
-                    ended = ended | (hope - before <= self.gain)
-                if len(values) == self.depth or (self.gain and bool(ended.all())):
-                    return self._best(root, tokens, values, born, width)
+                    before, hope = hope, _hope(values, self.nodes)
+                    ended = hope - before <= self.gain  # and stays so: what has ended adds nothing
+                if len(values) > self.depth or (ended is not None and bool(ended.all())):
+                    return self._best(tokens, values, born, width)
                 best = _largest(level_values, self.width)  # [B, W']
                 parent = best // width
                 value = level_values.gather(1, best)
@@ -99,21 +95,20 @@ class Dynamic:
                 origin = parent if origin is None else origin.gather(1, parent)
                 total += level_values.shape[1]
 
-    def _best(
-        self, root: Tensor, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int
-    ) -> TokenTree:
-        """The tree of the best candidates; a parent's value and number are such that it is among them."""
+    def _best(self, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int) -> TokenTree:
+        """The tree of the root and the best candidates.
+
+        A parent's value and number are such that it is among them, and a value is at most the root's.
+        """
         every = torch.cat(values, 1)
-        chosen = _largest(every, self.budget).sort().values  # [B, n]
-        above = torch.cat(born, 1).gather(1, chosen // width)  # the candidates' parents, -1 for the root
-        parent = torch.searchsorted(chosen, above, right=True)
-        everything = torch.cat([root[:, None], torch.cat(tokens, 1).gather(1, chosen)], 1)
+        chosen = _largest(every, self.nodes).sort().values  # [B, n]
+        above = torch.cat(born, 1).gather(1, (chosen + (width - 1)) // width)  # the candidates' parents
         return TokenTree(
-            tokens=everything,
-            parent=torch.nn.functional.pad(parent, (1, 0), value=-1),
-            valid=torch.nn.functional.pad(every.gather(1, chosen) > -torch.inf, (1, 0), value=True),
-            draw=torch.zeros_like(everything),
-            levels=min(len(values), self.budget),
+            tokens=torch.cat(tokens, 1).gather(1, chosen),
+            parent=torch.searchsorted(chosen, above, right=True) - 1,
+            valid=every.gather(1, chosen) > -torch.inf,
+            draw=torch.zeros_like(chosen),
+            levels=min(len(values) - 1, self.budget),
         )
 
 

@@ -34,6 +34,7 @@ class DySpec:
 
     draws = frozenset({Draw.WITHOUT_REPLACEMENT})
     exact = True
+    settled = False  # whether a sibling is drawn may lean on what the ones before it are
 
     def __init__(self, *, nodes: int = 16, depth: int = 4, width: int = 4, threshold: float = 0.0) -> None:
         if min(depth, width, nodes) < 1:

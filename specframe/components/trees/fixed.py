@@ -50,8 +50,9 @@ class Fixed:
             )
         self.draw = draw
         self.draws = frozenset({draw})
-        self.exact = True
+        self.exact = self.settled = True
         self.nodes = self.shape.nodes
+        self.depth = self.shape.depth
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""

@@ -28,12 +28,14 @@ class Greedy:
     """
 
     exact = True
+    settled = True
 
     def __init__(self, *, widths: list[int]) -> None:
         self.shape = Shape.of_widths(widths)
         self.widths = widths
         self.draws = frozenset({Draw.IID, Draw.TOP} if max(widths) > 1 else {Draw.IID})
         self.nodes = self.shape.nodes
+        self.depth = self.shape.depth
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""

@@ -64,7 +64,7 @@ def optimal_product_shape(acceptance: Table, nodes: int) -> Shape:
     Raises InputError for a table without a hope, or entries outside [0, 1].
     """
     _check(acceptance, nodes)
-    ranked = [sorted(range(len(row)), key=lambda rank, row=row: -row[rank]) for row in acceptance]  # type: ignore[misc]
+    ranked = [sorted(range(len(row)), key=row.__getitem__, reverse=True) for row in acceptance]
     order = count()  # of equal products the first found
     heap: list[tuple[float, int, Path, float]] = []  # paths here are places in `ranked`; last, the parent's value
 

@@ -30,6 +30,7 @@ class Sequoia:
     """
 
     exact = True
+    settled = True
 
     def __init__(
         self,
@@ -44,6 +45,7 @@ class Sequoia:
         self.draw = draw
         self.draws = frozenset({draw})
         self.nodes = self.shape.nodes
+        self.depth = self.shape.depth
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""

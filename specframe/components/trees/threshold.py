@@ -29,6 +29,7 @@ class Threshold:
     """
 
     exact = True
+    settled = True
 
     def __init__(self, *, depth: int = 8, threshold: float = 0.7, draw: Draw = Draw.TOP) -> None:
         if depth < 1:

@@ -1,8 +1,9 @@
-"""The walk from the root down that rules share which judge several independent siblings together."""
+"""The walk from the root down that rules share which judge several siblings together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,21 +13,43 @@ from specframe.components.verifiers.recursive import Slots, residual
 from specframe.kernel.interfaces import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
-Judge = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""What a rule says of a run of siblings: (left [B, V], q [B, V], tokens [B, N], run [B, N]) -> chance, cover.
+SURE = 0.999
+"""The share of a law in one token from which on siblings without replacement are judged one by one.
 
-`run` marks siblings drawn independently from q, or a single sibling drawn from q. `chance` [B, N] is the
-probability of accepting each, the ones before it in the run refused; `cover` [B, V] is what is taken from
-the law that is left when all of them are.
+What the others share is then little more than what rounding leaves, and a pair has next to nothing to gain.
 """
 
 
-def descend(tree: TokenTree, p: Tensor, random: RandomSource, judge: Judge, longest: int | None = None) -> Verdict:
+@dataclass(frozen=True)
+class Run:
+    """Siblings that were drawn side by side from one law, a run for each row; or a single sibling of any draw."""
+
+    tokens: Tensor  # [B, N], of all nodes
+    members: Tensor  # [B, N] bool
+    unreplaced: Tensor  # [B, 1] bool, whether they were drawn without replacement; else independently
+
+
+Judge = Callable[[Tensor, Tensor, Run], tuple[Tensor, Tensor]]
+"""What a rule says of a run of siblings: (left [B, V], q [B, V], run) -> chance, cover.
+
+q is the law of the run's first sibling. `chance` [B, N] is the probability of accepting each, the ones before it in
+the run refused; `cover` [B, V] is what is taken from the law that is left when all of them are.
+"""
+
+
+def descend(
+    tree: TokenTree,
+    p: Tensor,
+    random: RandomSource,
+    judge: Judge,
+    longest: int,
+    together: frozenset[Draw] = frozenset({Draw.IID}),
+) -> Verdict:
     """The path that `judge` accepts, from run to run of at most `longest` siblings, and a bonus from the rest.
 
-    Siblings form a run when they stand side by side and were drawn `iid` from the same row of q; any other
-    sibling is a run of its own, with its recorded law. A tree without q is all `top` and is left to Match.
-    The law is kept if in each run what is accepted, token by token, and norm([left - cover]+) in case of
+    Siblings form a run when they stand side by side and were drawn in one of the ways `together` from the same row
+    of q; any other sibling is a run of its own, with its recorded law. A tree without q is all `top` and is left to
+    Match. The law is kept if in each run what is accepted, token by token, and norm([left - cover]+) in case of
     refusal make up `left`.
     """
     if tree.q is None or tree.q_row is None:
@@ -36,8 +59,11 @@ def descend(tree: TokenTree, p: Tensor, random: RandomSource, judge: Judge, long
     first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
     index = torch.arange(count, device=p.device)
     slots = Slots(tree, tree.q.to(p.dtype), tree.q_row)
-    source = torch.where((tree.draw == Draw.IID) & tree.valid, tree.q_row, -1 - index)  # [B, N], equal in a run
     parent = tree.parent.where(tree.valid, -1)
+    source = -1 - index.expand_as(parent)  # [B, N], equal in a run
+    for draw in together:
+        source = torch.where(tree.draw == draw, tree.q_row * len(Draw) + draw, source)
+    unreplaced = tree.draw == Draw.WITHOUT_REPLACEMENT
     tokens = tree.tokens.where(tree.valid, 0)
     node = tried = length = torch.zeros_like(first)  # [B]
     left = cover = laws.index_select(0, first)  # [B, V]
@@ -56,10 +82,11 @@ def descend(tree: TokenTree, p: Tensor, random: RandomSource, judge: Judge, long
             later = (parent == node[:, None]) & (index >= here)  # [B, N]
             alike = (source == source.gather(1, here)) & (q.gather(1, tokens) > 0)
             found = later & alike & ~(later & ~alike).cummax(1).values
-            if longest is not None:
-                found &= found.cumsum(1) <= longest
+            without = unreplaced.gather(1, here)  # [B, 1]
+            alone = without & (q.amax(1, keepdim=True) > SURE)
+            found &= found.cumsum(1) <= torch.where(alone, 1, longest)
             run = torch.where(begins[:, None], found, run)
-            judged = judge(left, q, tokens, found)
+            judged = judge(left, q, Run(tokens, found, without))
             chance = torch.where(begins[:, None], judged[0], chance)
             cover = torch.where(begins[:, None], judged[1], cover)
         accepted = random.bernoulli(chance.gather(1, here)[:, 0] * trying)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.descent import descend
+from specframe.components.verifiers.descent import Run, descend
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
@@ -17,9 +17,10 @@ class KSeq:
     k siblings drawn from q are tried in turn, each with min(1, P(x) / (rho q(x))). If all are refused,
     P - min(q, P / rho) (1 - (1 - beta)^k) / beta is left, beta = sum min(P / rho, q). rho is the smallest
     number in [1, k] that leaves nothing negative, found by bisection from above, since any larger one is
-    exact as well. Siblings drawn otherwise are tried one by one as Recursive does; `top` is one-hot.
+    exact as well. `top` siblings are tried one by one as Recursive does. Siblings without replacement are refused:
+    what they cover together has this form for independent ones alone.
 
-    Needs exact laws, and a number of siblings that does not lean on which tokens came out.
+    Needs exact laws, and the number of siblings settled before the first is drawn.
 
     Options:
         steps: halvings of the interval that rho lies in; each is a sweep over the vocabulary
@@ -30,6 +31,7 @@ class KSeq:
     lossless = True
     accepts = frozenset({Draw.TOP, Draw.IID})
     needs_exact = True
+    needs_settled = True
 
     def __init__(self, *, steps: int = 20) -> None:
         if steps < 0:
@@ -38,11 +40,11 @@ class KSeq:
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        return descend(tree, p, random, self.judge)
+        return descend(tree, p, random, self.judge, longest=tree.tokens.shape[1])
 
-    def judge(self, left: Tensor, q: Tensor, tokens: Tensor, run: Tensor) -> tuple[Tensor, Tensor]:
+    def judge(self, left: Tensor, q: Tensor, run: Run) -> tuple[Tensor, Tensor]:
         """Chances and cover of a run, as `descend` asks for them."""
-        count = run.sum(1, keepdim=True).clamp(min=1).to(q.dtype)  # [B, 1]
+        count = run.members.sum(1, keepdim=True).clamp(min=1).to(q.dtype)  # [B, 1]
         low, rho = torch.ones_like(count), count
         for _ in range(self.steps):
             middle = (low + rho) / 2
@@ -52,8 +54,8 @@ class KSeq:
         common = torch.minimum(left / rho, q)  # [B, V]
         beta = common.sum(1, keepdim=True)
         times = torch.where(beta > 0, some_of(beta, count) / beta, count)
-        mass = q.gather(1, tokens)
-        chance = torch.where(run & (mass > 0), left.gather(1, tokens) / (rho * mass), 0).clamp(max=1)
+        mass = q.gather(1, run.tokens)
+        chance = torch.where(run.members & (mass > 0), left.gather(1, run.tokens) / (rho * mass), 0).clamp(max=1)
         return chance, common * times
 
 

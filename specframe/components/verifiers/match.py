@@ -25,19 +25,19 @@ class Match:
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        peak, said = p.max(-1)  # [B, N]
-        if (peak == 1).all():
-            return follow(tree, said)
         batch, count, vocab = p.shape
+        # One number says whose child a node is and which token; negative for the root and for padding.
+        child_of = (tree.parent * vocab + tree.tokens).where(tree.valid, -1)  # [B, N]
+        peak, said = p.max(-1)  # [B, N]
+        if peak.min().item() == 1:
+            return follow(child_of, said, vocab, tree.levels)
         laws = p.reshape(batch * count, vocab)
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
-        # One number says whose child a node is and which token; negative for the root and for padding.
-        said = (tree.parent * vocab + tree.tokens).where(tree.valid, -1)  # [B, N]
         bonus = random.categorical(laws.index_select(0, first))  # [B]
         child = torch.zeros_like(first)  # [B]; 0, the root, is nobody's child and so stands for none
         path: list[Tensor] = []
         for _ in range(tree.levels):
-            found = (said == (child * vocab + bonus)[:, None]).byte().argmax(1)  # the first child that is y
+            found = (child_of == (child * vocab + bonus)[:, None]).byte().argmax(1)  # the first child that is y
             child = found * (child > 0) if path else found
             path.append(child)
             if not child.any():
@@ -52,24 +52,18 @@ class Match:
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
 
 
-def follow(tree: TokenTree, said: Tensor) -> Verdict:
+def follow(child_of: Tensor, said: Tensor, vocab: int, levels: int) -> Verdict:
     """The path of what the target says after every node, said [B, N].
 
-    Which child a node leads to is found for all nodes at once; one copy to the host, and the path is
+    child_of [B, N] is a node's parent times `vocab` plus its token. One copy to the host, and the path is
     walked there: after a large forward every further kernel would find its code and data out of cache.
     """
-    steps = torch.arange(said.shape[1], device=said.device)[:, None]  # [N, 1]
-    hits = (tree.parent[:, None] == steps) & (tree.tokens[:, None] == said[:, :, None]) & tree.valid[:, None]
-    child = hits.byte().argmax(-1)  # [B, N], the first child that is said; 0, the root, stands for none
-    paths, ends = [], []
-    children, tokens = torch.stack([child, said]).tolist()
-    for leads_to, says in zip(children, tokens, strict=True):
-        node, walked = 0, []
-        while leads_to[node]:
-            node = leads_to[node]
-            walked.append(node)
-        paths.append(walked + [-1] * (tree.levels - len(walked)))
-        ends.append((len(walked), says[node]))
-    path = torch.tensor(paths, dtype=torch.int64, device=said.device).view(len(paths), tree.levels)  # [B, A]
-    length, bonus = torch.tensor(ends, device=said.device).unbind(1)
-    return Verdict(path, length, bonus)
+    found = []
+    for children, tokens in zip(*torch.stack([child_of, said]).tolist(), strict=True):
+        node, path = 0, []
+        while (wanted := node * vocab + tokens[node]) in children:
+            node = children.index(wanted)  # the first child that is said
+            path.append(node)
+        found.append([*path, *[-1] * (levels - len(path)), len(path), tokens[node]])
+    verdicts = torch.tensor(found, device=said.device)  # [B, A + 2]
+    return Verdict(path=verdicts[:, :-2], length=verdicts[:, -2], bonus=verdicts[:, -1])

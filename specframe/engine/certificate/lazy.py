@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.engine.certificate.races import Race
+from specframe.engine.certificate.races import Race, lacking
 from specframe.engine.certificate.replay import Replay
 from specframe.kernel.errors import InputError
 
@@ -199,11 +199,7 @@ class LazyTensor:
     __bool__ = __int__ = __float__
 
     def __getattr__(self, name: str) -> Any:
-        if name == "float":  # as a name in the class it would hide the type
-            return self._same
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise InputError(f"the code calls .{name} of a random number, whose law cannot be enumerated; {HINT}")
+        return lacking(name, self._same, "a random number, whose law cannot be enumerated")
 
     def _compare(self, other: Any, below: bool) -> Tensor:
         terms, numbers = np.broadcast_arrays(self.terms, _numbers(other))

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
-
-import torch
 
 from specframe.components.sampling import Sampling
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.engine.certificate.emission import Emission
+from specframe.engine.certificate.tiny import tiny_llama, tiny_model
 from specframe.engine.loop import Parts
 from specframe.engine.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
@@ -126,37 +122,3 @@ def _bound(part: Part, vocab: int, seed: int, eos: int | None) -> tuple[Target, 
         target, drafter = HFTarget.from_model(tiny_llama(vocab, seed)), part.build()
         drafter.bind(target)
     return target, drafter
-
-
-@lru_cache(maxsize=8)
-def tiny_llama(vocab: int, seed: int) -> Any:
-    """A random Llama of two layers in float64 whose laws are far from uniform."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=vocab,
-        hidden_size=8,
-        intermediate_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        initializer_range=0.8,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return LlamaForCausalLM(config).double().eval()
-
-
-@lru_cache(maxsize=2)
-def tiny_model(vocab: int) -> Path:
-    """A folder with such a model, for drafters that load one; it lives as long as the process."""
-    holder = tempfile.TemporaryDirectory(prefix="specframe-tiny-")
-    _HOLDERS.append(holder)
-    tiny_llama(vocab, seed=7).save_pretrained(holder.name)
-    return Path(holder.name)
-
-
-_HOLDERS: list[tempfile.TemporaryDirectory[str]] = []

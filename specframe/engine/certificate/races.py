@@ -145,11 +145,7 @@ class Race:
         return self._winner(dim if axis is None else axis, keepdim)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "float":  # as a name in the class it would hide the type
-            return self._same
-        if name.startswith("__"):
-            raise AttributeError(name)
-        raise InputError(f"the code calls .{name} of an exponential or Gumbel number; {HINT}")
+        return lacking(name, self._same, "an exponential or Gumbel number")
 
     def __float__(self) -> Any:
         raise InputError(f"the code looks at an exponential or Gumbel number itself; {HINT}")
@@ -206,7 +202,7 @@ class Held(Tensor):
     def fill(cls, like: Tensor, numbers: Any) -> Tensor:
         """The tensor, which from now on stands for the numbers."""
         like.__class__ = cls  # the code that has the tensor in hand sees them, too
-        like.numbers = numbers  # type: ignore[attr-defined]
+        vars(like)["numbers"] = numbers
         return like
 
 
@@ -233,3 +229,15 @@ def _numbers(value: Any) -> np.ndarray:
     if isinstance(value, Tensor):
         value = value.detach().double().cpu().numpy()
     return np.asarray(value, dtype=np.float64)
+
+
+def lacking(name: str, cast: Callable[..., Any], what: str) -> Any:
+    """What stands for an attribute that a tensor has and a random number, called `what`, lacks: `.float` is a cast.
+
+    Raises InputError for all that would look at the number.
+    """
+    if name == "float":  # as a name in a class it would hide the type
+        return cast
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise InputError(f"the code calls .{name} of {what}; {HINT}")

@@ -13,9 +13,11 @@ from specframe.engine.pipeline import Pipeline, Prompt
 from specframe.engine.settings import SamplingSettings
 from specframe.engine.stats import Acceptance
 from specframe.engine.trace.recorder import Recorder, token_paths
-from specframe.engine.trace.records import Bonus, Piece, Trace, TracedCycle, TracedNode
+from specframe.engine.trace.records import Bonus, DrawName, Piece, Trace, TracedCycle, TracedNode
 from specframe.engine.trace.wording import REACH, Wording
 from specframe.kernel.types import Draw
+
+DRAW_NAMES: dict[int, DrawName] = {Draw.TOP: "top", Draw.IID: "iid", Draw.WITHOUT_REPLACEMENT: "without_replacement"}
 
 
 def trace(pipeline: Pipeline, prompt: Prompt) -> Trace:
@@ -100,7 +102,7 @@ def _cycle(
                 text=wording.after(before, token),
                 p=p[index] if index else None,
                 q=known if known is not None else q[index],
-                draw=Draw(draw).name.lower() if index else None,  # type: ignore[arg-type]
+                draw=DRAW_NAMES[draw] if index else None,
                 verdict="accepted" if index in path else "rejected" if index else "root",
             )
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+DrawName = Literal["top", "iid", "without_replacement"]
+
 
 @dataclass(frozen=True)
 class TracedNode:
@@ -21,7 +23,7 @@ class TracedNode:
     """The target's probability of it; None for the root, which is committed already."""
     q: float | None
     """The drafter's; None where no law of the drafter is known: the root, copies, caches."""
-    draw: Literal["top", "iid", "without_replacement"] | None
+    draw: DrawName | None
     verdict: Literal["root", "accepted", "rejected"]
 
 

@@ -31,7 +31,7 @@ class TrainSettings:
         betas: of AdamW; (0.9, 0.95) in EAGLE and Falcon.
         weight_decay: of AdamW.
         clip: the largest norm a gradient may have; 0 clips nothing.
-        accumulate: forwards per optimizer step.
+        accumulate: forwards per optimizer step; each weighs the same, however much of its texts counts.
         precision: of products, weights being float32: float32, tf32 (GPUs only) or bf16 (autocast).
         seed: seeds the order of the texts and all randomness of a step.
         validation: the share of documents held back for validation, 512 at most; 0 validates nothing.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from tempfile import TemporaryFile
 
@@ -46,10 +47,11 @@ class Shelf:
     """Secondary storage: states in an unnamed temporary file, a record each, gone with the object."""
 
     def __init__(self) -> None:
-        self._file = TemporaryFile()  # noqa: SIM115 - it lives as long as the object
+        with ExitStack() as opened:
+            self._file = opened.enter_context(TemporaryFile())
+            weakref.finalize(self, opened.pop_all().close)  # it stays open as long as the object lives
         self._records: dict[Gram, int] = {}
         self._like: Tensor | None = None
-        weakref.finalize(self, self._file.close)
 
     def __contains__(self, gram: Gram) -> bool:
         return gram in self._records

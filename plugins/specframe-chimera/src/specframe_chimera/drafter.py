@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from specframe import CompositionError, Frontier, InputError, NeuralTarget, Proposal, WeightsError
-from specframe.neural import checkpoint
+from specframe import CompositionError, InputError, Proposal
+from specframe.neural import Binding, checkpoint, neural_target, output_weight, seeded, too_deep, tree_policy
 from specframe_chimera.cache import Lookups, NGramCache
 from specframe_chimera.network import Network, ngrams
 from specframe_chimera.session import Session
@@ -18,7 +18,7 @@ from specframe_chimera.session import Session
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Committed, Draw, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
 
 
 class Chimera:
@@ -28,7 +28,7 @@ class Chimera:
     target's features of what it has processed and the trigrams of all tokens, those drafted since included. Head k
     reads the encoder's state at the last trigram of a path of k - 1 drafted tokens, and the last true feature, and
     proposes the next token: a level a forward, each node with the law of its own path. A tree deeper than there are
-    heads is refused at the draft that asks for it.
+    heads is refused.
 
     Embeddings are the target's, frozen and not saved. Every head has an LM head of its own, as published: with
     residual heads levels x 2 D x V weights. With `head` they share one, and are maps to its input.
@@ -46,6 +46,7 @@ class Chimera:
     taps = frozenset({"last"})
     draws: frozenset[Draw] | None = None
     nodes: int | None = None
+    deepest = "heads"
 
     def __init__(
         self,
@@ -68,10 +69,8 @@ class Chimera:
         self.residual = residual
         self.cache = cache
         self.weights = weights
+        self.binding: Binding[Network, Session] = Binding("chimera")
         self._head = head
-        self._target: NeuralTarget | None = None
-        self._network: Network | None = None
-        self._session: Session | None = None
         self._states: NGramCache | None = None
 
     def bind(self, target: Target) -> None:
@@ -80,28 +79,22 @@ class Chimera:
         Raises CompositionError for a target without hidden states, WeightsError for weights that do not
         fit, all misfits listed.
         """
-        if not isinstance(target, NeuralTarget):
-            raise CompositionError(
-                f"drafter chimera reads a neural target's features, and {type(target).__name__} has none; "
-                "use the target hf, or a drafter such as lookup"
-            )
-        target.request(self.taps)
-        output = None if self._head is not None else _output_weight(target)
-        network = Network.seeded(target.config, self.levels, self.ngram, self.residual, output)
+        model = neural_target(target, "chimera")
+        model.request(self.taps)
+        output = None if self._head is not None else output_weight(model)
+        network = seeded(lambda: Network(model.config, self.levels, self.ngram, self.residual, output), model)
         if self.weights is not None:
-            self._check(checkpoint.read_config(self.weights), target.config)
+            checkpoint.check(self.weights, self._identity(model.config))
             checkpoint.load(network, self.weights)
         if self._head is not None:
-            self._head.bind(target)
-        self._target = target
-        self._network = network.to(target.device, target.dtype).eval()
-        self._session = None
+            self._head.bind(model)
+        self.binding.bind(model, network)
         self._states = NGramCache(self._compute, self.cache) if self.cache else None
 
     @property
     def module(self) -> nn.Module:
         """The encoders and the heads: what is trained and saved. Empty before bind."""
-        return nn.Module() if self._network is None else self._network
+        return self.binding.module
 
     @property
     def lookups(self) -> Lookups:
@@ -114,18 +107,18 @@ class Chimera:
 
         Raises CompositionError without a cache.
         """
-        target, _ = self._bound()
+        device = self.binding.target.device
         if self._states is None:
             raise CompositionError("drafter chimera has no cache to fill; set drafter.cache to a number of states")
         for text in texts:
             if text:
-                self._states.fill(ngrams(torch.tensor([text], device=target.device), self.ngram)[0])
+                self._states.fill(ngrams(torch.tensor([text], device=device), self.ngram)[0])
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again."""
-        target, network = self._bound()
-        shape = {name: getattr(target.config, name) for name in ("model_type", "vocab_size")}
-        checkpoint.save(network, self._identity(target.config) | shape, folder, torch.bfloat16)
+        config = self.binding.target.config
+        told = self._identity(config) | checkpoint.target_shape(config)
+        checkpoint.save(self.binding.network, told, folder, torch.bfloat16)
 
     def foresee(self, features: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """The logits of all levels from every position, and the encoder's states that they were read from.
@@ -134,7 +127,7 @@ class Chimera:
         level k reads the features 0 .. i and the n-grams that end with the tokens 0 .. i + k - 1, and its state
         imitates feature i + k. With gradients it forgets the cache: weights are about to change.
         """
-        _, network = self._bound()
+        network = self.binding.network
         if self._states is not None and torch.is_grad_enabled():
             self._states.clear()
         n = features.shape[1]
@@ -147,77 +140,43 @@ class Chimera:
 
     def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        if tree is None:
-            raise CompositionError("drafter chimera needs a tree policy, such as fixed, dynamic or chain")
-        return tree.grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "chimera").grow(self.expand, root, sampling, random)
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits after each frontier node, one level: [B, F, 1, V]."""
-        if self._session is None:
-            raise CompositionError("drafter chimera was asked for a draft before anything was committed")
-        states, depth = self._session.expand(frontier)  # [B, F, D], [B, F]
-        features = self._session.feature[:, None].expand_as(states)
+        session = self.binding.session
+        states, depth = session.expand(frontier)  # [B, F, D], [B, F]
+        features = session.feature[:, None].expand_as(states)
         # Which heads speak is control flow, so the host must know.
         first, *others = depth.unique().tolist() if frontier.tree.levels else [0]
         if max(first, *others, 0) >= self.levels:
-            raise CompositionError(
-                f"drafter chimera has {self.levels} heads and drafts no deeper than {self.levels} levels; "
-                f"make the tree at most {self.levels} deep, or train more heads"
-            )
+            raise too_deep("chimera", self.levels)
         logits = self._speak(first + 1, states, features)  # [B, F, V]
         for above in others:
             logits = torch.where((depth == above)[..., None], self._speak(above + 1, states, features), logits)
         return Proposal(logits[:, :, None])
 
-    @torch.no_grad()
     def commit(self, news: Committed) -> None:
         """Takes in what was committed. News with a prompt starts a session afresh; the n-gram states stay."""
-        _, network = self._bound()
-        if news.prompt is not None or self._session is None:
-            encode = self._compute if self._states is None else self._states
-            self._session = Session(network.layer, encode, self.ngram, len(news.count))
-        self._session.commit(news)
+        layer = self.binding.network.layer
+        encode = self._compute if self._states is None else self._states
+        self.binding.commit(news, lambda batch: Session(layer, encode, self.ngram, batch))
 
-    @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
-        if self._session is not None:
-            self._session.keep(rows)
+        self.binding.keep(rows)
 
     def _compute(self, grams: Tensor) -> Tensor:
         """The states of n-grams, [.., n] tokens -> [.., D]."""
-        target, network = self._bound()
-        return network.encode(grams, target.embed)
+        return self.binding.network.encode(grams, self.binding.target.embed)
 
     def _speak(self, level: int, states: Tensor, features: Tensor) -> Tensor:
         """Logits of a head, its own or those of the shared LM head: [.., D], [.., D] -> [.., V]."""
-        said = self._bound()[1].speak(level, states, features)
+        said = self.binding.network.speak(level, states, features)
         return said if self._head is None else self._head(said)
 
-    def _bound(self) -> tuple[NeuralTarget, Network]:
-        if self._target is None or self._network is None:
-            raise CompositionError("drafter chimera was used before bind(target)")
-        return self._target, self._network
-
     def _identity(self, config: Any) -> dict[str, Any]:
-        """What a checkpoint and the drafter must agree on."""
+        """What a checkpoint and the drafter must agree on, given the target's config."""
         shape = {"heads": self.levels, "ngram": self.ngram, "residual": self.residual}
         return {"format": "chimera", **shape, "hidden_size": config.hidden_size}
-
-    def _check(self, stored: dict[str, Any], config: Any) -> None:
-        """Raises WeightsError, every contradiction listed, for a checkpoint of another kind or shape."""
-        problems = [
-            f"  {name}: the checkpoint says {stored.get(name)!r}, needed is {value!r}"
-            for name, value in self._identity(config).items()
-            if stored.get(name) != value
-        ]
-        if problems:
-            raise WeightsError(f"the drafter in {self.weights} does not fit:\n" + "\n".join(problems))
-
-
-@torch.no_grad()
-def _output_weight(target: NeuralTarget) -> Tensor:
-    """The weight of the target's LM head, [V, D], read off its answers to unit vectors."""
-    units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
-    return (target.head(units) - target.head(torch.zeros_like(units[:1]))).T

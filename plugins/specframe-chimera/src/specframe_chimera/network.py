@@ -59,15 +59,6 @@ class Network(nn.Module):
                 head.weight.copy_(start)
         self.heads = nn.ModuleList(heads)
 
-    @classmethod
-    def seeded(
-        cls, config: PretrainedConfig, levels: int, ngram: int, residual: bool, output: Tensor | None
-    ) -> Network:
-        """A network whose first weights are the same in every run; no global generator is disturbed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
-            return cls(config, levels, ngram, residual, output)
-
     def encode(self, grams: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
         """The states of n-grams: [.., n] tokens, the oldest first, to [.., D]. NOTHING embeds as zero."""
         embedded = embed(grams.clamp(min=0)) * (grams != NOTHING)[..., None]  # [.., n, D]

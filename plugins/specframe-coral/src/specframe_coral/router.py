@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.functional import silu
 
-from specframe import CompositionError, InputError, WeightsError
-from specframe.neural import checkpoint, divisible
+from specframe import CompositionError, InputError
+from specframe.neural import checkpoint, divisible, seeded
 from specframe_coral.groups import edges
 
 if TYPE_CHECKING:
@@ -29,13 +29,6 @@ class Network(nn.Module):
         super().__init__()
         self.inner = nn.Linear(hidden, hidden, bias=False)
         self.outer = nn.Linear(hidden, groups, bias=False)
-
-    @classmethod
-    def seeded(cls, hidden: int, groups: int) -> Network:
-        """A router whose first weights are the same in every run; no global generator is disturbed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
-            return cls(hidden, groups)
 
     def forward(self, features: Tensor) -> Tensor:
         """The groups' logits, [.., D] -> [.., N]."""
@@ -84,15 +77,15 @@ class Router:
         whole = divisible(target, "router")
         vocab, hidden = target.vocab_size, target.config.hidden_size
         groups = min(self.groups, vocab)
-        network = Network.seeded(hidden, groups)
+        network = seeded(lambda: Network(hidden, groups), target)
         shape = {"format": "router", "groups": groups, "hidden_size": hidden, "vocab_size": vocab}
         if self.weights is not None:
-            self._check(checkpoint.read_config(self.weights), shape)
+            checkpoint.check(self.weights, shape, "router")
             checkpoint.load(network, self.weights)
         self._shape = shape
         self._edges = edges(vocab, groups)
         self._parts = [whole.head_for(slice(start, end)) for start, end in pairwise(self._edges)]
-        self._network = network.to(target.device, target.dtype).eval()
+        self._network = network
 
     @property
     def module(self) -> nn.Module:
@@ -111,7 +104,7 @@ class Router:
                 "the head 'router' is trained on its choice of groups, not on tokens: use the rollout "
                 "{use: routing, rollout: ...} and the loss 'routing'; or train the drafter first, with the head full"
             )
-        nodes = features.flatten(0, -2)  # [R, D]
+        nodes = features.reshape(-1, features.shape[-1])  # [R, D]
         choice = _log_law(network(nodes))  # [R, N]
         best = choice.topk(min(self.active, len(self._parts))).indices.flatten()  # [R active]
         askers = best.argsort(stable=True) // (len(best) // len(nodes))  # the nodes, group after group
@@ -122,22 +115,12 @@ class Router:
                 inside = _log_law(self._parts[group](nodes[asking]))  # [r, v]
                 span = slice(self._edges[group], self._edges[group + 1])
                 logits[asking, span] = choice[asking, group, None] + inside
-        return logits.unflatten(0, features.shape[:-1])
+        return logits.view(*features.shape[:-1], -1)
 
     def _bound(self) -> Network:
         if self._network is None:
             raise CompositionError("the head 'router' was used before bind(target)")
         return self._network
-
-    def _check(self, stored: dict[str, Any], wanted: dict[str, Any]) -> None:
-        """Raises WeightsError, every contradiction listed, for a router of another kind or size."""
-        problems = [
-            f"  {name}: the checkpoint says {stored.get(name)!r}, needed is {value!r}"
-            for name, value in wanted.items()
-            if stored.get(name) != value
-        ]
-        if problems:
-            raise WeightsError(f"the router in {self.weights} does not fit:\n" + "\n".join(problems))
 
 
 def _log_law(logits: Tensor) -> Tensor:

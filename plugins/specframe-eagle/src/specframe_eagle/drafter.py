@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from specframe import CompositionError, Frontier, NeuralTarget, Proposal, Trainable
-from specframe.neural import FeatureSession
+from specframe import Proposal, Trainable
+from specframe.neural import Binding, FeatureSession, neural_target, seeded, tree_policy
 from specframe_eagle import published
 from specframe_eagle.network import Network
 from specframe_eagle.published import Layout
@@ -17,7 +17,7 @@ from specframe_eagle.published import Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Committed, Draw, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
 
 
 class Eagle:
@@ -48,11 +48,9 @@ class Eagle:
     def __init__(self, *, weights: str | None = None, head: Head | None = None, bias: bool = True) -> None:
         self.weights = weights
         self.bias = bias
+        self.binding: Binding[Network, FeatureSession] = Binding("eagle")
         self._head = head
-        self._target: NeuralTarget | None = None
-        self._network: Network | None = None
         self._layout: Layout | None = None
-        self._session: FeatureSession | None = None
 
     def bind(self, target: Target) -> None:
         """Builds the network after the target's own shape, or loads it.
@@ -60,32 +58,24 @@ class Eagle:
         Raises CompositionError for a target without hidden states, WeightsError for weights that do not
         fit, all misfits listed.
         """
-        if not isinstance(target, NeuralTarget):
-            raise CompositionError(
-                f"drafter eagle predicts a neural target's features, and {type(target).__name__} has none; "
-                "use the target hf, or a drafter such as lookup"
-            )
-        target.request(self.taps)
+        model = neural_target(target, "eagle")
+        model.request(self.taps)
         if self.weights is None:
-            layout = Layout.of_target(target.config, self.bias)
-            network = Network.seeded(target.config, self.bias)
+            layout = Layout.of_target(model.config, self.bias)
+            network = seeded(lambda: Network(model.config, self.bias), model)
         else:
-            layout = Layout.read(self.weights, target)
-            network = published.load(layout, self.weights, target)
+            layout = Layout.read(self.weights, model)
+            network = published.load(layout, self.weights, model)
         if self._head is not None:
-            self._head.bind(target)
+            self._head.bind(model)
         network.requires_grad_(not isinstance(self._head, Trainable))
-        self._target = target
         self._layout = layout
-        self._network = network.to(target.device, target.dtype).eval()
-        self._session = None
+        self.binding.bind(model, network)
 
     @property
     def module(self) -> nn.Module:
         """The linear map and the decoder layer; with a trainable head, that head alone. Empty before bind."""
-        if isinstance(self._head, Trainable):
-            return self._head.module
-        return nn.Module() if self._network is None else self._network
+        return self._head.module if isinstance(self._head, Trainable) else self.binding.module
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the published layout, for `weights` to load again.
@@ -94,12 +84,12 @@ class Eagle:
         came with, so that what was not trained on comes back bit by bit. With a trainable head, that head is
         written, for its own `weights`.
         """
-        target, network = self._bound()
+        target, network = self.binding.target, self.binding.network
         if isinstance(self._head, Trainable):
             self._head.save(folder)
-            return
-        assert self._layout is not None
-        published.save(self._layout, network, target, folder)
+        else:
+            assert self._layout is not None
+            published.save(self._layout, network, target, folder)
 
     def predict(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
@@ -110,43 +100,29 @@ class Eagle:
         what is before, or what `mask` [B or 1, 1, L, L] says, from `positions` [B, L]. Gradients reach the
         module and the features.
         """
-        target, network = self._bound()
-        predicted: Tensor = network(torch.cat([target.embed(tokens), features], -1), positions, mask)
+        pairs = torch.cat([self.binding.target.embed(tokens), features], -1)  # [B, L, 2D]
+        predicted: Tensor = self.binding.network(pairs, positions, mask)
         return predicted
 
     def logits(self, features: Tensor) -> Tensor:
         """The drafter's logits for predicted features: [.., D] -> [.., V]."""
-        head = self._bound()[0].head if self._head is None else self._head
+        head = self.binding.target.head if self._head is None else self._head
         return head(features)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        if tree is None:
-            raise CompositionError("drafter eagle needs a tree policy, such as fixed, dynamic or chain")
-        return tree.grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "eagle").grow(self.expand, root, sampling, random)
 
-    @torch.no_grad()
     def commit(self, news: Committed) -> None:
         """Takes in what was committed. News with a prompt starts a session afresh."""
-        target, network = self._bound()
-        if news.prompt is not None or self._session is None:
-            self._session = FeatureSession(network.layer, network.recall, target.embed, len(news.count))
-        self._session.commit(news)
+        target, network = self.binding.target, self.binding.network
+        self.binding.commit(news, lambda batch: FeatureSession(network.layer, network.recall, target.embed, batch))
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits of the level below each frontier node."""
-        if self._session is None:
-            raise CompositionError("drafter eagle was asked for a draft before anything was committed")
-        return Proposal(self.logits(self._session.expand(frontier)))
+        return Proposal(self.logits(self.binding.session.expand(frontier)))
 
-    @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
-        if self._session is not None:
-            self._session.keep(rows)
-
-    def _bound(self) -> tuple[NeuralTarget, Network]:
-        if self._target is None or self._network is None:
-            raise CompositionError("drafter eagle was used before bind(target)")
-        return self._target, self._network
+        self.binding.keep(rows)

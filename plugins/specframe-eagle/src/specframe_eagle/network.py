@@ -29,13 +29,6 @@ class Network(nn.Module):
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
-    @classmethod
-    def seeded(cls, config: PretrainedConfig, bias: bool) -> Network:
-        """A network whose first weights are the same in every run; no global generator is disturbed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
-            return cls(config, bias)
-
     def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         """The predicted features, [B, L, 2H] -> [B, L, H]; plain causal, or as positions and mask say."""
         if positions is None:

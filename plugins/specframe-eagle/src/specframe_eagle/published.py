@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 
 from specframe import NeuralTarget, WeightsError
-from specframe.neural import checkpoint
+from specframe.neural import checkpoint, seeded
 from specframe_eagle.network import Network
 
 PICKLED = "pytorch_model.bin"
@@ -52,20 +52,13 @@ class Layout:
         Raises WeightsError for a checkpoint of another kind or of a target of another size, every
         contradiction listed, and for one without safetensors.
         """
-        folder = checkpoint.locate(weights)
-        config = checkpoint.read_config(folder)
         wanted = {
             "num_hidden_layers": 1,
             "hidden_size": target.config.hidden_size,
             "vocab_size": target.config.vocab_size,
         }
-        problems = [
-            f"  {name}: the checkpoint says {config.get(name)!r}, needed is {value!r}"
-            for name, value in wanted.items()
-            if config.get(name) != value
-        ]
-        if problems:
-            raise WeightsError(f"the drafter in {weights} does not fit:\n" + "\n".join(problems))
+        config = checkpoint.check(weights, wanted)
+        folder = checkpoint.locate(weights)
         path = folder / checkpoint.WEIGHTS
         if not path.exists():
             raise WeightsError(
@@ -110,7 +103,7 @@ class Published(nn.Module):
 
 def load(layout: Layout, weights: str, target: NeuralTarget) -> Network:
     """The stored network. Raises WeightsError, all misfits listed, when tensors and config don't fit."""
-    network = Network.seeded(layout.shape, layout.bias)
+    network = seeded(lambda: Network(layout.shape, layout.bias), target)
     size = (target.config.vocab_size, target.config.hidden_size)
     module = Published(network, torch.empty(size, dtype=layout.dtype) if layout.embedding else None)
     checkpoint.load(module, weights)

@@ -34,13 +34,6 @@ class Network(nn.Module):
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
         self.layer = DecoderLayer(config)
 
-    @classmethod
-    def seeded(cls, config: PretrainedConfig, dropout: float) -> Network:
-        """A network whose first weights are the same in every run; no global generator is disturbed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
-            return cls(config, dropout)
-
     def forward(self, pairs: Tensor, block: int) -> Tensor:
         """The predicted features of whole sequences, [B, L, 2H] -> [B, L, H]; blocks end at the end."""
         batch, length, _ = pairs.shape

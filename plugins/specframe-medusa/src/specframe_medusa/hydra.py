@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from specframe import CompositionError, InputError, NeuralTarget, Proposal
-from specframe.neural import checkpoint
+from specframe import InputError, Proposal
+from specframe.neural import Binding, checkpoint, neural_target, seeded, too_deep, tree_policy
 from specframe_medusa import published
-from specframe_medusa.binding import check_counts, neural, start_from, too_deep
-from specframe_medusa.networks import HydraNetwork, seeded
+from specframe_medusa.heads import check_counts, start_from
+from specframe_medusa.networks import HydraNetwork
 from specframe_medusa.states import LastFeature, PrefixedFeature
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import (
+        Committed,
+        Draw,
+        Frontier,
+        Head,
+        NeuralTarget,
+        RandomSource,
+        Sampling,
+        Target,
+        TokenTree,
+        TreePolicy,
+    )
 
 
 class Hydra:
@@ -27,7 +38,7 @@ class Hydra:
     Head k reads the base state, the root's embedding and those of the k - 1 drafted tokens below it, and proposes
     the next token: a level a forward, each with the law of its own path. The base state is the last true feature,
     or, with `prefix`, what a decoder layer over all features makes of it. A tree deeper than there are heads is
-    refused at the draft that asks for it.
+    refused.
 
     Hydra++ is `prefix: true, layers: 4` and a training on the target's law (loss `cross_entropy` as it is).
     Embeddings are the target's, frozen and not saved. LM heads are as for `medusa`, with a bias as published.
@@ -45,6 +56,7 @@ class Hydra:
     taps = frozenset({"last"})
     draws: frozenset[Draw] | None = None
     nodes: int | None = None
+    deepest = "heads"
 
     def __init__(
         self,
@@ -64,10 +76,8 @@ class Hydra:
         self.prefix = prefix
         self.dropout = dropout
         self.weights = weights
+        self.binding: Binding[HydraNetwork, LastFeature | PrefixedFeature] = Binding("hydra")
         self._head = head
-        self._target: NeuralTarget | None = None
-        self._network: HydraNetwork | None = None
-        self._state: LastFeature | PrefixedFeature | None = None
 
     def bind(self, target: Target) -> None:
         """Builds the heads after the target's own shape, and loads their weights.
@@ -75,34 +85,35 @@ class Hydra:
         Raises CompositionError for a target without hidden states, WeightsError for weights that do not
         fit, all misfits listed.
         """
-        model = neural(target, "hydra")
+        model = neural_target(target, "hydra")
+        model.request(self.taps)
         vocab = model.vocab_size if self._head is None else None
-        network = seeded(lambda: HydraNetwork(model.config, self.levels, self.layers, vocab, self.prefix, self.dropout))
+        network = seeded(
+            lambda: HydraNetwork(model.config, self.levels, self.layers, vocab, self.prefix, self.dropout), model
+        )
         if self._head is not None:
             self._head.bind(model)
-        network = network.to(model.device, model.dtype).eval()
         if self.weights is not None:
             self._load(network, self.weights, model)
-        elif network.lm_head is not None:
-            start_from(model, network.lm_head)  # type: ignore[arg-type]
-        self._target, self._network, self._state = model, network, None
+        elif self._head is None:
+            start_from(model, network.lm_heads())
+        self.binding.bind(model, network)
 
     @property
     def module(self) -> nn.Module:
         """The heads and the prefix layer: what is trained and saved. Empty before bind."""
-        return nn.Module() if self._network is None else self._network
+        return self.binding.module
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, in bfloat16."""
-        target, network = self._bound()
         config = {"format": "hydra", "heads": self.levels, "layers": self.layers, "prefix": self.prefix}
-        shape = {name: getattr(target.config, name) for name in ("hidden_size", "model_type", "vocab_size")}
-        checkpoint.save(network, config | shape, folder, torch.bfloat16)
+        shape = checkpoint.target_shape(self.binding.target.config)
+        checkpoint.save(self.binding.network, config | shape, folder, torch.bfloat16)
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:
         """Writes the heads in the layout of Hydra's own code; `base` is the target's name."""
-        target, network = self._bound()
-        published.save_hydra(network, folder, _embedding(target), base=base, layers=self.layers, dtype=dtype)
+        embedding = _embedding(self.binding.target)
+        published.save_hydra(self.binding.network, folder, embedding, base=base, layers=self.layers, dtype=dtype)
 
     def foresee(self, features: Tensor, tokens: Tensor) -> Tensor:
         """The logits of all levels from every position, [B, n, D], [B, n + K - 1] -> [B, n, K, V].
@@ -110,7 +121,7 @@ class Hydra:
         Position i pairs (features_i, tokens_i = token i + 1); level k reads the base state there and the tokens
         i .. i + k - 1, and says what follows them.
         """
-        target, network = self._bound()
+        target, network = self.binding.target, self.binding.network
         base = features if network.prefix is None else network.prefix(features)  # [B, n, D]
         n = base.shape[1]
         embedded = target.embed(tokens)  # [B, n + K - 1, D]
@@ -122,17 +133,13 @@ class Hydra:
 
     def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        if tree is None:
-            raise CompositionError("drafter hydra needs a tree policy, such as fixed, dynamic or chain")
-        return tree.grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "hydra").grow(self.expand, root, sampling, random)
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits after each frontier node, one level: [B, F, 1, V]."""
-        if self._state is None:
-            raise CompositionError("drafter hydra was asked for a draft before anything was committed")
-        target, network = self._bound()
-        base = self._state.base(frontier.tree.tokens[:, 0])  # [B, D]
+        target, network = self.binding.target, self.binding.network
+        base = self.binding.session.base(frontier.tree.tokens[:, 0])  # [B, D]
         climb, depth = _climb(frontier)  # [B, F, levels + 1], [B, F]
         base = base[:, None].expand(-1, climb.shape[1], -1)
         embedded = target.embed(climb)  # [B, F, levels + 1, D], a node's own token first, the root's last
@@ -150,20 +157,14 @@ class Hydra:
             logits = torch.where((depth == level)[..., None], after(level + 1), logits)
         return Proposal(logits[:, :, None])
 
-    @torch.no_grad()
     def commit(self, news: Committed) -> None:
         """Takes in what was committed. News with a prompt starts a session afresh."""
-        _, network = self._bound()
-        if news.prompt is not None or self._state is None:
-            prefix, batch = network.prefix, len(news.count)
-            self._state = LastFeature() if prefix is None else PrefixedFeature(prefix, batch)
-        self._state.commit(news)
+        prefix = self.binding.network.prefix
+        self.binding.commit(news, lambda batch: LastFeature() if prefix is None else PrefixedFeature(prefix, batch))
 
-    @torch.no_grad()
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
-        if self._state is not None:
-            self._state.keep(rows)
+        self.binding.keep(rows)
 
     def _speak(self, hidden: Tensor) -> Tensor:
         """Logits of what a head gave: its own, or those of the shared one."""
@@ -176,11 +177,6 @@ class Hydra:
             checkpoint.load(network, stored.folder)
         else:
             published.load_hydra(network, stored, _embedding(target))
-
-    def _bound(self) -> tuple[NeuralTarget, HydraNetwork]:
-        if self._target is None or self._network is None:
-            raise CompositionError("drafter hydra was used before bind(target)")
-        return self._target, self._network
 
 
 def _climb(frontier: Frontier) -> tuple[Tensor, Tensor]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from specframe import CompositionError, NeuralTarget, Proposal
-from specframe.neural import checkpoint
+from specframe import Proposal
+from specframe.neural import Binding, checkpoint, neural_target, seeded, too_deep, tree_policy
 from specframe_medusa import published
-from specframe_medusa.binding import check_counts, neural, start_from, too_deep
-from specframe_medusa.networks import MedusaNetwork, seeded
+from specframe_medusa.heads import check_counts, start_from
+from specframe_medusa.networks import MedusaNetwork
 from specframe_medusa.states import LastFeature
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Medusa:
 
     Head k reads the last true feature f_i, the one that gave the root, token i + 1, and proposes token i + 1 + k.
     One forward proposes all levels; the law of a level is the same below every node of the level above. A tree
-    deeper than there are heads is refused at the first draft.
+    deeper than there are heads is refused.
 
     Every head has an LM head of its own, which starts as the target's: heads x V x D weights. With `head` they
     share a frozen one, and only the residual blocks are trained ("version 2" of the published code is `full`).
@@ -43,6 +43,7 @@ class Medusa:
     taps = frozenset({"last"})
     draws: frozenset[Draw] | None = None
     nodes: int | None = None
+    deepest = "heads"
 
     def __init__(
         self, *, heads: int = 4, layers: int = 1, weights: str | None = None, head: Head | None = None
@@ -51,10 +52,8 @@ class Medusa:
         self.levels = heads
         self.layers = layers
         self.weights = weights
+        self.binding: Binding[MedusaNetwork, LastFeature] = Binding("medusa")
         self._head = head
-        self._target: NeuralTarget | None = None
-        self._network: MedusaNetwork | None = None
-        self._state: LastFeature | None = None
 
     def bind(self, target: Target) -> None:
         """Builds the heads after the target's own shape, and loads their weights.
@@ -62,35 +61,34 @@ class Medusa:
         Raises CompositionError for a target without hidden states, WeightsError for weights that do not
         fit, all misfits listed.
         """
-        model = neural(target, "medusa")
+        model = neural_target(target, "medusa")
+        model.request(self.taps)
         vocab = model.vocab_size if self._head is None else None
-        network = seeded(lambda: MedusaNetwork(model.config.hidden_size, self.levels, self.layers, vocab))
+        network = seeded(lambda: MedusaNetwork(model.config.hidden_size, self.levels, self.layers, vocab), model)
         if self._head is not None:
             self._head.bind(model)
-        network = network.to(model.device, model.dtype).eval()
         if self.weights is not None:
             stored = published.find(self.weights, published.MEDUSA)
             published.check(stored, "medusa", self.levels, r"(\d+)\.")
             checkpoint.load(network, stored.folder, file=stored.file)
         elif self._head is None:
-            start_from(model, (head[-1] for head in network))  # type: ignore[index]
-        self._target, self._network, self._state = model, network, None
+            start_from(model, network.lm_heads())
+        self.binding.bind(model, network)
 
     @property
     def module(self) -> nn.Module:
         """The heads: what is trained and saved. Empty before bind."""
-        return nn.Module() if self._network is None else self._network
+        return self.binding.module
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, in bfloat16 and under the published names."""
-        target, network = self._bound()
         config = {"format": "medusa", "medusa_num_heads": self.levels, "medusa_num_layers": self.layers}
-        shape = {name: getattr(target.config, name) for name in ("hidden_size", "model_type", "vocab_size")}
-        checkpoint.save(network, config | shape, folder, torch.bfloat16)
+        shape = checkpoint.target_shape(self.binding.target.config)
+        checkpoint.save(self.binding.network, config | shape, folder, torch.bfloat16)
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:
         """Writes the heads as Medusa's own code reads them; `base` is the target's name."""
-        published.save_medusa(self._bound()[1], folder, base=base, layers=self.layers, dtype=dtype)
+        published.save_medusa(self.binding.network, folder, base=base, layers=self.layers, dtype=dtype)
 
     def foresee(self, features: Tensor, tokens: Tensor) -> Tensor:
         """The logits of all levels after every feature, [B, n, D] -> [B, n, K, V]; the tokens have no part in them."""
@@ -98,36 +96,26 @@ class Medusa:
 
     def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        if tree is None:
-            raise CompositionError("drafter medusa needs a tree policy, such as fixed, dynamic or chain")
-        return tree.grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "medusa").grow(self.expand, root, sampling, random)
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits of all levels below the root, [B, F, K, V]; deeper there is nothing to read."""
-        if self._state is None:
-            raise CompositionError("drafter medusa was asked for a draft before anything was committed")
+        feature = self.binding.session.feature  # [B, D]
         if frontier.tree.levels >= self.levels:
             raise too_deep("medusa", self.levels)
-        logits = self._speak(self._state.feature)  # [B, K, V]
+        logits = self._speak(feature)  # [B, K, V]
         return Proposal(logits[:, None].expand(-1, frontier.nodes.shape[1], -1, -1))
 
     def commit(self, news: Committed) -> None:
         """Keeps the last true feature."""
-        self._state = LastFeature()
-        self._state.commit(news)
+        self.binding.commit(news, lambda batch: LastFeature())
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
-        if self._state is not None:
-            self._state.keep(rows)
+        self.binding.keep(rows)
 
     def _speak(self, features: Tensor) -> Tensor:
         """The logits of all levels: [.., D] -> [.., K, V]."""
-        hidden: Tensor = self._bound()[1](features)
+        hidden: Tensor = self.binding.network(features)
         return hidden if self._head is None else self._head(hidden)
-
-    def _bound(self) -> tuple[NeuralTarget, MedusaNetwork]:
-        if self._target is None or self._network is None:
-            raise CompositionError("drafter medusa was used before bind(target)")
-        return self._target, self._network

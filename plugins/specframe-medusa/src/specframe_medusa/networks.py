@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +12,6 @@ from specframe.neural import DecoderLayer, block_causal
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-Network = TypeVar("Network", bound=nn.Module)
 
 
 class ResBlock(nn.Module):
@@ -57,6 +54,10 @@ class MedusaNetwork(nn.ModuleList):
     def forward(self, features: Tensor) -> Tensor:
         """What every head makes of the features: [.., D] -> [.., K, V], or [.., K, D] where LM heads are shared."""
         return torch.stack([head(features) for head in self], -2)
+
+    def lm_heads(self) -> list[nn.Linear]:
+        """The heads' own LM heads; none where they are shared."""
+        return [part for head in self for part in head.children() if isinstance(part, nn.Linear)]
 
 
 class Prefix(nn.Module):
@@ -113,9 +114,6 @@ class HydraNetwork(nn.Module):
         logits: Tensor = self.lm_head[level - 1](dropout(states, self.dropout, self.training))
         return logits
 
-
-def seeded(build: Callable[[], Network]) -> Network:
-    """A network whose first weights are the same in every run; no global generator is disturbed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
-        return build()
+    def lm_heads(self) -> list[nn.Linear]:
+        """The heads' own LM heads; none where they are shared."""
+        return [head for head in self.lm_head or () if isinstance(head, nn.Linear)]

@@ -93,7 +93,7 @@ class HydraView(nn.Module):
             pairs = ((nn.Dropout(), block) if with_dropout else (block,) for block in blocks)
             return nn.Sequential(*(module for pair in pairs for module in pair))
 
-        self.hydra_mlp = nn.ModuleList(numbered(blocks) for blocks in network.mlp)  # type: ignore[arg-type]
+        self.hydra_mlp = nn.ModuleList(numbered(blocks.children()) for blocks in network.mlp)
         if network.lm_head is not None:
             self.hydra_lm_head = nn.ModuleList(numbered([head]) if with_dropout else head for head in network.lm_head)
         if network.prefix is not None:

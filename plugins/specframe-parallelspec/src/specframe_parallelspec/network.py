@@ -42,13 +42,6 @@ class Network(nn.Module):
         elif hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
-    @classmethod
-    def seeded(cls, config: PretrainedConfig, masks: int, features: bool) -> Network:
-        """A network whose first weights are the same in every run; no global generator is disturbed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(0)  # torch.manual_seed would reach accelerators, too
-            return cls(config, masks, features)
-
     def forward(self, pairs: Tensor, chunk: int = CHUNK) -> Tensor:
         """What every group of whole sequences predicts, [B, n, 2H] -> [B, n, 1 + K, H] (Section 4.1, Figure 3).
 

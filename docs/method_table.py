@@ -1,0 +1,134 @@
+"""The methods page: which components and recipe a method is, lossless or not, and what the bench measured."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specframe.engine.bench.phrases import is_suspect, say
+from specframe.engine.bench.summary import summarise
+from specframe.kernel.build import plan
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry
+
+DOCS = Path(__file__).resolve().parent
+RECIPES = DOCS.parent / "recipes"
+RESULTS = DOCS / "benchmark" / "results.json"
+BENCH = "specframe bench recipes/*.yaml --limit 12 --out docs/benchmark"
+NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and docs/benchmark/results.json. -->\n"
+HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
+
+Method = Mapping[str, Any]
+
+
+@cache
+def read_table() -> Mapping[str, Any]:
+    """The hand-written table: `groups` of methods, and the `own` components that are no paper's."""
+    table: Mapping[str, Any] = yaml.safe_load((DOCS / "methods.yaml").read_text(encoding="utf-8"))
+    return table
+
+
+def render_methods(results: Path = RESULTS) -> str:
+    """The page. Raises PluginError for a component that is not registered."""
+    registry, data = discover(), _read_results(results)
+    measured = read_measured(data)
+    parts = ["# Methods\n", NOTE, *_render_opening(data)]
+    for group in read_table()["groups"]:
+        rows = [_render_row(method, registry, measured) for method in group["methods"]]
+        parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *rows]) + "\n")
+    return "\n".join(parts)
+
+
+def read_measured(results: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The bench's entry of each recipe, by the recipe's name; empty before there are results."""
+    entries = summarise(results)["contestants"] if results else []
+    return {Path(e["recipe"]).stem: e for e in entries if e["kind"] == "recipe" and e["recipe"]}
+
+
+def _read_results(path: Path) -> Mapping[str, Any] | None:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+
+
+def _render_opening(results: Mapping[str, Any] | None) -> Iterator[str]:
+    yield (
+        "A method is a choice of parts. This page says of each method which components it is made of here, which "
+        "recipe puts them together, and what of it is **not here**. `specframe run` decodes with a recipe of the "
+        "third column, and [`specframe certify`](../howto/certify.md) tests the promise of the fourth.\n"
+    )
+    yield (
+        "*The target's law* is what the recipe's verifier promises, read from the component itself: **lossless** or "
+        "**lossy**. What comes without a verifier leaves it to the one it is combined with; with "
+        "[`match`](../reference/components.md#verifier-match) every draft is lossless.\n"
+    )
+    if results is None:
+        yield f"*Measured*: tau and speedup will be those of\n\n{_render_commands(BENCH)}"
+        yield "which has not been run yet.\n"
+        return
+    provenance = results["provenance"]
+    hardware = provenance["hardware"]
+    machine = f"{hardware['accelerator'] or hardware['processor']}, {hardware['cores']} cores"
+    program, *arguments = provenance["command"]
+    yield (
+        "*Measured* is [tau](../reference/metrics.md#tau) and the [speedup](../reference/metrics.md#bench-speedup) "
+        f"against `generate` with its 95 % interval, on {machine}, by\n\n"
+        f"{_render_commands(shlex.join([Path(program).name, *arguments]))}\n"
+        "[The whole report](../benchmark/report.md) has every figure, the settings and the versions.\n"
+    )
+
+
+def _render_commands(bench: str) -> str:
+    return f"```bash\n{bench}\npython docs/generate.py   # writes this page\n```\n"
+
+
+def _render_row(method: Method, registry: Registry, measured: Mapping[str, Any]) -> str:
+    name = f"[{method['name']}]({method['page']})" if "page" in method else method["name"]
+    recipe = method.get("recipe")
+    shipped = recipe is not None and (RECIPES / f"{recipe}.yaml").is_file()
+    cells = [
+        f"**{name}**<br>{method['paper']}",
+        _render_parts(method, registry),
+        f"`{recipe}.yaml`" if shipped else "",
+        _render_law(method, registry, f"{recipe}.yaml" if shipped else None),
+        _render_measured(measured.get(recipe)) if shipped else "",
+    ]
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _render_parts(method: Method, registry: Registry) -> str:
+    links = []
+    for part in method.get("parts", ()):
+        kind, _, name = part.partition("/")
+        registry.find(kind, name)
+        links.append(f"[`{name}`](../reference/components.md#{kind}-{name})")
+    here, absent = ", ".join(links), method.get("absent")
+    if not absent:
+        return here
+    return f"{here}; **not here**: {absent}" if here else f"**not here**: {absent}"
+
+
+def _render_law(method: Method, registry: Registry, recipe: str | None) -> str:
+    if not method.get("parts"):
+        return ""
+    verifiers = [name for kind, _, name in (part.partition("/") for part in method["parts"]) if kind == "verifier"]
+    if recipe is not None:
+        promises = {plan(Recipe.read(RECIPES / recipe), registry).parts["verifier"].component.lossless}
+    else:
+        promises = {registry.find("verifier", name).load().lossless for name in verifiers}
+    if not promises:
+        return "its verifier's"
+    return "lossless" if all(promises) else "**lossy**"
+
+
+def _render_measured(entry: Mapping[str, Any] | None) -> str:
+    figures = entry and entry["overall"]
+    if not entry or not figures or not figures.get("tau"):
+        return "not measured yet"
+    mark = " (differs: see the report)" if is_suspect(entry) else ""
+    return f"tau {say({**figures['tau'], 'low': None})}, {say(figures.get('speedup_hf'), unit='x')}{mark}"

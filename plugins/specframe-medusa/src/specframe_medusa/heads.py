@@ -1,0 +1,33 @@
+"""What the heads of Medusa and of Hydra have in common: their counts, and what their LM heads are at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe import InputError
+from specframe.neural import output_weight
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from specframe import NeuralTarget
+
+
+@torch.no_grad()
+def start_from(target: NeuralTarget, heads: Iterable[nn.Linear]) -> None:
+    """Makes every LM head the target's own, as Medusa and Hydra start theirs."""
+    weight = output_weight(target)
+    for head in heads:
+        head.weight.copy_(weight)
+        if head.bias is not None:
+            head.bias.zero_()
+
+
+def check_counts(drafter: str, heads: int, layers: int) -> None:
+    """Raises InputError for fewer than one head or layer."""
+    for name, value in (("heads", heads), ("layers", layers)):
+        if value < 1:
+            raise InputError(f"{drafter}: {name} must be at least 1, got {value}")

@@ -1,0 +1,64 @@
+"""Tiny random models: small enough to enumerate, with laws that are far from uniform."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import lru_cache
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SPREAD = 2.25
+"""The standard deviation of a weighted sum's terms: what makes the laws of every size uneven."""
+CONTEXT = 128
+
+
+def random_model(
+    kind: str = "llama", *, vocab: int, size: int = 8, layers: int = 2, seed: int = 0, eos: int | None = None
+) -> Any:
+    """A random causal language model of an architecture like Llama's, in float64, in eval mode.
+
+    It has `size` features, two query heads that share one of keys, and a context of 128 tokens; `eos` is the
+    token that ends a text, None for none. The same arguments give the same weights, and no generator is disturbed.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config: Any = AutoConfig.for_model(
+        kind,
+        vocab_size=vocab,
+        hidden_size=size,
+        intermediate_size=2 * size,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=size // 2,
+        max_position_embeddings=CONTEXT,
+        rms_norm_eps=1e-5,
+        initializer_range=SPREAD / sqrt(size),
+        bos_token_id=None,
+        eos_token_id=eos,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config).double().eval()
+
+
+@lru_cache(maxsize=8)
+def tiny_llama(vocab: int, seed: int) -> Any:
+    """A random Llama of two layers in float64, the same object at every call: not to be changed."""
+    return random_model(vocab=vocab, seed=seed)
+
+
+@lru_cache(maxsize=2)
+def tiny_model(vocab: int) -> Path:
+    """A folder with such a model, for drafters that load one; it lives as long as the process."""
+    holder = tempfile.TemporaryDirectory(prefix="specframe-tiny-")
+    _HOLDERS.append(holder)
+    tiny_llama(vocab, seed=7).save_pretrained(holder.name)
+    return Path(holder.name)
+
+
+_HOLDERS: list[tempfile.TemporaryDirectory[str]] = []

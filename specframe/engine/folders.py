@@ -1,0 +1,22 @@
+"""The folders that results go to."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from specframe.kernel.errors import InputError
+
+
+def make_folder(folder: Path, remedy: str = "give another --out") -> None:
+    """Makes the folder where it is missing, before any work is done for it.
+
+    Raises InputError, which ends with the remedy, when nothing can be written there. Several processes may ask at
+    once: each probes with a name of its own.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written to: {error.strerror or error}; {remedy}") from error

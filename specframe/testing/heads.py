@@ -1,0 +1,56 @@
+"""The conformance check of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from specframe.kernel.errors import SpecframeError
+from specframe.kernel.interfaces import Head, Trainable
+from specframe.testing.tiny import tiny_target
+
+VOCAB, SIZE = 11, 8
+CLOSE = 1e-9
+
+
+def check_head(make: Callable[[], Head]) -> None:
+    """Raises AssertionError unless the head keeps its contract.
+
+    Bound to a tiny random Llama of 11 tokens in float64, it must say the same in every run and disturb no generator;
+    give logits over the whole vocabulary for features of any leading shape, at least one token of each being
+    possible, and each position's the same whatever stands beside it; and pass gradients to the features and none to
+    the target, or refuse to, with a SpecframeError. A `Trainable` head's module holds nothing of the target.
+    """
+    target: Any = tiny_target(vocab=VOCAB, size=SIZE)
+    before = torch.get_rng_state()
+    head, again = make(), make()
+    for each in (head, again):
+        each.bind(target)
+    assert torch.equal(before, torch.get_rng_state()), "making and binding a head must not disturb torch's generator"
+    chance = torch.Generator().manual_seed(0)
+    features = torch.randn(2, 3, SIZE, generator=chance, dtype=torch.float64)
+    with torch.no_grad():
+        logits = head(features)
+        assert logits.shape == (2, 3, VOCAB), f"logits of shape {tuple(logits.shape)} for features [2, 3, {SIZE}]"
+        assert not bool(logits.isnan().any()), "a logit is not a number"
+        assert bool(logits.isfinite().any(-1).all()), "no token is possible"
+        assert torch.equal(logits, again(features)), "two heads of one make say different things"
+        for row in range(2):
+            for place in range(3):
+                alone = head(features[row, place])
+                assert torch.allclose(alone, logits[row, place], rtol=0, atol=CLOSE), "a position depends on another"
+    shared = list(target.model.parameters())
+    if isinstance(head, Trainable):
+        own = list(head.module.parameters())
+        assert own, "there is nothing to train"
+        assert not {id(weight) for weight in own} & {id(weight) for weight in shared}, "the module holds the target's"
+    features.requires_grad_()
+    try:
+        loss = head(features).logsumexp(-1).sum()
+        loss.backward()  # type: ignore[no-untyped-call]
+    except SpecframeError:
+        return  # it is for drafting alone, and says so
+    assert features.grad is not None and bool(features.grad.any()), "no gradient reaches the features"
+    assert all(weight.grad is None for weight in shared), "the target gets gradients"

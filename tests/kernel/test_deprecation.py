@@ -1,0 +1,72 @@
+"""An old name works, and says what to write instead and until when."""
+
+from typing import ClassVar
+
+import pytest
+from packaging.version import Version
+
+from specframe import Renamed, __version__, hookimpl
+from specframe.kernel.build import plan
+from specframe.kernel.errors import RecipeError
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from tests.kernel.test_plugins import Point
+
+GONE = "0.3"
+RECIPE = """\
+target: {use: table, vocab: 5}
+drafter: {use: model, model: zoo://talk-7m}
+tree: {%s}
+verifier: {use: match}
+"""
+
+
+class Bush:
+    """A tree whose option had another name."""
+
+    renamed: ClassVar = {"budget": Renamed("nodes", until=GONE)}
+    draws, exact = frozenset(), True
+
+    def __init__(self, *, nodes: int) -> None:
+        self.nodes = nodes
+
+
+class Plugin:
+    @hookimpl
+    def specframe_register(self, register):
+        place = f"{__name__}:Bush"
+        register("tree", "bush", place, summary="a bush")
+        register("tree", "shrub", place, summary="the old name of bush", renamed=Renamed("bush", until=GONE))
+
+
+def read(tmp_path, tree):
+    path = tmp_path / "r.yaml"
+    path.write_text(RECIPE % tree)
+    return plan(Recipe.read(path), discover([Point("specframe-bush", Plugin())])).parts["tree"]
+
+
+def test_an_old_option_sets_the_new_one_and_says_so(tmp_path):
+    with pytest.warns(FutureWarning, match=r"r.yaml:3: tree.budget is now called 'nodes'; .* gone in 0.3"):
+        assert read(tmp_path, "use: bush, budget: 7").options == {"nodes": 7}
+
+
+def test_an_old_component_is_the_new_one_and_says_so(tmp_path):
+    with pytest.warns(FutureWarning, match=r"tree 'shrub' is now called 'bush'; the old name will be gone in 0.3"):
+        assert read(tmp_path, "use: shrub, nodes: 7").build().nodes == 7
+
+
+def test_new_names_say_nothing(tmp_path):
+    assert read(tmp_path, "use: bush, nodes: 7").options == {"nodes": 7}  # a warning would be an error here
+
+
+@pytest.mark.parametrize("given", ["budget: 7, nodes: 8", "nodes: 8, budget: 7"])
+def test_both_names_at_once_are_refused(tmp_path, given):
+    with pytest.warns(FutureWarning), pytest.raises(RecipeError, match="'nodes' is given twice, by its old name"):
+        read(tmp_path, f"use: bush, {given}")
+
+
+def test_no_old_name_outlives_its_release():
+    entries = [entry for entry in discover().entries if entry.kind != "model"]
+    names = [entry.renamed for entry in entries if entry.renamed]
+    names += [renamed for entry in entries for renamed in getattr(entry.load(), "renamed", {}).values()]
+    assert all(Version(__version__) < Version(renamed.until) for renamed in names)

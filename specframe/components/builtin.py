@@ -24,7 +24,7 @@ COMPONENTS = [
     ("verifier", "block", "verifiers.block:Block", "block verification: a sampled chain judged as a whole"),
     ("verifier", "traversal", "verifiers.traversal:Traversal", "bottom-up: emits most from a sampled tree"),
     ("verifier", "kseq", "verifiers.kseq:KSeq", "SpecTr's K-SEQ: independent siblings against one common test"),
-    ("verifier", "transport", "verifiers.transport:Transport", "independent siblings, accepted as often as can be"),
+    ("verifier", "transport", "verifiers.transport:Transport", "siblings by twos, accepted almost as often as can be"),
     ("head", "full", "heads.full:Full", "the target's own LM head"),
     ("head", "trimmed", "heads.trimmed:Trimmed", "VocabTrim: the frequent tokens of the target's LM head"),
     (

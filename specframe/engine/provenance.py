@@ -26,7 +26,7 @@ def describe_run(plan: Plan, figures: dict[str, Any]) -> dict[str, Any]:
     plugins = {part.entry.package for part in plan.parts.values()} - {"specframe", "local code"}
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": sys.argv,
+        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
         "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
         "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},

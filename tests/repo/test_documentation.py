@@ -40,15 +40,15 @@ def executed(page: Path, language: str) -> list[Block]:
 @pytest.fixture
 def project(request, tmp_path, monkeypatch) -> Path:
     """A working folder with the files that the page shows, its package installed, and the repository's recipes."""
-    for block in blocks(request.param):
-        if block.title:
-            path = tmp_path / block.title
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text, encoding="utf-8")
     (tmp_path / "recipes").mkdir()
     for recipe in RECIPES:  # in the folder itself, too: a shown recipe stands beside its parent
         for place in (tmp_path, tmp_path / "recipes"):
             (place / recipe.name).write_text(recipe.read_text(encoding="utf-8"), encoding="utf-8")
+    for block in blocks(request.param):  # what the page shows may be called like one of them
+        if block.title:
+            path = tmp_path / block.title
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(block.text, encoding="utf-8")
     if (tmp_path / "pyproject.toml").exists():
         install(tmp_path)
         monkeypatch.syspath_prepend(str(tmp_path / "src"))

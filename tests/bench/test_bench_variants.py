@@ -1,7 +1,5 @@
 """Recipes that take part in many variants, and the best acceptance beside the measured one."""
 
-from itertools import product
-
 import pytest
 import torch
 
@@ -11,6 +9,7 @@ from specframe.engine.bench.variants import Variant, make_variants
 from specframe.kernel.errors import InputError, RecipeError
 from specframe.kernel.types import Draw, TokenTree
 from tests.bench.test_bench_contest import hold, line_up, runs_of
+from tests.components.test_bound import cut, siblings_law
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 
@@ -63,22 +62,6 @@ def test_a_typo_in_a_variation_is_no_misfit(here):
         line_up("falcon.yaml", variations=["verifier.use=match,recursiv"])
 
 
-def enumerate_siblings(q, kinds):
-    """{siblings: probability} of draws of these kinds from q, by hand."""
-    law = {}
-    for tokens in product(range(len(q)), repeat=len(kinds)):
-        left, chance = q.tolist(), 1.0
-        for token, kind in zip(tokens, kinds, strict=True):
-            chance *= left[token] / sum(left) if left[token] else 0.0
-            if kind is WOR:
-                left[token] = 0.0
-            if not chance:
-                break
-        if chance:
-            law[tokens] = chance
-    return law
-
-
 def tree_of(children, draws, q=None):
     """One root with children [k] of these draws."""
     count = 1 + len(children)
@@ -103,12 +86,9 @@ def test_the_best_at_the_root_is_the_flow_of_all_drafts(kinds):
     fixed = q.topk(len(kinds) - len(drawn)).indices.tolist()
     q = q.index_fill(0, torch.tensor(fixed, dtype=torch.long), 0)
     q = q / q.sum()
-    law = {tokens + tuple(fixed): chance for tokens, chance in enumerate_siblings(q, drawn).items()}
-    sets = [{i for i in range(5) if bits >> i & 1} for bits in range(32)]
-    wanted = 1 + min(
-        sum(float(p[i]) for i in inside) - sum(c for tokens, c in law.items() if inside.issuperset(tokens))
-        for inside in sets
-    )
+    drafts = siblings_law(q, drawn[0], len(drawn)) if drawn else {(): 1.0}
+    law = {tokens + tuple(fixed): chance for tokens, chance in drafts.items()}
+    wanted = cut(p, law)
     tree = tree_of(next(iter(law)), [*drawn, *[TOP] * len(fixed)], q)
     found = best_at_root(tree, p.expand(1, tree.tokens.shape[1], 5))
     assert found.tolist() == pytest.approx([wanted], abs=1e-9)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specframe.cli.main import main
-from specframe.kernel.build import plan
+from specframe.kernel.build import Part, plan
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 from tests.repo.repository import RECIPES, ROOT, name
@@ -63,3 +63,13 @@ def test_a_recipe_runs(recipe, tmp_path, capsys):
     assert 1 <= figures["tokens"] <= 8
     assert figures["tau"] >= 1
     assert json.loads((tmp_path / "run.json").read_text())["recipe"]["path"] == name(recipe)
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=name)
+def test_a_recipes_drafter_is_trained(recipe):
+    """A drafter with something to train comes with weights: noise would be a recipe that only looks like a method."""
+    drafter = plan(Recipe.read(recipe), discover()).parts["drafter"]
+    parts = [drafter, *(option for option in drafter.options.values() if isinstance(option, Part))]
+    for part in parts:
+        if hasattr(part.component, "save"):
+            assert part.options.get("weights"), f"{part.entry.qualified} is not trained"

@@ -19,7 +19,7 @@ from specframe_medusa.accuracies import rank_accuracies
 from specframe_medusa.medusa import Medusa
 from specframe_medusa.shapes import PUBLISHED, published_shape
 
-FOLDERS = [Path(__file__).parents[level] / "recipes" for level in (1, 3)]  # the package's, the repository's
+RECIPES = Path(__file__).parents[3] / "recipes"
 LEVELS = {  # nodes per level, as counted in medusa_choices.py
     "mc_sim_7b_63": [10, 28, 23, 2],
     "vicuna_7b_stage1": [10, 32, 20, 1],
@@ -49,10 +49,9 @@ def test_an_unknown_tree_is_refused():
         published_shape("mc_sim")
 
 
-@pytest.mark.parametrize("recipe", ["medusa.yaml", "hydra.yaml", "hydra-plus.yaml"])
+@pytest.mark.parametrize("recipe", ["medusa.yaml", "hydra.yaml", "medusa-parallelspec.yaml"])
 def test_the_recipes_grow_the_published_tree(recipe):
-    path = next(folder / recipe for folder in FOLDERS if (folder / recipe).exists())
-    paths = Recipe.read(path).data["tree"]["paths"]
+    paths = Recipe.read(RECIPES / recipe).data["tree"]["paths"]
     assert sorted(paths) == sorted(published_shape())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,30 +14,37 @@ if TYPE_CHECKING:
 MODELS = Path(__file__).parent / "models"
 
 
-def talk() -> Path:
-    """The folder of the target `talk-13m`."""
-    return MODELS / "talk-13m"
+@dataclass(frozen=True)
+class Embedded:
+    """An embedded model; called, it gives its folder."""
+
+    name: str
+    summary: str
+
+    def __call__(self) -> Path:
+        """The model's folder."""
+        return MODELS / self.name
 
 
-def talk_falcon() -> Path:
-    """The folder of Falcon's drafter for `talk-13m`."""
-    return MODELS / "talk-13m-falcon"
-
-
-def small_talk() -> Path:
-    """The folder of the smaller target `talk-7m`, which `talk-13m` grew from."""
-    return MODELS / "talk-7m"
-
-
-def small_talk_falcon() -> Path:
-    """The folder of Falcon's drafter for `talk-7m`."""
-    return MODELS / "talk-7m-falcon"
+talk = Embedded("talk-13m", "a 13M Llama: dialogue, word problems, Python")
+talk_falcon = Embedded("talk-13m-falcon", "Falcon's drafter for talk-13m")
+talk_eagle = Embedded("talk-13m-eagle", "EAGLE's drafter for talk-13m")
+talk_hass = Embedded("talk-13m-hass", "HASS's drafter for talk-13m, trained on from EAGLE's")
+talk_coral = Embedded("talk-13m-coral", "CORAL's drafter for talk-13m, trained on from EAGLE's")
+talk_medusa = Embedded("talk-13m-medusa", "Medusa's heads for talk-13m")
+talk_hydra = Embedded("talk-13m-hydra", "Hydra's heads for talk-13m")
+talk_chimera = Embedded("talk-13m-chimera", "Chimera's drafter for talk-13m")
+talk_eagle_parallelspec = Embedded("talk-13m-eagle-parallelspec", "ParallelSpec's drafter for talk-13m, on features")
+talk_medusa_parallelspec = Embedded("talk-13m-medusa-parallelspec", "ParallelSpec's drafter for talk-13m, on tokens")
+talk_coral_router = Embedded("talk-13m-coral-router", "CORAL's LM head router for its drafter")
+talk_parallelspec_router = Embedded("talk-13m-eagle-parallelspec-router", "CORAL's LM head router for ParallelSpec's")
+small_talk = Embedded("talk-7m", "the 7M Llama that talk-13m grew from")
+small_talk_falcon = Embedded("talk-7m-falcon", "Falcon's drafter for talk-7m")
 
 
 @hookimpl
 def specframe_register(register: Register) -> None:
     """Registers the embedded models, which recipes name `zoo://...`."""
-    register("model", "talk-13m", "specframe_zoo:talk", summary="a 13M Llama: dialogue, word problems, Python")
-    register("model", "talk-13m-falcon", "specframe_zoo:talk_falcon", summary="Falcon's drafter for talk-13m")
-    register("model", "talk-7m", "specframe_zoo:small_talk", summary="the 7M Llama that talk-13m grew from")
-    register("model", "talk-7m-falcon", "specframe_zoo:small_talk_falcon", summary="Falcon's drafter for talk-7m")
+    for attribute, model in globals().items():
+        if isinstance(model, Embedded):
+            register("model", model.name, f"specframe_zoo:{attribute}", summary=model.summary)

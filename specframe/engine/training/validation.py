@@ -44,7 +44,7 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
             if unrolled < UNROLLED:
                 counts = _add(counts, unroll(drafter, teacher))
                 unrolled += len(teacher.tokens)
-        else:
+        elif student.logits.shape[-1] == teacher.logits.shape[-1]:  # a router's are of groups, not of tokens
             counts = _add(counts, agreement(student, teacher))
     means = [total / max(1, scored) for total in totals]
     figures = {"loss": sum(w * mean for (_, w, _), mean in zip(losses, means, strict=True))}

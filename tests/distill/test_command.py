@@ -38,7 +38,15 @@ def test_the_target_answers_and_train_reads_it(here, answers, distill_model, cap
     assert main(["train", "recipe.yaml", "train.out=trained"]) == 0
 
 
-def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(here, answers, monkeypatch, capsys):
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts, also where the tests run in the background of a shell that ignores it there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(here, answers, ctrl_c, monkeypatch, capsys):
     assert main([*COMMAND[:-1], "whole", *HOT]) == 0
     add, added = Store.add, []
 

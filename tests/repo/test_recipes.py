@@ -9,6 +9,7 @@ from specframe.cli.main import main
 from specframe.kernel.build import Part, plan
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
+from specframe.neural.checkpoint import locate
 from tests.repo.repository import RECIPES, ROOT, name
 
 SMOKE = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]
@@ -73,3 +74,20 @@ def test_a_recipes_drafter_is_trained(recipe):
     for part in parts:
         if hasattr(part.component, "save"):
             assert part.options.get("weights"), f"{part.entry.qualified} is not trained"
+
+
+@pytest.mark.parametrize("recipe", RUNNABLE, ids=name)
+def test_a_recipe_trains_as_its_weights_were_trained(recipe):
+    """The record beside embedded weights, of the last stage where there are several, says what the recipe says."""
+    read = plan(Recipe.read(recipe), discover())
+    drafter = read.parts["drafter"]
+    head = drafter.options.get("head")
+    weights = (isinstance(head, Part) and head.options.get("weights")) or drafter.options.get("weights")
+    if not weights:
+        assert "train" not in read.settings
+        return
+    record = json.loads(sorted(locate(weights).glob("train*.json"))[-1].read_text())["settings"]
+    said = json.loads(json.dumps(vars(read.settings["train"]), default=str))
+    assert {key: said[key] for key in record if key != "validate_every"} == {
+        key: value for key, value in record.items() if key != "validate_every"
+    }

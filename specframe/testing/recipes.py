@@ -17,6 +17,7 @@ from specframe.engine.certificate.tiny import random_model
 from specframe.engine.pipeline import Pipeline, load
 from specframe.engine.training.validation import measure
 from specframe.kernel.build import plan
+from specframe.kernel.interfaces import NeuralTarget, Trainable
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 
@@ -97,10 +98,11 @@ def check_training(drafter: str, losses: str, *, rollout: str = "all_levels", le
 
     held = torch.tensor(texts[-HELD:])
     mask = torch.arange(held.shape[1]).expand_as(held) >= PROMPT
-    parts = pipeline.parts
-    teacher = parts.target.teach(held, mask)  # type: ignore[attr-defined]
+    target, trained = pipeline.parts.target, pipeline.parts.drafter
+    assert isinstance(target, NeuralTarget) and isinstance(trained, Trainable)
+    teacher = target.teach(held, mask)
     unroll = discover().find("rollout", rollout).load()()
-    simulated = measure(parts.drafter, [teacher], [], unroll)["tau"]  # type: ignore[arg-type]
+    simulated = measure(trained, [teacher], [], unroll)["tau"]
     result = pipeline.generate(held[:, :PROMPT].tolist())
     assert result.tokens == held[:, PROMPT:].tolist(), "greedy output differs from plain decoding"
     tau = 1 + result.acceptance.accepted / result.acceptance.cycles

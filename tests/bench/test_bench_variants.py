@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from specframe.engine.bench.contestants import RecipeContestant
 from specframe.engine.bench.optimum import best_at_root
 from specframe.engine.bench.summary import summarise
 from specframe.engine.bench.variants import Variant, make_variants
@@ -105,3 +106,14 @@ def test_the_bound_stands_beside_the_acceptance_and_changes_nothing(here):
     figures = summarise(bound)["contestants"][0]["overall"]
     assert 0 < figures["optimal_alpha"] <= 1
     assert summarise(free)["contestants"][0]["overall"]["optimal_alpha"] is None
+
+
+def test_a_bound_that_fails_costs_that_contestant_alone(here, monkeypatch):
+    def fail(self, rows, seed):
+        raise ValueError("no law was recorded")
+
+    monkeypatch.setattr(RecipeContestant, "find_optimum", fail)
+    results, _ = hold(here, "falcon.yaml", "plain", bound=True)
+    falcon, plain = results["contestants"]
+    assert "no law was recorded" in falcon["error"] and plain["error"] is None
+    assert len(runs_of(results, "plain")) == 4

@@ -116,7 +116,7 @@ class Stage:
                 decoded = self._decode(entrant, list(rows.values()), seed, errors)
                 if decoded is not None:
                     found.append((entrant, rows, decoded))
-                    self._bound(entrant, list(rows.values()), seed, this.repeat, decoded.lines)
+                    self._bound(entrant, list(rows.values()), seed, this.repeat, decoded.lines, errors)
                 listener(Step.of(entrant.name, decoded, errors.get(entrant.name)))
             # Before anyone is compared, what `generate` said is known.
             for entrant, rows, decoded in found:
@@ -137,13 +137,23 @@ class Stage:
         }
 
     def _bound(
-        self, entrant: Entrant, rows: list[list[int]], seed: int, repeat: int, lines: list[dict[str, Any]]
+        self,
+        entrant: Entrant,
+        rows: list[list[int]],
+        seed: int,
+        repeat: int,
+        lines: list[dict[str, Any]],
+        errors: Errors,
     ) -> None:
         """Adds the best verifier's acceptance to the lines of a first repeat, shared out by their cycles."""
         cycles = sum(line.get("cycles", 0) for line in lines)
         if not self.terms.bound or repeat or not cycles or not isinstance(entrant.contestant, RecipeContestant):
             return
-        total, count = entrant.contestant.find_optimum(rows, seed)
+        try:
+            total, count = entrant.contestant.find_optimum(rows, seed)
+        except Exception as error:  # as in any other decoding: the others go on
+            errors[entrant.name] = one_line(error)
+            return
         for line in lines:
             share = line["cycles"] / cycles
             line |= {"optimum": share * total, "optimum_cycles": share * count}

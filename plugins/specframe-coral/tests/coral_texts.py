@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -21,7 +22,9 @@ def target(size: int = 8, vocab: int = VOCAB, dtype: torch.dtype = torch.float64
     return tiny_target(vocab=vocab, size=size, layers=1, dtype=dtype)
 
 
-def routed(drafter: type = Eagle, dtype: torch.dtype = torch.float64, **options: object) -> tuple[Eagle, Router]:
+def routed(
+    drafter: Callable[..., Eagle] = Eagle, dtype: torch.dtype = torch.float64, **options: object
+) -> tuple[Eagle, Router]:
     """A drafter with a router, untrained, and the router."""
     head = Router(**options)
     made = drafter(head=head)

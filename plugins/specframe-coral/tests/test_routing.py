@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import coral_reference as reference
 import coral_texts as texts
@@ -39,9 +41,15 @@ def test_it_keeps_the_contract_of_losses() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rollout"), [(Eagle, MultiStep(steps=3)), (Falcon, TeacherForced()), (ParallelSpec, Groups())]
+    ("kind", "rollout"),
+    [
+        (Eagle, MultiStep(steps=3)),
+        (partial(Eagle, partial_alignment=True), MultiStep(steps=2)),
+        (Falcon, TeacherForced()),
+        (ParallelSpec, Groups()),
+    ],
 )
-def test_the_router_learns_and_the_drafter_stays(kind: type, rollout: object) -> None:
+def test_the_router_learns_and_the_drafter_stays(kind: Callable[..., object], rollout: object) -> None:
     drafter, head = texts.routed(kind, dtype=torch.float32, groups=4, active=1)
     teacher = texts.teach(8, 24, dtype=torch.float32)
     fixed = {name: weight.clone() for name, weight in drafter.binding.network.state_dict().items()}

@@ -12,6 +12,14 @@ from specframe_eagle.drafter import Eagle
 
 VOCAB = 11
 KINDS = ["llama", "mistral", "qwen2", "qwen3"]
+FSPAD = {"feature_sampling": True, "partial_alignment": True}
+NETWORKS = [
+    *((kind, {}) for kind in KINDS),
+    ("llama", {"feature_sampling": True, "bias": False}),
+    ("llama", {"partial_alignment": True}),
+    ("qwen3", FSPAD),
+]
+"""Kinds of targets, and the options of drafters for them."""
 
 
 @lru_cache(maxsize=8)

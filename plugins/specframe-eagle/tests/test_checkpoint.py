@@ -93,7 +93,7 @@ def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(release: dict[s
     features, tokens = teacher.features["last"][:, :-1], teacher.tokens[:, 1:]
     with torch.no_grad():
         predicted = drafter.predict(features, tokens)[0, -1]
-        literal = reference.next_feature(drafter, features[0], tokens[0])
+        literal = reference.prediction(drafter, features[0], tokens[0])
     torch.testing.assert_close(predicted, literal, rtol=1e-4, atol=1e-4)
 
     drafter.save(tmp_path / "again")

@@ -44,22 +44,22 @@ def check(drafter: Eagle, rows: GivenSession, seed: int = 0) -> None:
     compare([tree.add(first[1]), 0])  # a branch passed over before, and the root once more
 
 
-@pytest.mark.parametrize("kind", texts.KINDS)
-def test_predict_is_the_literal_forward(kind: str) -> None:
-    drafter = texts.bound(kind)
+@pytest.mark.parametrize(("kind", "options"), texts.NETWORKS)
+def test_predict_is_the_literal_forward(kind: str, options: dict[str, bool]) -> None:
+    drafter = texts.bound(kind, **options)
     teacher = random_teacher(texts.target(kind), 2, 8)
     features, tokens = teacher.features["last"][:, :-1], teacher.tokens[:, 1:]
     with torch.no_grad():
         predicted = drafter.predict(features, tokens)
         for row in range(2):
             for end in range(1, 8):
-                literal = reference.next_feature(drafter, features[row, :end], tokens[row, :end])
+                literal = reference.prediction(drafter, features[row, :end], tokens[row, :end])
                 torch.testing.assert_close(predicted[row, end - 1], literal, rtol=CLOSE, atol=CLOSE)
 
 
-@pytest.mark.parametrize("kind", texts.KINDS)
-def test_one_row(kind: str) -> None:
-    drafter, rows = texts.bound(kind), GivenSession.of(random_teacher(texts.target(kind), 1, 30))
+@pytest.mark.parametrize(("kind", "options"), texts.NETWORKS)
+def test_one_row(kind: str, options: dict[str, bool]) -> None:
+    drafter, rows = texts.bound(kind, **options), GivenSession.of(random_teacher(texts.target(kind), 1, 30))
     drafter.commit(rows.news([5], first=True))
     check(drafter, rows)
     for cycle, count in enumerate([1, 3, 2, 4]):
@@ -67,8 +67,9 @@ def test_one_row(kind: str) -> None:
         check(drafter, rows, cycle)
 
 
-def test_ragged_batch_and_finished_rows() -> None:
-    drafter, rows = texts.bound(bias=False), GivenSession.of(random_teacher(texts.target(), 4, 30))
+@pytest.mark.parametrize("options", [{"bias": False}, texts.FSPAD])
+def test_ragged_batch_and_finished_rows(options: dict[str, bool]) -> None:
+    drafter, rows = texts.bound(**options), GivenSession.of(random_teacher(texts.target(), 4, 30))
     drafter.commit(rows.news([5, 1, 9, 4], first=True))
     check(drafter, rows)
     drafter.commit(rows.news([1, 3, 2, 2]))
@@ -98,9 +99,13 @@ def test_a_prompt_starts_afresh_and_drafting_leaves_nothing_behind() -> None:
         torch.testing.assert_close(busy.expand(root).logits, fresh.expand(root).logits)
 
 
+@pytest.mark.parametrize("options", [{}, texts.FSPAD])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
-def test_other_precisions(dtype: torch.dtype, close: float) -> None:
-    drafter, rows = texts.bound(dtype=dtype), GivenSession.of(random_teacher(texts.target(dtype=dtype), 2, 20))
+def test_other_precisions(dtype: torch.dtype, close: float, options: dict[str, bool]) -> None:
+    drafter, rows = (
+        texts.bound(dtype=dtype, **options),
+        GivenSession.of(random_teacher(texts.target(dtype=dtype), 2, 20)),
+    )
     for cycle, counts in enumerate([[5, 3], [1, 2]]):
         drafter.commit(rows.news(counts, first=cycle == 0))
     tree = GrowingTree(rows.root, texts.VOCAB)
@@ -110,7 +115,8 @@ def test_other_precisions(dtype: torch.dtype, close: float) -> None:
     for row in range(2):
         features, tokens = rows.features[row], rows.tokens[row]
         with torch.no_grad():
-            features = torch.cat([features, drafter.predict(features[None], tokens[None])[0, -1:]])
+            predicted = drafter.predict(features[None], tokens[None])[0, -1:, -features.shape[1] :]
+            features = torch.cat([features, predicted])
             whole = drafter.predict(features[None], torch.cat([tokens, tree.tokens[row, 1:]])[None])[0, -1]
             wanted = drafter.logits(whole)
         assert (ours[row] - wanted).norm() < close * wanted.norm()

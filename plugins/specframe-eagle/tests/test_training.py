@@ -63,9 +63,10 @@ def test_a_position_sees_itself_and_what_is_before_and_pairs_are_aligned() -> No
         assert (reach.abs().sum(-1) > 0)[0].tolist() == [seen <= place for seen in range(7)]
 
 
+@pytest.mark.parametrize("options", [{}, texts.FSPAD])
 @pytest.mark.parametrize("rollout", [TeacherForced(), MultiStep(steps=3)])
-def test_gradients_reach_every_weight_of_the_module_and_nothing_else(rollout: object) -> None:
-    drafter, target = texts.bound(dtype=torch.float32), texts.target(dtype=torch.float32)
+def test_gradients_reach_every_weight_of_the_module_and_nothing_else(rollout: object, options: dict[str, bool]) -> None:
+    drafter, target = texts.bound(dtype=torch.float32, **options), texts.target(dtype=torch.float32)
     teacher = random_teacher(target, 2, 10)
     student = rollout(drafter, teacher, 0.0)
     sum(weight * loss(student, teacher) for loss, weight, _ in LOSSES).backward()
@@ -94,10 +95,10 @@ class Given:
         return tree.tree
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str) -> None:
+@pytest.mark.parametrize(("kind", "options"), [("llama", {}), ("qwen3", {}), ("llama", texts.FSPAD)])
+def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str, options: dict[str, bool]) -> None:
     steps, batch, length = 4, 3, 12
-    drafter, teacher = texts.bound(kind), random_teacher(texts.target(kind), batch, length)
+    drafter, teacher = texts.bound(kind, **options), random_teacher(texts.target(kind), batch, length)
     with torch.no_grad():
         student = MultiStep(steps=steps, noise=0.0)(drafter, teacher, 0.0)
     n = length - 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 
 from specframe.components.losses.scored import at
-from specframe.components.rollouts.shifted import Shifted, feature_drafter, jitter, shift
+from specframe.components.rollouts.shifted import Shifted, feature_drafter, feature_part, jitter, shift
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Student
 
@@ -69,7 +69,7 @@ class Glancing:
         pairs = shift(teacher, model.block)
         true = jitter(pairs.features, self.noise)  # [B, n, D]
         with torch.set_grad_enabled(self.first and torch.is_grad_enabled()):
-            predicted = model.predict(true, pairs.tokens)  # [B, n, D]
+            predicted = model.predict(true, pairs.tokens)  # [B, n, P]
             logits = model.logits(predicted)  # [B, n, V]
         chosen = logits.argmax(-1)  # [B, n], guess of the token after position i + block
         wrong = (chosen != at(teacher.logits, pairs.position).argmax(-1)) & pairs.mask
@@ -79,17 +79,19 @@ class Glancing:
         k = model.block
         own = glanced.logical_not()
         own[:, :k] = False  # nobody predicted these
-        features = torch.where(own[..., None], _later(predicted.detach(), k), true)  # [B, n, D]
+        guessed = feature_part(predicted, true)
+        features = torch.where(own[..., None], _later(guessed.detach(), k), true)  # [B, n, D]
         tokens = pairs.tokens
         if self.tokens == "drafter":
             tokens = torch.where(own, _later(chosen, k), tokens)
-        second = model.predict(features, tokens)  # [B, n, D]
+        second = model.predict(features, tokens)  # [B, n, P]
+        imitated = feature_part(second, true)
         student = Student(
             logits=model.logits(second),
             position=pairs.position,
             mask=pairs.mask,
             level=pairs.place + k,
-            features=second,
+            features=imitated,
         )
         if not self.first:
             return student
@@ -98,7 +100,7 @@ class Glancing:
             position=pairs.position.repeat(1, 2),
             mask=pairs.mask.repeat(1, 2),
             level=torch.cat([pairs.place, student.level]),
-            features=torch.cat([predicted, second], 1),
+            features=torch.cat([guessed, imitated], 1),
         )
 
 

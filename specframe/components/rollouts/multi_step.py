@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.rollouts.shifted import feature_drafter, jitter, shift
+from specframe.components.rollouts.shifted import feature_drafter, feature_part, jitter, shift
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Student
 
@@ -71,9 +71,9 @@ class MultiStep:
 
         for made in range(1, self.steps):
             with torch.no_grad():
-                last = predict(made)[:, -n:].to(features.dtype)
+                last = feature_part(predict(made)[:, -n:], features).to(features.dtype)
             features = torch.cat([features, last.roll(1, 1)], 1)  # [B, (made + 1) n]
-        predicted = predict(self.steps)  # [B, steps n, D]
+        predicted = predict(self.steps)  # [B, steps n, P]
 
         step = torch.arange(self.steps, device=predicted.device).repeat_interleave(n)  # [steps n]
         index = torch.arange(n, device=predicted.device).repeat(self.steps)
@@ -82,7 +82,7 @@ class MultiStep:
             position=pairs.position.repeat(1, self.steps),
             mask=pairs.mask.repeat(1, self.steps) & (index >= step),
             level=step + 1,
-            features=predicted,
+            features=feature_part(predicted, features),
         )
 
 

@@ -66,6 +66,11 @@ def levels_ahead(teacher: Teacher, levels: int) -> tuple[Tensor, Tensor, Tensor]
     return inside, teacher.mask.gather(1, inside) & (position < length), level.repeat(length - 1)
 
 
+def feature_part(predicted: Tensor, true: Tensor) -> Tensor:
+    """The predicted features in predictions [.., P], as wide as the true ones [.., D]: [.., D]."""
+    return predicted[..., -true.shape[-1] :]
+
+
 def jitter(features: Tensor, noise: float) -> Tensor:
     """The features with U(-noise, noise) added, against error accumulation (EAGLE; Falcon Section 3.2)."""
     return features + torch.empty_like(features).uniform_(-noise, noise) if noise else features

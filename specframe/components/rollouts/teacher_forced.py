@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import feature_drafter, jitter, shift
+from specframe.components.rollouts.shifted import feature_drafter, feature_part, jitter, shift
 from specframe.kernel.types import Student
 
 if TYPE_CHECKING:
@@ -29,11 +29,11 @@ class TeacherForced:
         """The predictions for every position that has one; `progress` changes nothing."""
         model = feature_drafter(drafter, "teacher_forced")
         pairs = shift(teacher, model.block)
-        features = model.predict(jitter(pairs.features, self.noise), pairs.tokens)  # [B, n, D]
+        predicted = model.predict(jitter(pairs.features, self.noise), pairs.tokens)  # [B, n, P]
         return Student(
-            logits=model.logits(features),
+            logits=model.logits(predicted),
             position=pairs.position,
             mask=pairs.mask,
             level=pairs.place,
-            features=features,
+            features=feature_part(predicted, pairs.features),
         )

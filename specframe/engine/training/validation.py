@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specframe.components.losses.scored import at
+from specframe.components.rollouts.shifted import feature_part
 from specframe.kernel.interfaces import FeatureDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Student, Teacher
 
@@ -116,7 +117,7 @@ def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: in
         place = root + level
         if not going or place + k > teacher.tokens.shape[1]:
             break
-        predicted = drafter.predict(known, teacher.tokens[going, 1 : place + 1])[:, place - k :]  # [R, k, D]
+        predicted = drafter.predict(known, teacher.tokens[going, 1 : place + 1])[:, place - k :]  # [R, k, P]
         same = drafter.logits(predicted).argmax(-1) == teacher.logits[going, place : place + k].argmax(-1)
         asked = teacher.mask[going, place : place + k].long().cumprod(1)  # [R, k]
         right = (same & (asked > 0)).long().cumprod(1)
@@ -125,7 +126,7 @@ def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: in
         for row, count in zip(going, right.sum(1).tolist(), strict=True):
             accepted[row] += count
         on = right[:, -1] > 0
-        known = torch.cat([known, predicted.to(known.dtype)], 1)[on]
+        known = torch.cat([known, feature_part(predicted, known).to(known.dtype)], 1)[on]
         going = [row for row, more in zip(going, on.tolist(), strict=True) if more]
     return list(accepted.values())
 

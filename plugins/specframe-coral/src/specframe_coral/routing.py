@@ -38,7 +38,8 @@ class RoutingRollout:
                 "the rollout 'routing' trains the head 'router': give the drafter `head: {use: router}`"
             )
         routed: Any = copy.copy(drafter)  # shares everything with it
-        routed.logits = router
+        hidden = teacher.features["last"].shape[-1]
+        routed.logits = lambda predicted: router(predicted[..., :hidden])
         return self.rollout(routed, teacher, progress)
 
 

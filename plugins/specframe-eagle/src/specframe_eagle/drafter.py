@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from specframe import Proposal, Trainable
+from specframe import Proposal, Trainable, WeightsError
 from specframe.neural import Binding, FeatureSession, neural_target, seeded, tree_policy
 from specframe_eagle import published
-from specframe_eagle.network import Network
+from specframe_eagle.network import Network, Variant
 from specframe_eagle.published import Layout
 
 if TYPE_CHECKING:
@@ -34,10 +34,17 @@ class Eagle:
 
     A head that has weights of its own is trained by itself, the drafter staying as it is.
 
+    FSPAD (Gui et al. 2024) changes the network at both ends, and each change is an option of its own: see
+    `FeatureSampler` and `SplitLayer` in `specframe_eagle.fspad`. Trees, heads, rollouts and losses stay what
+    they are, so HASS and CORAL train its network, too.
+
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
         bias: whether a new drafter's `fc` has a bias; a loaded one has what its checkpoint says.
+        feature_sampling: whether a new drafter's tokens gate what is made of features (FSPAD); a loaded one says.
+        partial_alignment: whether a new drafter's logits and features come from two halves of its output
+            (FSPAD); a loaded one says.
     """
 
     taps = frozenset({"last"})
@@ -45,9 +52,17 @@ class Eagle:
     nodes: int | None = None
     block = 1
 
-    def __init__(self, *, weights: str | None = None, head: Head | None = None, bias: bool = True) -> None:
+    def __init__(
+        self,
+        *,
+        weights: str | None = None,
+        head: Head | None = None,
+        bias: bool = True,
+        feature_sampling: bool = False,
+        partial_alignment: bool = False,
+    ) -> None:
         self.weights = weights
-        self.bias = bias
+        self.variant = Variant(bias, feature_sampling, partial_alignment)
         self.binding: Binding[Network, FeatureSession] = Binding("eagle")
         self._head = head
         self._layout: Layout | None = None
@@ -61,10 +76,11 @@ class Eagle:
         model = neural_target(target, "eagle")
         model.request(self.taps)
         if self.weights is None:
-            layout = Layout.of_target(model.config, self.bias)
-            network = seeded(lambda: Network(model.config, self.bias), model)
+            layout = Layout.of_target(model.config, self.variant)
+            network = seeded(lambda: Network(model.config, self.variant), model)
         else:
             layout = Layout.read(self.weights, model)
+            self._agree(layout.variant, self.weights)
             network = published.load(layout, self.weights, model)
         if self._head is not None:
             self._head.bind(model)
@@ -94,20 +110,21 @@ class Eagle:
     def predict(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Predicted features of whole sequences, [B, L, D], [B, L] -> [B, L, D].
+        """Predictions for whole sequences, [B, L, D], [B, L] -> [B, L, P].
 
         Entry i pairs (features_i, tokens_i = token i + 1) and predicts feature i + 1; it sees itself and
         what is before, or what `mask` [B or 1, 1, L, L] says, from `positions` [B, L]. Gradients reach the
-        module and the features.
+        module and the features. With partial alignment P is 2D, the predicted feature the second half.
         """
         pairs = torch.cat([self.binding.target.embed(tokens), features], -1)  # [B, L, 2D]
         predicted: Tensor = self.binding.network(pairs, positions, mask)
         return predicted
 
-    def logits(self, features: Tensor) -> Tensor:
-        """The drafter's logits for predicted features: [.., D] -> [.., V]."""
-        head = self.binding.target.head if self._head is None else self._head
-        return head(features)
+    def logits(self, predicted: Tensor) -> Tensor:
+        """The drafter's logits for predictions, of which the head reads the first D: [.., P] -> [.., V]."""
+        target = self.binding.target
+        head = target.head if self._head is None else self._head
+        return head(predicted[..., : target.config.hidden_size])
 
     def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
@@ -126,3 +143,11 @@ class Eagle:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
         self.binding.keep(rows)
+
+    def _agree(self, stored: Variant, weights: str) -> None:
+        """Raises WeightsError for a stored drafter that lacks what was asked for."""
+        for name in ("feature_sampling", "partial_alignment"):
+            if getattr(self.variant, name) and not getattr(stored, name):
+                raise WeightsError(
+                    f"the drafter in {weights} has no {name}: train one that has, or leave the option out"
+                )

@@ -1,41 +1,69 @@
-"""What is trained: a linear map that fuses tokens with features, and one decoder layer."""
+"""What is trained: a map that fuses tokens with features, and one decoder layer."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from specframe.neural import DecoderLayer, State
+from specframe_eagle.fspad import FeatureSampler, SplitLayer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
+@dataclass(frozen=True)
+class Variant:
+    """What EAGLE's networks may have or lack; each is free of the others."""
+
+    bias: bool = True
+    """Whether `fc` has a bias."""
+    feature_sampling: bool = False
+    """FSPAD: whether the token gates what is made of the feature (`FeatureSampler`)."""
+    partial_alignment: bool = False
+    """FSPAD: whether logits and features come from two halves of the output (`SplitLayer`)."""
+
+
 class Network(nn.Module):
-    """EAGLE's autoregression head (Li et al. 2024, EAGLE).
+    """EAGLE's autoregression head (Li et al. 2024, EAGLE), and FSPAD's.
 
     A pair is the embedding of token i + 1 beside feature i, [.., 2H], embedding first; `fc` makes 2H into
     H. The decoder layer is one of the config's own kind without its input norm, which the published
     drafters do not have: attention reads what `fc` gives. No norm follows: the output is compared with
     features that have already passed the target's final norm.
+
+    Predictions have P numbers: H, or 2H with partial alignment. Their first H go to the LM head, and the last H
+    are the predicted feature.
     """
 
-    def __init__(self, config: PretrainedConfig, bias: bool) -> None:
+    def __init__(self, config: PretrainedConfig, variant: Variant) -> None:
         super().__init__()
-        self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size, bias=bias)
-        self.layer = DecoderLayer(config)
+        hidden = config.hidden_size
+        self.fc = (
+            FeatureSampler(config, variant.bias)
+            if variant.feature_sampling
+            else nn.Linear(2 * hidden, hidden, bias=variant.bias)
+        )
+        self.layer = SplitLayer(config) if variant.partial_alignment else DecoderLayer(config)
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
     def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """The predicted features, [B, L, 2H] -> [B, L, H]; plain causal, or as positions and mask say."""
+        """The predictions, [B, L, 2H] -> [B, L, P]; plain causal, or as positions and mask say."""
         if positions is None:
             positions = torch.arange(pairs.shape[1], device=pairs.device).expand(len(pairs), -1)
         predicted: Tensor = self.layer(self.fc(pairs), positions, mask)
         return predicted
 
     def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
+        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry.
+
+        In a draft a pair holds its parent's whole prediction, [B, M, H + P].
+        """
+        hidden = self.layer.config.hidden_size
+        if pairs.shape[-1] > 2 * hidden:
+            pairs = torch.cat([pairs[..., :hidden], pairs[..., -hidden:]], -1)
         return self.fc(pairs), state

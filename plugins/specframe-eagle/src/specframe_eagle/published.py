@@ -1,4 +1,4 @@
-"""The layout of EAGLE's published checkpoints, which is also the one that `specframe train` writes."""
+"""The layout of EAGLE's and FSPAD's published checkpoints, which is also the one that `specframe train` writes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from transformers import AutoConfig, PretrainedConfig
 
 from specframe import NeuralTarget, WeightsError
 from specframe.neural import checkpoint, seeded
-from specframe_eagle.network import Network
+from specframe_eagle.network import Network, Variant
 
 PICKLED = "pytorch_model.bin"
 EMBEDDING = "embed_tokens.weight"
+SAMPLER = "fc.fc.weight"
+DOWN = "layers.0.mlp.down_proj.weight"
 PROBES = 64
 """How many rows of a stored embedding are compared with the target's."""
 ALIKE = 0.05
@@ -29,12 +31,14 @@ class Layout:
 
     config: dict[str, Any]
     """config.json: that of a model of one layer, with `bias` and perhaps `qkv_bias` besides."""
+    variant: Variant
+    """What the network has; of FSPAD's parts the tensors tell, config.json doesn't."""
     dtype: torch.dtype = torch.bfloat16
     embedding: bool = False
     """Whether a copy of the target's embedding is among the tensors, as in the first releases."""
 
     @classmethod
-    def of_target(cls, config: PretrainedConfig, bias: bool) -> Layout:
+    def of_target(cls, config: PretrainedConfig, variant: Variant) -> Layout:
         """The layout of a new drafter for a target of this config."""
         shape = config.to_dict()
         for name in ("quantization_config", "torch_dtype", "dtype", "layer_types", "_name_or_path"):
@@ -43,7 +47,7 @@ class Layout:
         if "rope_theta" in rope:  # said twice: engines and older transformers look for the names of old
             shape["rope_theta"] = rope.pop("rope_theta")
             shape |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
-        return cls({**shape, "num_hidden_layers": 1, "bias": bias})
+        return cls({**shape, "num_hidden_layers": 1, "bias": variant.bias}, variant)
 
     @classmethod
     def read(cls, weights: str, target: NeuralTarget) -> Layout:
@@ -68,15 +72,16 @@ class Layout:
         try:
             with safe_open(path, framework="pt") as file:
                 names = set(file.keys())
-                dtype = file.get_tensor("fc.weight").dtype if "fc.weight" in names else torch.bfloat16
+                sampling = SAMPLER in names
+                fc = SAMPLER if sampling else "fc.weight"
+                dtype = file.get_tensor(fc).dtype if fc in names else torch.bfloat16
+                rows = file.get_slice(DOWN).get_shape()[0] if DOWN in names else 0
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
-        return cls(config, dtype, EMBEDDING in names)
-
-    @property
-    def bias(self) -> bool:
-        """Whether `fc` has a bias; the first releases do and don't say so."""
-        return bool(self.config.get("bias", True))
+        # The first releases of EAGLE have a bias and don't say so, FSPAD's have one whatever they say.
+        bias = "fc.fc.bias" in names if sampling else bool(config.get("bias", True))
+        variant = Variant(bias, sampling, rows == 2 * target.config.hidden_size)
+        return cls(config, variant, dtype, EMBEDDING in names)
 
     @property
     def shape(self) -> PretrainedConfig:
@@ -103,7 +108,7 @@ class Published(nn.Module):
 
 def load(layout: Layout, weights: str, target: NeuralTarget) -> Network:
     """The stored network. Raises WeightsError, all misfits listed, when tensors and config don't fit."""
-    network = seeded(lambda: Network(layout.shape, layout.bias), target)
+    network = seeded(lambda: Network(layout.shape, layout.variant), target)
     size = (target.config.vocab_size, target.config.hidden_size)
     module = Published(network, torch.empty(size, dtype=layout.dtype) if layout.embedding else None)
     checkpoint.load(module, weights)

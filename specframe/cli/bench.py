@@ -48,6 +48,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--turns", type=int, default=1, metavar="N", help="decode up to N turns of a conversation")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="how often everything is decoded")
+    parser.add_argument(
+        "--pause",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="between repeats, so that they meet more of a shared machine's moods (default: 0)",
+    )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the budget of every answer")
     parser.add_argument(
         "--engine",
@@ -127,6 +134,7 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
         seed=options.seed,
         turns=options.turns,
         limit=options.limit,
+        pause=options.pause,
         bound=options.bound,
     )
     given = [*options.contestants, *options.overrides]
@@ -144,6 +152,8 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
         print(f"{name} takes no part: {why}", file=sys.stderr)
     if options.address is not None and options.engine != "ray":
         raise InputError("--address is that of a Ray cluster; add --engine ray")
+    if options.pause and options.engine == "ray":
+        raise InputError("--pause is between the repeats of one process; leave it out with --engine ray")
     cluster = Ray(invitation, terms, options.address) if options.engine == "ray" else None
     sets = options.data or [SHIPPED]
     questions = read_sets(sets)

@@ -8,6 +8,26 @@ TASKS = ("dialogue", "code", "mathematics")
 PHASES = {"draft": 0.25, "score": 0.6, "verify": 0.05, "commit": 0.05, "other": 0.03, "prefill": 0.02}
 
 
+class Drift:
+    """A machine's mood over some hours, the log of a factor: a random walk that is pulled back within `memory` seconds.
+
+    Before `memory` has passed it cannot be told from a random walk; much later it is independent of itself.
+    """
+
+    STEP = 2.0
+
+    def __init__(self, deviation, memory, seed=0, hours=2):
+        random = np.random.default_rng([seed, 13])
+        steps, kept = int(hours * 3600 / self.STEP), np.exp(-self.STEP / memory)
+        pushes = random.normal(0, deviation * np.sqrt(1 - kept**2), steps)
+        self.walk = [random.normal(0, deviation)]
+        for push in pushes:
+            self.walk.append(self.walk[-1] * kept + push)
+
+    def __call__(self, time):
+        return self.walk[int(time / self.STEP)]
+
+
 class World:
     """A machine and a set of prompts: what is true, and how noisy it is to measure."""
 
@@ -23,6 +43,20 @@ class World:
     def truth(self):
         """The speedup of this world's prompts, without noise."""
         return self.cost.sum() / (self.cost / self.speedup).sum()
+
+    def drifting_bench(self, slow, wide, start=0.0, repeats=3, seed=0, noise=0.05):
+        """A bench from a moment on: `slow` is the machine's mood, `wide` that of its forwards over drafts."""
+        random = np.random.default_rng([seed, 17])
+        runs, clock = [], start
+        for repeat in range(repeats):
+            for index, prompt in enumerate(self.prompts):
+                for name in ("plain", "hf:generate", "falcon"):
+                    own, tau = (self.speedup[index], 1.6 * self.speedup[index]) if name == "falcon" else (1.0, 1.0)
+                    mood = slow(clock) + (wide(clock) if name == "falcon" else 0.0)
+                    cost = self.cost[index] / own * np.exp(mood + random.normal(0, noise))
+                    runs.append(run(name, prompt, repeat, cost * self.tokens, self.tokens, tau=tau) | {"began": clock})
+                    clock += cost * self.tokens
+        return results(runs, list(zip(self.prompts, self.tasks, strict=True)), repeats)
 
     def bench(self, repeats=5, seed=0, noise=0.05, drift=0.1, mood=0.01, hiccups=0.03, faster=1.0):
         """A bench on this machine: run noise, drift common to a repeat, each contestant's mood in a repeat."""

@@ -41,6 +41,16 @@ def test_recipes_alone_meet_the_baselines(here, capsys):
     assert 0 <= summary["bench_overhead"] < 0.02
 
 
+def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
+    slept = []
+    monkeypatch.setattr("specframe.engine.bench.engines.inprocess.sleep", slept.append)
+    assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "3", "--pause", "90"]) == 0
+    assert slept == [90, 90]
+    began = [run["began"] for run in read(here / "runs" / "bench" / "results.json")["runs"]]
+    assert began[0] > 1.7e9 and began == sorted(began)
+    assert "its moods show within" in " ".join(capsys.readouterr().out.split())
+
+
 def test_without_matplotlib_the_terminal_says_what_to_install(here, capsys, monkeypatch):
     monkeypatch.setattr("specframe.engine.bench.report.can_draw", lambda: False)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "1", "--json"]) == 0
@@ -88,6 +98,8 @@ def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monk
         (["lookup.yaml", "--data", "talk.jsonl"], "no prompt set named 'talk.jsonl'"),
         (["lookup.yaml", "--data", "talks.jsonl", "--limit", "0"], "limit 0 measures nothing"),
         (["lookup.yaml", "--data", "talks.jsonl", "--repeats", "0"], "repeats 0 measures nothing"),
+        (["lookup.yaml", "--data", "talks.jsonl", "--pause", "-1"], "a pause of -1 seconds is out of range"),
+        (["lookup.yaml", "--data", "talks.jsonl", "--pause", "1", "--engine", "ray"], "leave it out with --engine ray"),
         (["lookup.yaml", "--data", "talks.jsonl", "--out", "talks.jsonl"], "give another --out"),
         (["lookup.yaml", "--data", "talks.jsonl", "run.chat=false", "--turns", "2"], "use --turns 1"),
         (["lookup.yaml", "--data", "talks.jsonl", "--assistant", "model"], "--assistant is for"),

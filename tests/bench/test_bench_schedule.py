@@ -53,11 +53,13 @@ def test_token_quantiles_share_a_chunks_time():
 
 
 def test_rows_decoded_together_share_the_time_by_their_tokens():
-    timed = Timed(Outcome([[1, 2, 3], [4]], [[11, 12, 13], [11.5]]), start=10, seconds=4.0, peak_memory_bytes=None)
+    timed = Timed(
+        Outcome([[1, 2, 3], [4]], [[11, 12, 13], [11.5]]), start=10, began=1e9, seconds=4.0, peak_memory_bytes=None
+    )
     first, second = describe(timed)
     assert (first["seconds"], second["seconds"]) == (3.0, 1.0)
     assert (first["first_token_seconds"], second["first_token_seconds"]) == (1, 1.5)
-    assert first["bench_seconds"] > 0
+    assert first["bench_seconds"] > 0 and first["began"] == 1e9
 
 
 @pytest.mark.parametrize(

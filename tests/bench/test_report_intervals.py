@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from specframe.engine.bench import intervals
 from specframe.engine.bench.grid import Axes, Grid
-from specframe.engine.bench.intervals import Measure, estimate, estimate_change, median, student
+from specframe.engine.bench.intervals import Luck, Measure, estimate, estimate_change, luck_of_moment, median, student
 from specframe.engine.bench.measures import rate, speedup
-from tests.bench.synthetic import World
+from specframe.engine.bench.span import Span
+from tests.bench.synthetic import Drift, World
 
 BENCHES = 200
 
@@ -56,6 +58,55 @@ def test_a_drifting_machine_does_not_pass_for_a_change_of_speed(worlds):
     assert np.mean(unchanged) >= 0.9
 
 
+@pytest.fixture(scope="module")
+def pairs():
+    """Two short benches of each world, 2 or 10 minutes apart, on a machine that drifts for minutes."""
+    found = []
+    for i in range(30):
+        world, start = World(6, seed=i), (120, 600)[i % 2]
+        slow, wide = Drift(0.1, memory=90, seed=2 * i), Drift(0.06, memory=90, seed=2 * i + 1)
+        found.append([world.drifting_bench(slow, wide, start * k, seed=2 * i + k) for k in (0, 1)])
+    return found
+
+
+def judge(pairs, figure):
+    """In how many pairs a figure lies in the other's interval, and how often no change is found."""
+    agree, unchanged = [], []
+    for old, new in pairs:
+        measures = [measure(bench, figure) for bench in (old, new)]
+        one, other = map(estimate, measures)
+        agree += [holds(one, other.value), holds(other, one.value)]
+        spans = [Span.of(bench) for bench in (old, new)]
+        unchanged.append(holds(estimate_change(*measures, apart=spans[0].distance(spans[1]) / spans[0].seconds)[2], 1))
+    return np.mean(agree), np.mean(unchanged)
+
+
+@pytest.mark.parametrize(("figure", "least"), [(speedup, 0.92), (rate, 0.8)])
+def test_short_benches_minutes_apart_on_a_drifting_machine_agree(pairs, figure, least):
+    agree, unchanged = judge(pairs, figure)
+    assert agree >= least  # the machine's own speed is what half a minute tells least of
+    assert unchanged >= 0.9
+
+
+def test_moods_taken_for_independent_would_find_changes_where_none_are(pairs, monkeypatch):
+    """The control: what the spread of the mean of repeats would promise."""
+    monkeypatch.setattr(intervals, "luck_of_moment", lambda m, kept, times: luck_of_moment(m, kept, 1 / m.repeats))
+    assert judge(pairs, speedup)[1] < 0.87
+    assert judge(pairs, rate)[1] < 0.75
+
+
+def test_the_luck_of_a_moment_is_the_spread_of_repeats():
+    """With three repeats the middle one is many a prompt's median: shifts from that would be underrated."""
+    random = np.random.default_rng(0)
+    found = []
+    for _ in range(100):
+        logs = random.normal(0, 0.1, (1, 3)) + random.normal(0, 0.1, (12, 3))
+        found += luck_of_moment(fixed(np.exp(logs)), np.ones(12, dtype=bool), 2.0)
+    assert {luck.freedom for luck in found} == {4}  # two stretches
+    assert 2 * 0.1**2 < np.mean([luck.variance for luck in found]) < 2 * 0.1**2 * 1.4
+    assert luck_of_moment(fixed(np.ones((3, 1))), np.ones(3, dtype=bool), 1.0) == [Luck(0.0, 0)]
+
+
 def test_a_real_change_is_found():
     found = []
     for i in range(30):
@@ -72,17 +123,20 @@ def test_equal_seeds_give_equal_intervals():
 
 
 def test_too_little_to_tell_gives_no_bounds():
-    several = np.ones((3, 1))
-    assert estimate(fixed(np.ones((1, 1)), 5)).low is None
-    assert estimate(fixed(several, 1)).low is None
-    assert estimate(fixed(several, 1, timed=False)).low == 1
-    assert estimate(fixed(several * 0, 5)) is None
+    assert estimate(fixed(np.ones((1, 5)))).low is None
+    assert estimate(fixed(np.ones((3, 1)))).low is None
+    assert estimate(fixed(np.ones((3, 1)), timed=False)).low == 1
+    assert estimate(fixed(np.zeros((3, 5)))) is None
 
 
-def fixed(below, repeats, timed=True):
-    return Measure(
-        lambda picks: (below.T.repeat(len(picks), 0), below.T.repeat(len(picks), 0)), len(below), repeats, timed
-    )
+def fixed(cells, timed=True):
+    """The mean of some cells, prompts x repeats."""
+
+    def totals(picks):
+        above = np.take_along_axis(cells[None], picks, -1).mean(-1)
+        return above, np.ones_like(above)
+
+    return Measure(totals, *cells.shape, timed)
 
 
 @pytest.mark.parametrize(("freedom", "point"), [(1, 12.706), (4, 2.776), (5, 2.571), (10, 2.228), (30, 2.042)])

@@ -12,11 +12,16 @@ from rich.table import Table
 from specframe.engine.bench.grid import Axes, Grid
 from specframe.engine.bench.intervals import Estimate, Measure, estimate_change
 from specframe.engine.bench.measures import mean_time, overhead_factor, rate, speedup, tau
-from specframe.engine.bench.summary import MACHINE, PLAIN, check_schema, find_baselines, gather_runs
+from specframe.engine.bench.price import Price, forward_factor, price, say_change
+from specframe.engine.bench.span import Span, say_duration
+from specframe.engine.bench.summary import BASELINES, MACHINE, PLAIN, check_schema, find_baselines, gather_runs
 from specframe.kernel.errors import InputError
 
 SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "turns", "ignore_eos")
 """Settings without which two benches measure different things."""
+
+WORTH = 0.05
+"""From which change on a speedup whose tau stayed is explained."""
 
 Results = Mapping[str, Any]
 
@@ -31,13 +36,21 @@ class Change:
     new: float
     ratio: Estimate
     """new / old, with its interval."""
+    forward: float = 1.0
+    """The factor of it that is the target's forward over drafts of one size: the machine's, or the target's code's."""
 
     @property
     def significant(self) -> bool | None:
-        """Whether the interval of the change excludes none; None where there is no interval."""
+        """Whether the change is more than luck: its interval excludes none, and would without the forward, too.
+
+        None where that cannot be told: there is no interval, or all that exceeds luck is the forward's.
+        """
         if self.ratio.low is None or self.ratio.high is None:
             return None
-        return not self.ratio.low <= 1 <= self.ratio.high
+        if self.ratio.low <= 1 <= self.ratio.high:
+            return False
+        rose = self.ratio.low > 1
+        return True if (self.ratio.low > self.forward if rose else self.ratio.high < self.forward) else None
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,10 @@ class Comparison:
     """How many prompts both have."""
     changes: list[Change]
     warnings: list[str] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+    """What a cycle costs, where a speedup changed and tau did not."""
+    apart: tuple[float, float] | None = None
+    """Seconds between the benches, and how long one took; None where that is not known."""
 
 
 def compare(old: Results, new: Results, seed: int = 0) -> Comparison:
@@ -62,16 +79,22 @@ def compare(old: Results, new: Results, seed: int = 0) -> Comparison:
     prompts = _common_prompts(old, new)
     names = _common_contestants(old, new)
     sides = [_Side(results, prompts) for results in (old, new)]
-    changes = []
+    apart = _distance(old, new)
+    changes: list[Change] = []
+    reasons: list[str] = []
     for name in names:
         before, after = (side.measures(name) for side in sides)
-        for figure in before.keys() & after.keys():
-            found = estimate_change(before[figure], after[figure], seed)
+        prices = sides[0].price(name), sides[1].price(name)
+        forward = forward_factor(*prices)
+        for figure in FIGURES:
+            if figure not in before or figure not in after:
+                continue
+            found = estimate_change(before[figure], after[figure], seed, apart[0] / apart[1] if apart else 1.0)
             if found is not None:
-                changes.append(Change(name, figure, found[0].value, found[1].value, found[2]))
-    order = list(FIGURES)
-    changes.sort(key=lambda change: (names.index(change.contestant), order.index(change.figure)))
-    return Comparison(len(prompts), changes, list(_warnings(old, new, prompts, changes)))
+                factor = forward if figure in BASELINES else 1.0
+                changes.append(Change(name, figure, found[0].value, found[1].value, found[2], factor))
+        reasons += _explain([change for change in changes if change.contestant == name], *prices)
+    return Comparison(len(prompts), changes, list(_warnings(old, new, prompts, changes)), reasons, apart)
 
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
@@ -87,8 +110,15 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
         last = change.contestant
         table.add_row(shown, change.figure, *_cells(change), style="bold" if change.significant else None)
     console.print(table)
+    for reason in comparison.reasons:
+        console.print(reason, markup=False)
     for warning in comparison.warnings:
         console.print(warning, style="yellow", markup=False)
+    if comparison.apart is not None:
+        apart, length = map(say_duration, comparison.apart)
+        console.print(
+            f"The benches took {length} and lie {apart} apart, for which intervals of times allow.", style="dim"
+        )
     console.print("Of twenty figures without any change, one passes for significant by luck.", style="dim")
 
 
@@ -102,14 +132,25 @@ class _Side:
 
     def measures(self, name: str) -> dict[str, Measure]:
         """The contestant's figures that can be compared, by name."""
+        grid, found = self.grid(name), {}
+        for figure, base in self._baselines(name).items():
+            if base != name:
+                found[figure] = speedup(grid, self.grid(base))
+        return found | {figure: measure(grid) for figure, measure in FIGURES.items() if measure is not None}
+
+    def price(self, name: str) -> Price | None:
+        """What the contestant's cycle costs; None where nobody decoded plainly on its target."""
+        plain = self._baselines(name).get("speedup")
+        return price(self.grid(name), self.grid(plain)) if plain and plain != name else None
+
+    def grid(self, name: str) -> Grid:
+        """The contestant's runs of the prompts in common."""
+        return Grid(self.runs[name], self.axes)
+
+    def _baselines(self, name: str) -> dict[str, str]:
         contestants = self.results["contestants"]
         contestant = next(entry for entry in contestants if entry["name"] == name)
-        grid = Grid(self.runs[name], self.axes)
-        found = {}
-        for figure, base in find_baselines(contestant, contestants, self.runs).items():
-            if base != name:
-                found[figure] = speedup(grid, Grid(self.runs[base], self.axes))
-        return found | {figure: measure(grid) for figure, measure in FIGURES.items() if measure is not None}
+        return find_baselines(contestant, contestants, self.runs)
 
 
 FIGURES: dict[str, Callable[[Grid], Measure] | None] = {
@@ -120,6 +161,30 @@ FIGURES: dict[str, Callable[[Grid], Measure] | None] = {
     "first_token_seconds": lambda grid: mean_time(grid, "first_token_seconds"),
     "1 + overhead": overhead_factor,
 }
+
+
+def _distance(old: Results, new: Results) -> tuple[float, float] | None:
+    """Seconds from one bench to the other, and how long one takes in the mean."""
+    spans = [Span.of(results) for results in (old, new)]
+    if spans[0] is None or spans[1] is None:
+        return None
+    return spans[0].distance(spans[1]), (spans[0].seconds + spans[1].seconds) / 2
+
+
+def _explain(changes: Sequence[Change], old: Price | None, new: Price | None) -> Iterator[str]:
+    """Why one contestant's speedup changed, where tau did not."""
+    known = {change.figure: change for change in changes}
+    if old is None or new is None or "speedup" not in known or "tau" not in known:
+        return
+    speed = known["speedup"]
+    if known["tau"].significant or abs(speed.ratio.value - 1) < WORTH:
+        return
+    yield f"{speed.contestant}: tau is what it was; {say_change(old, new)}."
+    if speed.significant is None and speed.ratio.low is not None:
+        yield (
+            "  What exceeds luck is the forward over drafts of one size: the machine's mood or the target's code, "
+            "and two benches cannot tell which."
+        )
 
 
 def _cells(change: Change) -> list[str]:

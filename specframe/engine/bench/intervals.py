@@ -1,10 +1,10 @@
-"""How sure a figure is: a two-way bootstrap over prompts and over repeats, on the log scale."""
+"""How sure a figure is: the luck of its prompts and of its moment on the machine, on the log scale."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from math import exp, log, sqrt
+from math import ceil, exp, log, log2, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 
 SAMPLES = 500
 CONFIDENCE = 0.95
+FREEDOM, STRETCH = 4, 6
+"""The degrees of freedom that a machine's moods should be told from, and the prompts that tell one."""
 SMALL = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447)
 """Student's two-sided 95 % points for 1, 2 ... 6 degrees of freedom."""
 
@@ -51,10 +53,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Luck:
-    """One independent source of a figure's uncertainty: the variance of its log, from how many units."""
+    """One independent source of a figure's uncertainty: the variance of its log, and how well that is known."""
 
     variance: float
-    units: int
+    freedom: int
+    """Degrees of freedom; with none, nothing is known."""
 
 
 def estimate(measure: Measure, seed: int = 0) -> Estimate | None:
@@ -64,15 +67,20 @@ def estimate(measure: Measure, seed: int = 0) -> Estimate | None:
     if not kept.any():
         return None
     value = log(above[kept].sum() / below[kept].sum())
-    return bound(value, [luck_of_prompts([measure], kept, seed), *luck_of_repeats(measure, kept, seed)])
+    moments = luck_of_moment(measure, kept, 2.0)  # ours and another
+    return bound(value, [luck_of_prompts([measure], kept, seed), *moments])
 
 
-def estimate_change(old: Measure, new: Measure, seed: int = 0) -> tuple[Estimate, Estimate, Estimate] | None:
+def estimate_change(
+    old: Measure, new: Measure, seed: int = 0, apart: float = 1.0
+) -> tuple[Estimate, Estimate, Estimate] | None:
     """Old, new, and new / old with its interval, of two measures over the same prompts in the same order.
 
-    Prompts are resampled together, so that what makes one hard cancels; each side's repeats are resampled
-    as blocks, all prompts of a repeat at once, so that a drift of the machine does not pass for evidence.
-    None where no prompt has both.
+    `apart` is the distance of the two benches in time, in lengths of a bench: the further, the more a machine
+    may have changed its mood.
+
+    Prompts are resampled together, so that what makes one hard cancels; the luck of the moment is each
+    side's own, so that a drift of the machine does not pass for evidence. None where no prompt has both.
     """
     sides = [old.parts(), new.parts()]
     kept = np.all([(above > 0) & (below > 0) for above, below in sides], axis=0)
@@ -81,7 +89,7 @@ def estimate_change(old: Measure, new: Measure, seed: int = 0) -> tuple[Estimate
     before, after = (log(above[kept].sum() / below[kept].sum()) for above, below in sides)
     lucks = [luck_of_prompts([old, new], kept, seed)]
     for side in (old, new):
-        lucks += luck_of_repeats(side, kept, seed)
+        lucks += luck_of_moment(side, kept, 1 + log2(max(apart, 1.0)) / 2)
     return Estimate(exp(before)), Estimate(exp(after)), bound(after - before, lucks)
 
 
@@ -96,45 +104,51 @@ def luck_of_prompts(measures: Sequence[Measure], kept: NDArray[np.bool_], seed: 
     for measure in measures:
         above, below = (part[kept] for part in measure.parts())
         logs = np.log((draws @ above) / (draws @ below)) - logs
-    return Luck(float(np.var(logs)), prompts)
+    correction = prompts / max(prompts - 1, 1)  # the bootstrap of n units underrates their variance by (n - 1) / n
+    return Luck(float(np.var(logs)) * correction, prompts - 1)
 
 
-def luck_of_repeats(measure: Measure, kept: NDArray[np.bool_], seed: int) -> list[Luck]:
-    """What other moments of the same machine would change in all prompts at once; nothing for counts.
+def luck_of_moment(measure: Measure, kept: NDArray[np.bool_], times: float) -> list[Luck]:
+    """What the machine's mood at one moment does to all prompts at once, some `times`; nothing for counts.
 
-    Repeats drawn as blocks, the same for all prompts, shift the typical prompt by the moods of the machine
-    and by the noise of single runs; drawn for each prompt anew, by the noise alone, which the prompts' luck
-    already holds. The moods are what is left of the first.
+    It is the spread of the typical prompt's shift from repeat to repeat; few repeats of many prompts are cut into
+    stretches of neighbours, to tell it better. A bench cannot know moods that last longer than itself, so
+    something has to be assumed: 1/f noise, which has no time scale of its own. Then two benches side by side
+    differ as two moments do: more repeats tell that spread better but do not average it away, and the variance
+    of a difference grows with the logarithm of the distance.
     """
     if not measure.timed:
         return []
-    repeats, random = measure.repeats, np.random.default_rng([seed, 1])
-    blocks = random.integers(repeats, size=(SAMPLES, 1, repeats))
-    anew = random.integers(repeats, size=(SAMPLES, len(kept), repeats))
-    both = []
-    for picks in (np.broadcast_to(blocks, anew.shape), anew):
-        above, below = (part[:, kept] for part in measure.totals(picks))
-        there = (above > 0) & (below > 0)  # runs may be missing from the repeats that came up
-        logs = np.log(np.divide(above, below, out=np.full_like(above, np.nan), where=there))  # [S, P]
-        shifts = median(logs - median(logs.T)[None])  # the typical prompt's: a hiccup in one prompt is no mood
-        both.append(float(np.nanvar(shifts)))
-    return [Luck(max(both[0] - both[1], 0.0), repeats)]
+    prompts, repeats = len(kept), measure.repeats
+    single = np.broadcast_to(np.arange(repeats)[:, None, None], (repeats, prompts, repeats))
+    above, below = (part[:, kept] for part in measure.totals(single))  # [R, P]
+    there = (above > 0) & (below > 0)  # runs may be missing
+    logs = np.log(np.divide(above, below, out=np.full_like(above, np.nan), where=there))
+    shifts = logs - np.nanmean(logs, 0)
+    squares, freedom = 0.0, 0
+    wanted = min(ceil(FREEDOM / max(repeats - 1, 1)), shifts.shape[1] // STRETCH)
+    for stretch in np.array_split(shifts, max(wanted, 1), axis=1):
+        typical = median(stretch)  # [R]: a hiccup in one prompt is no mood
+        typical = typical[np.isfinite(typical)]
+        if len(typical):
+            squares += float(np.var(typical)) * len(typical)
+            freedom += len(typical) - 1
+    return [Luck(times * squares / max(freedom, 1), freedom)]
 
 
 def bound(value: float, lucks: Sequence[Luck]) -> Estimate:
     """exp(value) with the interval that independent sources of luck leave around it.
 
-    The bootstrap of n units underrates their variance by (n - 1) / n, and few units want Student's wider
-    quantiles, at Satterthwaite's degrees of freedom: percentiles alone would promise 95 % and hold far less
-    at three repeats. One unit tells nothing about its kind: then there are no bounds.
+    Few units want Student's wider quantiles, at Satterthwaite's degrees of freedom: percentiles alone would
+    promise 95 % and hold far less at three repeats. One unit tells nothing about its kind: then there are no
+    bounds.
     """
-    if min(luck.units for luck in lucks) < 2:
+    if min(luck.freedom for luck in lucks) < 1:
         return Estimate(exp(value))
-    variances = [luck.variance * luck.units / (luck.units - 1) for luck in lucks]
-    total = sum(variances)
+    total = sum(luck.variance for luck in lucks)
     if not total:
         return Estimate(exp(value), exp(value), exp(value))
-    freedom = total**2 / sum(v**2 / (luck.units - 1) for v, luck in zip(variances, lucks, strict=True))
+    freedom = total**2 / sum(luck.variance**2 / luck.freedom for luck in lucks)
     half = student(freedom) * sqrt(total)
     return Estimate(exp(value), exp(value - half), exp(value + half))
 

@@ -37,6 +37,7 @@ def describe(timed: Timed) -> list[dict[str, Any]]:
     for tokens, arrivals, more in zip(outcome.tokens, outcome.arrivals, further, strict=True):
         share = len(tokens) / total
         line = {
+            "began": timed.began,
             "seconds": timed.seconds * share,
             "first_token_seconds": arrivals[0] - timed.start,
             "tokens": len(tokens),

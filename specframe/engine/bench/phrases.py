@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from specframe.engine.bench.span import say_duration
+
 NONE = "-"
 
 Figure = Mapping[str, float | None] | None
@@ -76,6 +78,13 @@ def is_suspect(entry: Mapping[str, Any]) -> bool:
 def count_compared(identity: Mapping[str, Any]) -> int:
     """How many prompts' outputs were compared."""
     return int(identity["identical"] + identity["ties"] + len(identity["differing"]))
+
+
+def say_intervals(summary: Mapping[str, Any]) -> str:
+    """What the intervals are for, and what they cannot know."""
+    span = summary["span_seconds"]
+    known = "" if span is None else f", as far as its moods show within {say_duration(span)}"
+    return f"Intervals: 95 %, for other prompts of the same kind at another time on the same machine{known}."
 
 
 def say_workload(summary: Mapping[str, Any]) -> str:

@@ -15,6 +15,7 @@ from specframe.engine.bench.phrases import (
     say,
     say_alpha,
     say_factor,
+    say_intervals,
     say_memory,
     say_milliseconds,
     say_output,
@@ -27,9 +28,8 @@ from specframe.kernel.errors import SpecframeError
 HOW_TO_READ = """\
 tau counts the tokens committed per cycle, the bonus included; alpha the share of cycles accepted down to each depth.
 Speedups are ratios of time for the same tokens, paired by prompt, conversation turn and repeat: medians over repeats,
-then totals over prompts. Intervals are 95 %, for other prompts of the same kind on the same machine. A contestant
-**in bold** does not give the target's output. Every measure is defined, once, on the Metrics page of specframe's
-documentation (`docs/reference/metrics.md`).
+then totals over prompts. A contestant **in bold** does not give the target's output. Every measure is defined, once,
+on the Metrics page of specframe's documentation (`docs/reference/metrics.md`).
 """
 NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specframe[bench]`)."
 
@@ -67,7 +67,7 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
     there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
     cycling = [entry for entry in there if entry["overall"].get("tau")]
     yield f"# Bench\n\n{say_workload(summary)}.\n"
-    yield HOW_TO_READ
+    yield f"{HOW_TO_READ}{say_intervals(summary)}\n"
     if summary["notes"]:
         yield "\n".join(f"* {note}" for note in summary["notes"]) + "\n"
     yield from _overall(there)

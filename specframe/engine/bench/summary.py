@@ -10,6 +10,7 @@ from typing import Any
 from specframe.engine.bench.figures import gather
 from specframe.engine.bench.grid import Axes
 from specframe.engine.bench.intervals import CONFIDENCE
+from specframe.engine.bench.span import Span
 from specframe.kernel.errors import InputError
 
 SCHEMA = 1
@@ -31,7 +32,7 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
     runs = gather_runs(results)
     groups = {kind: _group(results["prompts"], kind) for kind in ("task", "set")}
     everything = [prompt["id"] for prompt in results["prompts"]]
-    axes = Axes.of(results["runs"], everything)
+    axes, span = Axes.of(results["runs"], everything), Span.of(results)
     entries = []
     for contestant in results["contestants"]:
         about = {key: contestant.get(key) for key in ("name", "kind", "recipe", "lossless", "target", "error")}
@@ -57,6 +58,7 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
         "tasks": {task: len(prompts) for task, prompts in groups["task"].items()},
         "sets": {name: len(prompts) for name, prompts in groups["set"].items()},
         "repeats": len(axes.repeats),
+        "span_seconds": span.seconds if span else None,
         "contestants": entries,
         "skipped": results.get("skipped") or {},
         "workers": results.get("workers") or [],

@@ -12,6 +12,7 @@ from specframe.engine.bench.phrases import (
     is_suspect,
     say,
     say_alpha,
+    say_intervals,
     say_memory,
     say_optimum,
     say_output,
@@ -28,9 +29,8 @@ def print_table(summary: Mapping[str, Any], console: Console | None = None) -> N
         console.print(_by_task(summary))
     for note in summary["notes"]:
         console.print(note, style="bold red" if "LOSSY" in note or "DIFFERS" in note else "yellow", markup=False)
-    console.print(
-        "Intervals: 95 %. Speedups are paired ratios within this bench; vs plain, vs HF generate.", style="dim"
-    )
+    console.print("Speedups are paired ratios within this bench; vs plain, vs HF generate.", style="dim")
+    console.print(say_intervals(summary), style="dim")
 
 
 def _overall(summary: Mapping[str, Any]) -> Table:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from specframe.kernel.errors import InputError
 
+LONGEST = 86400
+"""Seconds of a pause."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -18,6 +21,8 @@ class Terms:
     """How many turns of a conversation are decoded, at most."""
     limit: int | None = None
     """How many prompts of all sets together."""
+    pause: float = 0.0
+    """Seconds between repeats: spread in time, they meet more of the machine's moods."""
     bound: bool = False
     """Whether to tell what the best verifier would accept: one more decoding of each prompt, not timed."""
 
@@ -26,3 +31,5 @@ class Terms:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} {value} measures nothing; use 1 or more")
+        if not 0 <= self.pause <= LONGEST:
+            raise InputError(f"a pause of {self.pause:g} seconds is out of range; use 0 to {LONGEST}")

@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from time import perf_counter
+from time import perf_counter, time
 
 import torch
 
@@ -22,6 +22,8 @@ class Timed:
     outcome: Outcome
     start: float
     """By `time.perf_counter()`, as arrivals are."""
+    began: float
+    """The same moment in seconds since 1970."""
     seconds: float
     peak_memory_bytes: int | None
 
@@ -34,11 +36,11 @@ def time_decoding(contestant: Contestant, rows: Sequence[Sequence[int]], seed: i
     peak.reset()
     with _no_collection():
         _finish(device)
-        start = perf_counter()
+        began, start = time(), perf_counter()
         outcome = contestant.decode(rows, seed)
         _finish(device)
         seconds = perf_counter() - start
-    return Timed(outcome, start, seconds, peak.read())
+    return Timed(outcome, start, began, seconds, peak.read())
 
 
 @contextmanager

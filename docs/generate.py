@@ -1,4 +1,4 @@
-"""The reference pages that come from the code: ``python docs/generate.py`` writes, ``--check`` compares."""
+"""What in the pages comes from the code and the bench: ``python docs/generate.py`` writes, ``--check`` compares."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from measured import render_blocks
 from method_table import render_methods
 
 from specframe.cli.main import COMMANDS, build_parser, main
@@ -147,10 +148,10 @@ def execute() -> int:
     parser.add_argument("--check", action="store_true", help="change nothing, only compare")
     check = parser.parse_args().check
     stale = []
-    for name, render in PAGES.items():
-        path, text = ROOT / name, render()
+    pages = [(ROOT / name, render()) for name, render in PAGES.items()]
+    for path, text in [*pages, *render_blocks()]:
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(name)
+            stale.append(path.relative_to(ROOT).as_posix())
             if not check:
                 path.write_text(text, encoding="utf-8")
     if stale:

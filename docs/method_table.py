@@ -37,7 +37,7 @@ def read_table() -> Mapping[str, Any]:
 
 def render_methods(results: Path = RESULTS) -> str:
     """The page. Raises PluginError for a component that is not registered."""
-    registry, data = discover(), _read_results(results)
+    registry, data = discover(), read_results(results)
     measured = read_measured(data)
     parts = ["# Methods\n", NOTE, *_render_opening(data)]
     for group in read_table()["groups"]:
@@ -52,7 +52,8 @@ def read_measured(results: Mapping[str, Any] | None) -> dict[str, Any]:
     return {Path(e["recipe"]).stem: e for e in entries if e["kind"] == "recipe" and e["recipe"]}
 
 
-def _read_results(path: Path) -> Mapping[str, Any] | None:
+def read_results(path: Path = RESULTS) -> Mapping[str, Any] | None:
+    """The bench's results; None before there are any."""
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from specframe.components.trees.optimal import Choice
+    from specframe.engine.forecast import Measured
     from specframe.engine.profile import Profile
 
 SUMMARY = "measure acceptance by level and rank, and compute the best tree from it"
@@ -36,6 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="trees to time, by nodes, root included; 1 is plain decoding (default: 1 4 8 16 32)",
     )
     parser.add_argument(
+        "--check",
+        type=Path,
+        nargs="?",
+        const=True,
+        metavar="FILE",
+        help="decode these prompts (default: those measured) with the fastest tree, to see if its forecast holds",
+    )
+    parser.add_argument(
         "--out", type=Path, metavar="FILE", help="where to write the table that `sequoia` and `adaptive` read"
     )
 
@@ -55,6 +65,11 @@ def execute(options: argparse.Namespace) -> int:
         from specframe.engine.prompts import read_prompts
 
         prompts = read_prompts(options.prompts, options.limit)
+    others = prompts
+    if isinstance(options.check, Path):
+        from specframe.engine.prompts import read_prompts
+
+        others = read_prompts(options.check, options.limit)
     if not prompts:
         raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
     if min(options.depth, options.width) < 1:
@@ -67,20 +82,57 @@ def execute(options: argparse.Namespace) -> int:
     pipeline = Pipeline.build(valid)
     found = profile(pipeline, prompts, depth=options.depth, width=options.width, draw=draw, sizes=options.sizes)
     print("\n".join([*show_table(found), "", *show_trees(found, options.depth)]))
+    choice = found.fastest(options.depth)
+    if options.check is not None:
+        from dataclasses import replace
+
+        from specframe.components.trees.fixed import Fixed
+        from specframe.components.trees.shape import dotted
+        from specframe.engine.forecast import measure_tau
+
+        tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=draw)
+        again = replace(pipeline, run=replace(pipeline.run, seed=pipeline.run.seed + 1))
+        fastest, own = measure_tau(again.with_parts(tree=tree), others), measure_tau(again, others)
+        print("\n".join(["", *show_check(choice, fastest, own)]))
     if options.out is not None:
         found.write(options.out)
-        print(f"\ntree: {{use: sequoia, acceptance: {options.out}, draw: {options.draw}}}")
+        size = f"nodes: {choice.shape.nodes - 1}, depth: {choice.shape.depth}"
+        print(f"\ntree: {{use: sequoia, acceptance: {options.out}, {size}, draw: {options.draw}}}")
     return 0
 
 
 def show_table(found: Profile) -> list[str]:
-    """Acceptance by level and rank as lines of text."""
-    ranks = found.ranks
-    width = max(map(len, ranks.table), default=0)
+    """Acceptance by level and rank as lines of text; nodes behind another choice than the first apart."""
+    straight, strayed = found.ranks.straight, found.ranks.strayed
+    width = max(map(len, straight.table), default=0)
     lines = ["accepted  " + "".join(f"{f'#{rank + 1}':>7}" for rank in range(width)) + "    visits"]
-    for level, (row, visits) in enumerate(zip(ranks.table, ranks.reached, strict=True), start=1):
-        lines.append(f"level {level:<4}" + "".join(f"{share:7.3f}" for share in row) + f"{visits:10}")
+    for level in range(max(len(straight.table), len(strayed.table))):
+        for name, shares in ((f"level {level + 1}", straight), ("  strayed", strayed)):
+            row = shares.table[level] if level < len(shares.table) else []
+            if row:
+                figures = "".join(f"{share:7.3f}" for share in row).ljust(7 * width)
+                lines.append(f"{name:10}{figures}{max(shares.visits[level]):10}")
     return lines
+
+
+def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
+    """Forecasts of tau beside what decoding gave, as lines of text: the fastest tree's, and the recipe's tree's own."""
+
+    def line(name: str, forecast: str, found: Measured) -> str:
+        return f"{name:26}{forecast:>9}{found.tau:10.2f} +-{found.error:5.2f}"
+
+    lines = [
+        f"{'tau':26} forecast  measured  (+- standard error over prompts)",
+        line(f"fastest, {choice.shape.nodes} nodes", f"{choice.tau:.2f}", fastest),
+    ]
+    if own.promise is None:
+        return [*lines, line("the recipe's tree", "", own)]
+    shares = [" ".join(f"{share:.2f}" for share in row) for row in (own.promise, own.alpha)]
+    return [
+        *lines,
+        line("the recipe's tree", f"{1 + sum(own.promise):.2f}", own),
+        f"  alpha {shares[1]} by depth, by the drafter's own probabilities {shares[0]}",
+    ]
 
 
 def show_trees(found: Profile, depth: int) -> list[str]:
@@ -98,6 +150,7 @@ def show_trees(found: Profile, depth: int) -> list[str]:
             target_seconds={size: seconds},
             depth=depth,
             block=found.block,
+            strayed=found.ranks.strayed.table,
         )
         rows.append((size, choice.shape.depth, choice.tau, choice.seconds))
     best = max(tau / seconds for *_, tau, seconds in rows)

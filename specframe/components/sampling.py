@@ -68,11 +68,11 @@ class Sampling:
         In float32, or float64 where the logits are. Raises InputError when there are processors and
         no history.
         """
+        if self.greedy:
+            best = self.said(logits, tree, nodes)[..., None]  # [B, M, 1]
+            return torch.zeros_like(logits, dtype=law_dtype(logits)).scatter_(-1, best, 1.0)
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
-        if self.greedy:
-            best = logits.argmax(-1, keepdim=True)  # [B, M, 1]
-            return torch.zeros_like(logits, dtype=law_dtype(logits)).scatter_(-1, best, 1.0)
         logits = at_least_float32(logits)
         if self.temperature != 1:
             logits = logits / self.temperature
@@ -83,6 +83,12 @@ class Sampling:
         if self.min_p:
             logits = keep_min_p(logits, self.min_p)
         return logits.softmax(-1)
+
+    def said(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+        """The token that each law is sure of at temperature 0: arguments as of `law` -> [B, M] int64."""
+        if self.processors:
+            logits = self._processed(at_least_float32(logits), tree, nodes)
+        return logits.argmax(-1)
 
     def _processed(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None) -> Tensor:
         # Processors take a rectangle of tokens. Padding would not do: a penalty would count the pad

@@ -28,7 +28,7 @@ class Entry:
 
 
 class Ledger:
-    """Budgets, ends of sequence and stop texts of a batch; `enter` costs one device-to-host copy a cycle."""
+    """Budgets, ends of sequence and stop texts of a batch, all on the host."""
 
     def __init__(
         self,
@@ -66,11 +66,10 @@ class Ledger:
 
         What follows an end of sequence, a stop text or the budget within an accepted path is cut off.
         """
-        fresh = torch.cat([verdict.count[:, None], verdict.emitted(draft)], 1).tolist()  # the one host copy
         alive = []
-        for index, (entry, (count, *tokens)) in enumerate(zip(self.open, fresh, strict=True)):
+        for index, (entry, tokens) in enumerate(zip(self.open, verdict.tell(draft).tokens, strict=True)):
             start = len(entry.tokens)
-            for token in tokens[:count]:
+            for token in tokens:
                 entry.tokens.append(token)
                 if token in self.ends:
                     entry.ended = "end"

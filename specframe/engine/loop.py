@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from specframe.components.sampling import Sampling
+from specframe.components.verifiers.greedy import GreedyVerifier
 from specframe.engine.clock import Clock
 from specframe.engine.ledger import Ledger
 from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
@@ -64,13 +65,16 @@ def decode(
     observers: list[Observer] = [part for part in deciding if isinstance(part, Observer)]
     for observer in observers:
         observer.begin(prompts)
+    greedy = parts.verifier if sampling.greedy and isinstance(parts.verifier, GreedyVerifier) else None
     with clock.phase("prefill"):
         draft, scores = target.prefill(prompts, ledger.room)
     while True:
         random.advance()
         with clock.phase("verify"):
-            p = ledger.follow(sampling).law(scores.logits, draft)  # [B, N, V]
-            verdict = parts.verifier.verify(draft, p, random.verify)
+            if greedy is not None:
+                verdict = greedy.follow(draft, ledger.follow(sampling).said(scores.logits, draft))
+            else:
+                verdict = parts.verifier.verify(draft, ledger.follow(sampling).law(scores.logits, draft), random.verify)
         with clock.phase("commit"):
             news = target.commit(draft, verdict)
             for observer in observers:

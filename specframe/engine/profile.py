@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from math import prod
+from pathlib import Path as FilePath
 
 import torch
 
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.optimal import Choice, fastest_shape
+from specframe.components.trees.shape import Path, dotted
 from specframe.engine.clock import Clock
+from specframe.engine.forecast import cycles_of
 from specframe.engine.loop import Cycle
 from specframe.engine.pipeline import Pipeline, Prompt
 from specframe.engine.provenance import write_json
@@ -23,40 +26,66 @@ from specframe.kernel.types import Draw
 
 
 @dataclass
-class Ranks:
-    """Counts, over cycles, of which sibling the verifier accepted."""
+class Shares:
+    """Counts, level by level, of visits to nodes with children and of the child that was accepted."""
 
-    reached: list[int] = field(default_factory=list)
-    """reached[d]: how often the accepted path came to a node of depth d that has children."""
+    visits: list[list[int]] = field(default_factory=list)
+    """visits[d][r]: how often the accepted path came to a node of depth d that has a child of rank r."""
     accepted: list[list[int]] = field(default_factory=list)
-    """accepted[d][r]: how often it went on to the child of rank r, its place among its siblings."""
+    """accepted[d][r]: how often it went on to that child. A rank is a child's place among its siblings."""
+
+    def count(self, level: int, siblings: int, place: int) -> None:
+        """Counts a visit to a node with so many children; `place` is the one accepted, -1 for none."""
+        for rows in (self.visits, self.accepted):
+            rows.extend([] for _ in range(level + 1 - len(rows)))
+            rows[level].extend([0] * (siblings - len(rows[level])))
+        for rank in range(siblings):
+            self.visits[level][rank] += 1
+        if place >= 0:
+            self.accepted[level][place] += 1
+
+    @property
+    def table(self) -> list[list[float]]:
+        """By level and rank, the share of visits to nodes with such a child that went on to it."""
+        pairs = zip(self.accepted, self.visits, strict=True)
+        return [[n / visits for n, visits in zip(*rows, strict=True)] for rows in pairs]
+
+
+@dataclass
+class Ranks:
+    """Counts, over cycles, of which sibling the verifier accepted.
+
+    Nodes behind first choices alone are counted apart from those behind another choice. There the target did
+    not say what the drafter thought likeliest, so the text is harder, and what follows is accepted less often.
+    """
+
+    straight: Shares = field(default_factory=Shares)
+    strayed: Shares = field(default_factory=Shares)
+    """Nodes with another choice than the first above them, so none of the first level."""
 
     def add(self, cycle: Cycle) -> None:
         """Counts one cycle's rows."""
         draft, slots = cycle.draft, cycle.verdict.slots  # slots [B, A + 1]: the root, then the path
         index = torch.arange(draft.tokens.shape[1], device=slots.device)
         ends = slots.new_full(slots[:, :1].shape, -1)
+        strayed = torch.zeros_like(slots[:, 0])  # [B]
         for level, (node, chosen) in enumerate(zip(slots.T, torch.cat([slots[:, 1:], ends], 1).T, strict=True)):
             children = (draft.parent == node[:, None]) & draft.valid & (node >= 0)[:, None]  # [B, N]
             rank = (children & (index < chosen[:, None])).sum(1).where(chosen >= 0, -1)  # [B]
-            for siblings, place in torch.stack([children.sum(1), rank], 1).tolist():
+            for siblings, place, off in torch.stack([children.sum(1), rank, strayed], 1).tolist():
                 if siblings:
-                    self._count(level, place, siblings)
-
-    def _count(self, level: int, place: int, siblings: int) -> None:
-        while len(self.reached) <= level:
-            self.reached.append(0)
-            self.accepted.append([])
-        self.reached[level] += 1
-        row = self.accepted[level]
-        row.extend([0] * (siblings - len(row)))
-        if place >= 0:
-            row[place] += 1
+                    (self.strayed if off else self.straight).count(level, siblings, place)
+            strayed = strayed | (rank > 0)
 
     @property
     def table(self) -> list[list[float]]:
-        """By level and rank, the share of visits to the level above that went on to this child."""
-        return [[n / visits for n in row] for row, visits in zip(self.accepted, self.reached, strict=True)]
+        """The shares of nodes behind first choices: by level and rank, of all visits those that went on to it."""
+        return self.straight.table
+
+    @property
+    def reached(self) -> list[int]:
+        """By level, how often the accepted path came to a node behind first choices that has children."""
+        return [max(row, default=0) for row in self.straight.visits]
 
 
 @dataclass(frozen=True)
@@ -79,14 +108,16 @@ class Profile:
             target_seconds=self.target_seconds,
             depth=depth,
             block=self.block,
+            strayed=self.ranks.strayed.table,
         )
 
-    def write(self, path: Path) -> None:
-        """Writes the acceptance table, with its counts, and the costs, as trees `sequoia` and `adaptive` read them."""
+    def write(self, path: FilePath) -> None:
+        """Writes the acceptance tables, with counts, and the costs, as trees `sequoia` and `adaptive` read them."""
         write_json(
             path,
             {
                 "acceptance": self.ranks.table,
+                "strayed": self.ranks.strayed.table,
                 "reached": self.ranks.reached,
                 "draft_seconds": self.draft_seconds,
                 "block": self.block,
@@ -106,16 +137,15 @@ def profile(
 ) -> Profile:
     """How often each choice of the pipeline's drafter is accepted on the prompts, and what forwards cost.
 
-    Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes. So
-    deeper levels are measured where the first choices were right. `draw` is how the children are drawn,
-    which the recipe's verifier must accept. Each of `sizes` is the node count of a tree to be timed, root
-    included, 1 being plain decoding; the comb itself always is. Raises InputError for a drafter that makes its
-    own trees.
+    Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes, and
+    fewer below those. So deeper levels are measured mostly where the first choices were right, and apart from
+    that where they were not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of
+    `sizes` is the node count of a tree to be timed, root included, 1 being plain decoding; the comb itself
+    always is. Raises InputError for a drafter that makes its own trees.
     """
     if pipeline.parts.tree is None:
         raise InputError("this drafter makes its own trees: there is no shape to choose for it")
-    paths = [".".join(["0"] * level + [str(rank)]) for level in range(depth) for rank in range(width)]
-    comb = Fixed(paths=paths, draw=draw)
+    comb = Fixed(paths=[dotted(path) for path in comb_paths(depth, width)], draw=draw)
     if refused := comb.draws - pipeline.parts.verifier.accepts:
         raise InputError(
             f"the recipe's verifier does not accept nodes drawn {', '.join(d.name.lower() for d in refused)}"
@@ -133,16 +163,27 @@ def profile(
     return Profile(ranks, _each(clock, "drafter"), -(-depth // max(forwards, 1)), seconds)
 
 
+def comb_paths(depth: int, width: int) -> list[Path]:
+    """The comb to measure with: `width` children below first choices; below the r-th, from the second on, width / 2r.
+
+    r is the product of such numbers along the path: few paths stray, fewer of them twice, and most not far.
+    """
+    paths: list[Path] = []
+    level: list[Path] = [()]
+    for _ in range(depth):
+        level = [(*path, rank) for path in level for rank in range(_choices(path, width))]
+        paths += level
+    return paths
+
+
+def _choices(path: Path, width: int) -> int:
+    return width // 2 // prod(rank + 1 for rank in path) if any(path) else width
+
+
 def _decode(pipeline: Pipeline, prompts: Sequence[Prompt], ranks: Ranks) -> Clock:
-    rows = [pipeline.encode(prompt) for prompt in prompts]
     clock = Clock.on(getattr(pipeline.parts.target, "device", None))
-    for start in range(0, len(rows), pipeline.run.batch):
-        chunk = rows[start : start + pipeline.run.batch]
-        ledger = pipeline.open_ledger(chunk, pipeline.sampling)
-        cycles = pipeline.cycles(chunk, ledger, pipeline.sampling, pipeline.run.seed, start, clock)
-        next(cycles)  # the prefill's commit
-        for cycle in cycles:
-            ranks.add(cycle)
+    for _, cycle in cycles_of(pipeline, prompts, clock):
+        ranks.add(cycle)
     clock.settle()
     return clock
 

@@ -209,15 +209,12 @@ class FeatureDrafter(Trainable, Protocol):
     ) -> Tensor:
         """Predictions: position i pairs (features_i, tokens_i = token i + 1) and predicts i + block.
 
-        [B, L, D], [B, L] -> [B, L, P]; blocks of `block` positions end at the sequence's last position
-        and at every `block`-th before it; a position sees its own block and all before it.
+        [B, L, D], [B, L] -> [B, L, P]: the last D of P numbers are the predicted feature, the first D what a head
+        reads. They are the same where P = D; a drafter that parts them (FSPAD) has P = 2D. Blocks of `block` positions
+        end at the sequence's last and every `block`-th before it; a position sees its own block and all before it.
 
-        The last D of a prediction's P numbers are the predicted feature, the first D what a head reads. For most
-        drafters P = D and the two are one; a drafter that parts them (FSPAD) has P = 2D.
-
-        With `positions` [B, L], the places in the text, and `mask` [B or 1, 1, L, L], True where an entry
-        sees another, the L entries need not be a text in order: a rollout lays several versions of one
-        text side by side. A drafter that cannot do that raises CompositionError.
+        With `positions` [B, L], the places in the text, and `mask` [B or 1, 1, L, L], True where an entry sees another,
+        the L entries may be several versions of a text side by side. A drafter that cannot raises CompositionError.
         """
         ...
 
@@ -242,15 +239,6 @@ class Verifier(Protocol):
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        ...
-
-
-@runtime_checkable
-class GreedyVerifier(Verifier, Protocol):
-    """A verifier that can do without laws at temperature 0, where each is sure of one token."""
-
-    def follow(self, tree: TokenTree, said: Tensor) -> Verdict:
-        """What `verify` gives for laws that are one-hot at said [B, N]."""
         ...
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -88,12 +88,37 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class Told:
+    """A verdict on the host, row by row."""
+
+    paths: list[list[int]]  # the nodes accepted, from level 1 down
+    tokens: list[list[int]]  # the tokens committed, path then bonus
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The outcome of verification: an accepted path below the root, and the bonus token after it."""
 
     path: Tensor  # [B, A] int64 node indices from level 1 down, -1 padded
     length: Tensor  # [B] int64, nodes accepted; 0 .. A
     bonus: Tensor  # [B] int64, the token that follows the path
+    _emitted: Tensor | None = field(default=None, init=False, repr=False, compare=False)
+    _told: Told | None = field(default=None, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, told: Told, tree: TokenTree) -> Verdict:
+        """The verdict on a tree that was found on the host, its tensors made where the tree's are."""
+        width = tree.levels
+        rows = tree.tokens.new_tensor(
+            [
+                [*path, *[-1] * (width - len(path)), *tokens, *[0] * (width - len(path)), len(path), tokens[-1]]
+                for path, tokens in zip(told.paths, told.tokens, strict=True)
+            ]
+        )  # [B, A + (A + 1) + 1 + 1]
+        verdict = cls(path=rows[:, :width], length=rows[:, -2], bonus=rows[:, -1])
+        object.__setattr__(verdict, "_emitted", rows[:, width:-2])
+        object.__setattr__(verdict, "_told", told)
+        return verdict
 
     @cached_property
     def count(self) -> Tensor:
@@ -109,11 +134,28 @@ class Verdict:
 
     def emitted(self, tree: TokenTree) -> Tensor:
         """The tokens committed, path then bonus: [B, A + 1] int64, 0 beyond `count`."""
-        width = self.path.shape[1]
-        tokens = tree.tokens.new_zeros(len(self.path), width + 1)
-        if width:
-            tokens[:, :width] = tree.tokens.gather(1, self.path.clamp(min=0)) * (self.path >= 0)
-        return tokens.scatter(1, self.length[:, None], self.bonus[:, None])
+        if self._emitted is None:
+            width = self.path.shape[1]
+            tokens = tree.tokens.new_zeros(len(self.path), width + 1)
+            if width:
+                tokens[:, :width] = tree.tokens.gather(1, self.path.clamp(min=0)) * (self.path >= 0)
+            object.__setattr__(self, "_emitted", tokens.scatter(1, self.length[:, None], self.bonus[:, None]))
+        return self._emitted  # type: ignore[return-value]
+
+    def tell(self, tree: TokenTree) -> Told:
+        """The same on the host. Whoever asks first makes the copy, the one of a cycle."""
+        if self._told is None:
+            width = self.path.shape[1]
+            rows = self.path.new_zeros(len(self.path), 2 * width + 1)
+            rows[:, :width] = self.path
+            rows[:, width:] = self.emitted(tree)
+            told = Told([], [])
+            for row in rows.tolist():
+                path = [node for node in row[:width] if node >= 0]
+                told.paths.append(path)
+                told.tokens.append(row[width : width + len(path) + 1])
+            object.__setattr__(self, "_told", told)
+        return self._told  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -131,6 +173,7 @@ class Committed:
     features: Mapping[str, Tensor]  # tap -> [B, M, D]
     root: Tensor  # [B] int64, the last committed token: root of the next tree
     prompt: Prompts | None = None
+    counts: list[int] | None = None  # `count` on the host, where the target knows it
 
 
 @dataclass(frozen=True)

@@ -45,12 +45,11 @@ class Blocks:
             sees=torch.cat([pad(part.sees, (0, width - part.sees.shape[2])) for part in parts], 1),
         )
 
-    def find(self, nodes: Tensor) -> Tensor:
-        """Where nodes [B, F] stand among the R: [B, F]."""
-        return (self.nodes[:, None] == nodes[:, :, None]).byte().argmax(-1)
-
-    def take(self, places: Tensor) -> Blocks:
-        """The nodes at places [B, F]."""
+    def take(self, nodes: Tensor) -> Blocks:
+        """These nodes [B, F], each one of the R."""
+        if self.nodes.shape[1] == 1:  # then it is the root, without a search
+            return self._repeated(nodes.shape[1])
+        places = (self.nodes[:, None] == nodes[:, :, None]).byte().argmax(-1)  # [B, F]
         rows = torch.arange(len(places), device=places.device)[:, None]  # [B, 1]
         return Blocks(
             nodes=self.nodes[rows, places],
@@ -58,6 +57,16 @@ class Blocks:
             state=tuple(part[:, rows, places] for part in self.state),
             position=self.position[rows, places],
             sees=self.sees[rows, places],
+        )
+
+    def _repeated(self, count: int) -> Blocks:
+        """The only node, `count` times, as views."""
+        return Blocks(
+            nodes=self.nodes.expand(-1, count),
+            features=self.features.expand(-1, count, -1, -1),
+            state=tuple(part.expand(-1, -1, count, -1) for part in self.state),
+            position=self.position.expand(-1, count),
+            sees=self.sees.expand(-1, count, -1),
         )
 
     def keep(self, rows: Tensor) -> Blocks:

@@ -84,7 +84,7 @@ class FeatureSession:
     def commit(self, news: Committed) -> None:
         """Stashes newly committed pairs; the next draft's first forward takes them in."""
         self._settle()
-        counts = news.count.tolist()
+        counts = news.count.tolist() if news.counts is None else news.counts
         longest = max(counts)
         pairs = self._pairs(news.tokens[:, :longest], news.features["last"][:, :longest])
         self.pending = pairs, counts
@@ -117,7 +117,7 @@ class FeatureSession:
         batch, width = frontier.nodes.shape
         k = self.block
         tokens, above = self._trace(frontier)
-        origin = known.take(known.find(above))
+        origin = known.take(above)
         pairs = self._pairs(tokens, origin.features).flatten(0, 1)  # [BF, k, 2D]
         state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
         inputs, state = self.recall(pairs, state, None)  # [BF, k, D]
@@ -153,7 +153,8 @@ class FeatureSession:
         starts, device = self.counts, pairs.device
         self.counts = [have + more for have, more in zip(starts, fresh, strict=True)]
         inputs, self.state = self.recall(pairs, self.state, fresh)
-        inputs = torch.cat([self.tail, inputs], 1)  # [B, T, D]
+        if self.asking > 1:
+            inputs = torch.cat([self.tail, inputs], 1)  # [B, T, D]
         batch, length, _ = inputs.shape
 
         counts = torch.tensor(self.counts, device=device)

@@ -99,7 +99,7 @@ def trees(count, draws=None):
             kinds = torch.tensor([dice.choice(draws) for _ in range(tree.draw.numel())]).view_as(tree.draw)
             tree = TokenTree(tree.tokens, tree.parent, tree.valid, kinds, tree.levels, tree.q, tree.q_row * 0)
         count -= 1
-        yield tree, p / p.sum(-1, keepdim=True)
+        yield replace(tree, q=tree.q / tree.q.sum(-1, keepdim=True)), p / p.sum(-1, keepdim=True)
 
 
 # Fast and slow: the same law of verdicts for the same draft, sound or not.

@@ -9,14 +9,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from specframe.components.sampling import Sampling
-from specframe.components.targets.table import TableTarget
-from specframe.components.trees.chain import Chain
-from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.optimal import (
+    Table,
     expected_tau,
     fastest_shape,
     optimal_product_shape,
@@ -24,15 +21,9 @@ from specframe.components.trees.optimal import (
 )
 from specframe.components.trees.sequoia import Sequoia
 from specframe.components.trees.shape import Shape
-from specframe.components.verifiers.match import Match
-from specframe.components.verifiers.recursive import Recursive
-from specframe.engine.loop import Parts
-from specframe.engine.pipeline import Pipeline
-from specframe.engine.profile import profile
-from specframe.engine.settings import RunSettings, SamplingSettings
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, TokenTree
-from specframe.testing import GivenDrafter, check_tree, enumerate_outcomes
+from specframe.kernel.types import Draw
+from specframe.testing import check_tree
 from tests.components.path_drafter import PathDrafter, Ranked
 
 Path = tuple[int, ...]
@@ -55,10 +46,10 @@ def all_shapes(nodes: int, depth: int, ranks: int, gaps: bool) -> frozenset[froz
     return frozenset(found)
 
 
-def best_of_all(table: list[list[float]], nodes: int, depth: int, gaps: bool) -> float:
-    ranks = max(map(len, table))
+def best_of_all(table: Table, nodes: int, depth: int, gaps: bool, strayed: Table = ()) -> float:
+    ranks = max(map(len, [*table, *strayed]))
     sizes = (all_shapes(size, depth, ranks, gaps) for size in range(1, nodes + 1))
-    return max(expected_tau(Shape(paths), table) for shapes in sizes for paths in shapes)
+    return max(expected_tau(Shape(paths), table, strayed) for shapes in sizes for paths in shapes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -67,6 +58,26 @@ def test_no_shape_beats_the_dynamic_program(table: list[list[float]], nodes: int
     shape = optimal_shape(table, nodes, depth)
     assert shape.nodes <= nodes + 1 and shape.depth <= depth and shape.gap is None
     assert expected_tau(shape, table) == pytest.approx(best_of_all(table, nodes, depth, gaps=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(table=tables, strayed=tables, nodes=st.integers(1, 5), depth=st.integers(2, 4))
+def test_no_shape_beats_the_dynamic_program_with_two_tables(
+    table: Table, strayed: Table, nodes: int, depth: int
+) -> None:
+    shape = optimal_shape(table, nodes, depth, strayed)
+    assert shape.nodes <= nodes + 1 and shape.depth <= depth and shape.gap is None
+    best = best_of_all(table, nodes, depth, gaps=False, strayed=strayed)
+    assert expected_tau(shape, table, strayed) == pytest.approx(best)
+
+
+def test_the_second_table_serves_what_stands_behind_another_choice() -> None:
+    table, strayed = [[0.5, 0.3], [0.6, 0.2]], [[], [0.4]]
+    shape = Shape([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0), (0, 0, 0)])
+    deeper = 0.5 * 0.2 * 0.4 + 0.5 * 0.6 * 0.6
+    assert expected_tau(shape, table, strayed) == pytest.approx(1 + 0.8 + 0.5 * 0.8 + 0.3 * 0.4 + deeper)
+    assert optimal_shape(table, 4, 2).paths == [(0,), (1,), (0, 0), (1, 0)]
+    assert optimal_shape(table, 4, 2, [[], [0.1]]).paths == [(0,), (1,), (0, 0), (0, 1)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -133,83 +144,14 @@ def test_sequoia_reads_a_measured_table(tmp_path) -> None:
     file.write_text(json.dumps({"acceptance": PAPER}))
     given = Sequoia(acceptance=PAPER, nodes=6)
     assert Sequoia(acceptance=file, nodes=6).shape.paths == given.shape.paths
+    file.write_text(json.dumps({"acceptance": PAPER, "strayed": [[], [0.1]]}))
+    assert Sequoia(acceptance=file, nodes=6).shape.paths == optimal_shape(PAPER, 6, 4, [[], [0.1]]).paths
+    assert Sequoia(acceptance=file, nodes=6).shape.paths != given.shape.paths
     file.write_text("[]")
     with pytest.raises(InputError, match="holds no acceptance table"):
         Sequoia(acceptance=file)
     with pytest.raises(InputError, match="cannot read"):
         Sequoia(acceptance=tmp_path / "none.json")
-
-
-# What is forecast is what happens.
-
-WOR = Draw.WITHOUT_REPLACEMENT
-PROMPTS = [[row % 6] for row in range(40)]
-
-
-def accepted_nodes(tree, p: Tensor, q: Tensor) -> dict[tuple[int, ...], float]:
-    """The law of the accepted path of one cycle, where p and q [V] know no context."""
-    drafter = GivenDrafter(q)
-
-    def program(random, rows: int) -> Tensor:
-        roots = torch.zeros(rows, dtype=torch.int64)
-        draft = tree.grow(drafter.expand, roots, Sampling(temperature=1.0), random.draft)
-        return Recursive().verify(draft, p.expand(*draft.tokens.shape, -1), random.verify).path
-
-    return enumerate_outcomes(program).law
-
-
-def test_sequoias_forecast_is_exact_where_acceptance_is_as_in_its_table() -> None:
-    p, q = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.3, 0.5]], dtype=torch.float64)
-    single = accepted_nodes(Fixed(widths=[3], draw=WOR), p, q)
-    table = [[single[(node,)] for node in (1, 2, 3)]]
-    tree = Sequoia(acceptance=table, nodes=5, depth=3)
-    assert tree.shape.depth > 1
-    paths = accepted_nodes(tree, p, q)
-    tau = 1 + sum(mass * sum(node >= 0 for node in path) for path, mass in paths.items())
-    assert tau == pytest.approx(expected_tau(tree.shape, table), abs=1e-9)
-
-
-def on_a_table(tree, verifier, noise: float) -> tuple[Pipeline, Tensor]:
-    """A table target with a drafter that has its law, save for some noise; and that law [V, V]."""
-    target = TableTarget(vocab=6, order=1, sharpness=1.5, seed=4)
-    logits = target.logits_after(torch.arange(6)[:, None])
-    q = (logits + noise * (torch.arange(36.0) * 2.4).sin().view(6, 6)).softmax(-1)
-    pipeline = Pipeline(
-        parts=Parts(target, GivenDrafter(q), tree, verifier),
-        sampling=SamplingSettings(temperature=1.0, max_new_tokens=200),
-        run=RunSettings(seed=5, batch=40),
-        tokenizer=None,
-        ends=frozenset(),
-        lossless=True,
-    )
-    return pipeline, logits.softmax(-1)
-
-
-def test_sequoias_forecast_from_a_measured_table_holds_within_3_percent() -> None:
-    pipeline, _ = on_a_table(Chain(), Recursive(), noise=1.0)
-    table = profile(pipeline, PROMPTS, depth=3, width=3, draw=WOR).ranks.table
-    tree = Sequoia(acceptance=table, nodes=9, depth=3)
-    tau = pipeline.with_parts(tree=tree).generate(PROMPTS, seed=6).acceptance.tau
-    assert tau > 2
-    assert tau == pytest.approx(expected_tau(tree.shape, table), rel=0.03)
-
-
-def promise(draft: TokenTree, law: Tensor) -> Tensor:
-    """The expected tokens of a draft of the most probable tokens, by the drafter's law [V, V]: [B]."""
-    above = draft.tokens.gather(1, draft.parent.clamp(min=0))
-    own = law[above, draft.tokens].where(draft.parent >= 0, 1)  # [B, N]
-    value = own[:, None].where(draft.ancestors, 1).prod(-1)
-    return (value * draft.valid).sum(1)
-
-
-def test_opt_trees_forecast_holds_within_3_percent_where_the_drafter_knows_the_law() -> None:
-    pipeline, law = on_a_table(Dynamic(depth=3, width=8, nodes=8), Match(), noise=0.0)
-    ledger = pipeline.open_ledger(PROMPTS, pipeline.sampling)
-    cycles = list(pipeline.cycles(PROMPTS, ledger, pipeline.sampling, seed=7))[1:]
-    forecast = torch.cat([promise(cycle.draft, law) for cycle in cycles])
-    measured = torch.cat([cycle.verdict.count for cycle in cycles]).double()
-    assert len(forecast) > 2000 and float(measured.mean()) > 2
-    assert float(measured.mean()) == pytest.approx(float(forecast.mean()), rel=0.03)
 
 
 @pytest.mark.parametrize(

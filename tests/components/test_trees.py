@@ -16,7 +16,7 @@ from specframe.components.trees.chain import Chain
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Fixed
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, Proposal, TokenTree
+from specframe.kernel.types import Draw, Frontier, Proposal, TokenTree
 from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, literal_dynamic, path
 
 EAGLE = (
@@ -218,6 +218,46 @@ def test_dynamic_tree_is_eagle_2(
     assert tree.levels == min(depth, policy.budget) and tree.q is None and tree.valid.all()
     assert int(tree.depth.max()) <= tree.levels
     assert drafter.calls == -(-depth // block)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    depth=st.integers(1, 5),
+    width=st.integers(1, 4),
+    nodes=st.integers(1, 20),
+    block=st.integers(1, 3),
+    vocab=st.integers(2, 6),
+    salt=st.integers(0, 999),
+    step=st.sampled_from([0.0, 1.5, 50.0]),
+    gain=st.sampled_from([0.0, 0.1, 0.4]),
+    impossible=st.booleans(),
+)
+def test_dynamic_trees_are_the_same_wherever_they_are_searched(
+    depth: int, width: int, nodes: int, block: int, vocab: int, salt: int, step: float, gain: float, impossible: bool
+) -> None:
+    policy = Dynamic(depth=depth, width=width, nodes=nodes, gain=gain)
+    heard: list[list[Frontier]] = []
+
+    def overhear(frontier: Frontier) -> Proposal:
+        heard[-1].append(frontier)
+        logits = drafter.expand(frontier).logits.float()
+        return Proposal(
+            logits.masked_fill(logits < logits.amax(-1, keepdim=True) - 3, -torch.inf) if impossible else logits
+        )
+
+    trees = []
+    for search in (policy.search, policy.search_on_host):
+        drafter = PathDrafter(vocab, block, salt, step)
+        heard.append([])
+        trees.append(search(overhear, torch.tensor([0, 1, 1])))
+    frontiers = [[frontier.nodes for frontier in told] for told in heard]
+    grown = [[frontier.tree for frontier in told] for told in heard]
+    for one, other in zip(*frontiers, strict=True):
+        assert torch.equal(one, other)
+    for one, other in [trees, *zip(*grown, strict=True)]:
+        for name in ("tokens", "parent", "valid", "draw"):
+            assert torch.equal(getattr(one, name), getattr(other, name)), name
+        assert one.levels == other.levels
 
 
 def test_dynamic_certain_child_never_comes_without_its_parent() -> None:

@@ -1,4 +1,5 @@
 import random as pyrandom
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -8,7 +9,7 @@ from specframe.components.random import SeededRandom
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive, Slots
 from specframe.components.verifiers.reference import Row, match_reference, recorded_law, recursive_reference
-from specframe.kernel.types import Draw, TokenTree
+from specframe.kernel.types import Draw, TokenTree, Verdict
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 PAIRS = [(Match(), match_reference), (Recursive(), recursive_reference)]
@@ -132,6 +133,35 @@ def test_fast_and_slow_agree_draw_for_draw(verifier, reference):
             if (p[b].amax(-1) < 1).any():  # one-hot laws need no draws
                 assert (counting.categoricals, counting.bernoullis) == (coins.categoricals, coins.bernoullis)
     assert set(lengths) == {0, 1, 2, 3, 4}
+
+
+def test_following_sure_laws_is_matching_them():
+    dice = pyrandom.Random(5)
+    lengths = set()
+    for seed in range(60):
+        batch = dice.randint(1, 4)
+        tree, p = random_batch(dice, batch)
+        said = torch.randint(p.shape[-1], p.shape[:2], generator=torch.Generator().manual_seed(seed))
+        verdict = Match().follow(tree, said)
+        law = torch.nn.functional.one_hot(said, p.shape[-1]).double()
+        for b in range(batch):
+            path, bonus = match_reference(Row.of(tree, b), law[b].tolist(), RowCoins(seed, batch, b, 0))
+            assert verdict.path[b].tolist() == path + [-1] * (tree.levels - len(path))
+            assert (int(verdict.length[b]), int(verdict.bonus[b])) == (len(path), bonus)
+            lengths.add(len(path))
+        bare = Verdict(verdict.path, verdict.length, verdict.bonus)
+        assert verdict.tell(tree) == bare.tell(tree), "what is told on the host is what the tensors say"
+        assert torch.equal(verdict.emitted(tree), bare.emitted(tree))
+        assert verdict.tell(tree).paths == [[n for n in row if n >= 0] for row in verdict.path.tolist()]
+    assert lengths >= {0, 1, 2}
+
+
+def test_a_changed_verdict_forgets_what_was_told():
+    tree = TokenTree.stump(torch.tensor([1, 1]))
+    verdict = Match().follow(tree, torch.tensor([[2], [0]]))
+    assert verdict.tell(tree).tokens == [[2], [0]]
+    changed = replace(verdict, bonus=torch.tensor([3, 3]))
+    assert changed.tell(tree).tokens == [[3], [3]] and changed.emitted(tree).tolist() == [[3], [3]]
 
 
 def test_recorded_laws_agree_slot_for_slot():

@@ -56,6 +56,21 @@ def test_compaction_and_dropping_rows_reach_every_layer(sizes):
             assert torch.equal(now[0, :, 2:], before[2, :, 2:])
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+def test_compaction_to_one_place_in_every_row_is_compaction_to_these_slots(batch):
+    """Slots that overlap with where they come from included: all reads come before all writes."""
+    one, other = SlotCache(2, 8), SlotCache(2, 8)
+    for layer in range(2):
+        keys, values = states(batch, 4, 8, 8), states(batch, 4, 8, 8)
+        for cache in (one, other):
+            cache.aim(0, 8)
+            cache.update(keys, values, layer)
+    source = torch.tensor([[3, 6, 2], [2, 4, 7], [7, 2, 3]])[:batch]
+    one.compact(source, 2)
+    other.compact(source, torch.arange(2, 5).expand(batch, 3))
+    assert torch.equal(one._blocks[0], other._blocks[0])
+
+
 def test_writes_after_dropping_rows_reach_later_compactions():
     cache = SlotCache(2, 4)
     cache.aim(0, 2)

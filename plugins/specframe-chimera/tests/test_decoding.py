@@ -46,7 +46,7 @@ def check(drafter: Chimera, session: GivenSession, seed: int = 0) -> None:
     compare([0])  # and the root once more, beside a tree that has grown
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 def test_decoding_is_the_papers_forward(options):
     drafter = fakes.bound(heads=4, **options)
     session = fakes.session(3)

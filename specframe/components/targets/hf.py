@@ -147,18 +147,20 @@ class HFTarget:
         state = self._running()
         if state.prompts is not None:
             return self._first(state, state.prompts, verdict.bonus)
+        paths = [[0, *path] for path in verdict.tell(tree).paths]
+        counts = [len(path) for path in paths]
+        longest = max(counts)
         features = state.features
-        kept = verdict.slots.clamp(min=0)  # [B, A + 1] nodes
-        paths = [[0]] * len(kept)
-        if tree.levels:  # the commit's one host copy
-            paths = [[0, *(node for node in path if node >= 0)] for path in verdict.path.tolist()]
+        kept = torch.tensor([[*path, *[0] * (longest - len(path))] for path in paths], device=verdict.path.device)
+        if tree.levels:
             features = {
                 tap: values.gather(1, kept[..., None].expand(-1, -1, values.shape[-1]))
                 for tap, values in features.items()
             }
         state.advance(kept, paths)
         state.length = state.length + verdict.count
-        return Committed(verdict.emitted(tree), verdict.count, features, root=verdict.bonus)
+        tokens = verdict.emitted(tree)[:, :longest]
+        return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
 
     def _first(self, state: State, prompts: Prompts, bonus: Tensor) -> Committed:
         """The prompt shifted by one with the first token behind it, beside the prompt's features."""
@@ -166,7 +168,7 @@ class HFTarget:
         tokens[:, :-1] = prompts.tokens[:, 1:]
         tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
         state.prompts = None
-        return Committed(tokens, prompts.count, state.features, root=bonus, prompt=prompts)
+        return Committed(tokens, prompts.count, state.features, bonus, prompts, counts=state.filled)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""

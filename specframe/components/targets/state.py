@@ -68,8 +68,9 @@ class State:
         base, width = self.base, max(map(len, paths))
         start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.filled, strict=True))
         if start < width:  # a row with a shorter path moves junk behind its end, which the next tree overwrites
-            steps = torch.arange(start, width, device=kept.device)
-            self.cache.compact(base + kept[:, start:width], self.length[:, None] + steps)
+            even = min(self.filled) == base
+            first = base + start if even else self.length[:, None] + torch.arange(start, width, device=kept.device)
+            self.cache.compact(base + kept[:, start:width], first)
         self.filled = [have + len(path) for have, path in zip(self.filled, paths, strict=True)]
 
     def keep(self, rows: Tensor) -> None:

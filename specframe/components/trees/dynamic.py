@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
+from specframe.components.trees.candidates import Candidates, tree_of
 from specframe.components.trees.growth import Growth
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource, Sampling
@@ -51,7 +54,39 @@ class Dynamic:
         self.nodes = self.budget + 1
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
-        """The tree below root [B]: `nodes` nodes; neither sampling nor random is used.
+        """The tree below root [B]: `nodes` nodes; neither sampling nor random is used."""
+        return self.search_on_host(expand, root) if root.is_cpu else self.search(expand, root)
+
+    def search_on_host(self, expand: Expand, root: Tensor) -> TokenTree:
+        """What `search` gives; every proposal is read by the host, which costs nothing where it is there already."""
+        rows = [Candidates(token) for token in root.tolist()]
+        level, hopes = 0, [1.0] * len(rows)
+        while True:
+            size, width = len(rows[0].grown), rows[0].width
+            growing = tree_of(rows, [row.grown for row in rows], level, root)
+            beam = torch.arange(size - width, size, device=root.device).expand(len(rows), -1)
+            gains, tokens = self._children(expand(Frontier(growing, beam)).logits, self.depth - level)
+            proposed = [*zip(rows, gains.tolist(), tokens.tolist(), strict=True)]
+            for row in rows:
+                row.expanded()
+            for j in range(gains.shape[2]):
+                for row, row_gains, row_tokens in proposed:
+                    row.add(row_gains, row_tokens, j)
+                level += 1
+                if self.gain:
+                    for index, row in enumerate(rows):
+                        before, hopes[index] = hopes[index], row.hope(self.nodes)
+                        row.ended = hopes[index] - before <= self.gain
+                if level == self.depth or all(row.ended for row in rows):
+                    best = [sorted(row.best(self.nodes)) for row in rows]
+                    valid = [row.reached(chosen) for row, chosen in zip(rows, best, strict=True)]
+                    draft = tree_of(rows, best, min(level, self.budget), root)
+                    return replace(draft, valid=torch.tensor(valid, device=root.device))
+                for row in rows:
+                    row.choose(self.width)
+
+    def search(self, expand: Expand, root: Tensor) -> TokenTree:
+        """The tree below root [B], searched where root is, without a look from the host unless there is a `gain`.
 
         The growing tree, the one that drafters see, holds the parents alone: the root, then every
         level's beam. Candidate 0 is the root, the others are numbered in order of birth, so candidate c is a
@@ -59,7 +94,7 @@ class Dynamic:
         """
         growth = Growth(root)
         beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
-        value = torch.zeros_like(beam, dtype=torch.float32)  # [B, W] log-probability of the beam's paths
+        value = torch.zeros_like(beam, dtype=torch.float64)  # [B, W] log-probability of the beam's paths
         tokens, values = [root[:, None]], [value]
         born = [torch.full_like(beam, -1), beam]  # none, then the candidate that each node of the growing tree is
         total = 1
@@ -67,8 +102,7 @@ class Dynamic:
         ended: Tensor | None = None  # [B]
         while True:
             logits = expand(Frontier(growth.tree, beam)).logits  # [B, F, K, V]
-            block = min(logits.shape[2], self.depth - growth.levels)
-            gains, choices = _log_law(logits[:, :, :block]).topk(min(self.width, logits.shape[-1]))
+            gains, choices = self._children(logits, self.depth - growth.levels)
             width = choices.shape[-1]
             origin: Tensor | None = None  # [B, W] the frontier node above each beam node; None: itself
             for gain, choice in zip(gains.unbind(2), choices.unbind(2), strict=True):  # [B, F, width]
@@ -95,6 +129,15 @@ class Dynamic:
                 origin = parent if origin is None else origin.gather(1, parent)
                 total += level_values.shape[1]
 
+    def _children(self, logits: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+        """The most probable tokens of the proposed levels, `levels` at most: log-probabilities and tokens.
+
+        [B, F, K, V] -> [B, F, K, width] each. The law is that of temperature 1, in float32 or better.
+        """
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        best = logits[:, :, :levels].log_softmax(-1, dtype=dtype).topk(min(self.width, logits.shape[-1]))
+        return best.values, best.indices
+
     def _best(self, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int) -> TokenTree:
         """The tree of the root and the best candidates.
 
@@ -110,11 +153,6 @@ class Dynamic:
             draw=torch.zeros_like(chosen),
             levels=min(len(values) - 1, self.budget),
         )
-
-
-def _log_law(logits: Tensor) -> Tensor:
-    """The log-probabilities at temperature 1, in float32 or better."""
-    return logits.log_softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def _hope(values: list[Tensor], count: int) -> Tensor:

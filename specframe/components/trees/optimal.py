@@ -4,6 +4,10 @@ An acceptance table says, row by row for the levels from 1 down, how probable it
 second, third ... child is the one accepted, given that the node was. Its last row serves all deeper levels.
 A node of a tree is accepted with the product of the entries along its path, so a tree's expected number
 of accepted tokens is the sum of these products over its nodes.
+
+Where the target did not follow the drafter's first choice, the text is harder, and what comes below is accepted less
+often than below first choices. A second table, `strayed`, serves the nodes that have another choice than the
+first above them (its first row is never asked for). Without one the first table serves all nodes, as in the paper.
 """
 
 from __future__ import annotations
@@ -23,33 +27,39 @@ from specframe.kernel.errors import InputError
 Table = Sequence[Sequence[float]]
 
 
-def expected_tau(shape: Shape, acceptance: Table) -> float:
-    """Tokens committed per cycle with a tree of this shape, the bonus included, if acceptance is as in the table."""
-    return 1 + sum(prod(_entry(acceptance, level, rank) for level, rank in enumerate(path)) for path in shape.paths)
+def expected_tau(shape: Shape, acceptance: Table, strayed: Table = ()) -> float:
+    """Tokens committed per cycle with a tree of this shape, the bonus included, if acceptance is as in the tables."""
+
+    def share(path: Path, level: int) -> float:
+        return _entry(strayed if strayed and any(path[:level]) else acceptance, level, path[level])
+
+    return 1 + sum(prod(share(path, level) for level in range(len(path))) for path in shape.paths)
 
 
-def optimal_shape(acceptance: Table, nodes: int, depth: int) -> Shape:
+def optimal_shape(acceptance: Table, nodes: int, depth: int, strayed: Table = ()) -> Shape:
     """The shape of at most `nodes` nodes below the root, on at most `depth` levels, with the largest expected tau.
 
     Elder siblings are never left out, as draws need. By Sequoia's dynamic program (Chen et al. 2024), one table
     row per level; nodes that would never be accepted are not added. Time is depth * ranks * nodes^2.
     Raises InputError for a table without a hope, entries outside [0, 1], or limits below 1.
     """
-    _check(acceptance, nodes)
+    _check(acceptance, nodes, strayed)
     if depth < 1:
         raise InputError(f"a tree needs a depth of at least 1, got {depth}")
-    below = torch.zeros(nodes + 1, dtype=torch.float64)  # [n + 1] most tokens below a node, by nodes spent there
-    plans: list[list[list[int]]] = []  # from the deepest level up: how many nodes go below and into each child
+    nothing = torch.zeros(nodes + 1, dtype=torch.float64)
+    straight = astray = nothing  # [n + 1] most tokens below a node, by nodes spent there
+    plans: list[tuple[list[list[int]], list[list[int]]]] = []  # by level: how many nodes go below and into each child
     for level in reversed(range(depth)):
-        row = acceptance[min(level, len(acceptance) - 1)]
-        below, plan = _best_children(row, below)
-        plans.insert(0, plan)
+        on, first = _best_children(_row(acceptance, level), straight, astray)
+        astray, other = _best_children(_row(strayed or acceptance, level), astray, astray)
+        straight = on
+        plans.insert(0, (first, other))
     paths: list[Path] = []
     pending: list[tuple[Path, int]] = [((), nodes)]
     while pending:
         path, budget = pending.pop()
         if len(path) < depth:
-            for rank, size in enumerate(plans[len(path)][budget]):
+            for rank, size in enumerate(plans[len(path)][any(path)][budget]):
                 paths.append((*path, rank))
                 pending.append(((*path, rank), size - 1))
     return Shape(paths)
@@ -101,7 +111,13 @@ class Choice:
 
 
 def fastest_shape(
-    acceptance: Table, *, draft_seconds: float, target_seconds: Mapping[int, float], depth: int, block: int = 1
+    acceptance: Table,
+    *,
+    draft_seconds: float,
+    target_seconds: Mapping[int, float],
+    depth: int,
+    block: int = 1,
+    strayed: Table = (),
 ) -> Choice:
     """The shape that promises most tokens per second, of all sizes whose cost was measured and all depths to `depth`.
 
@@ -111,27 +127,27 @@ def fastest_shape(
     choices = []
     for size, seconds in target_seconds.items():
         for levels in range(1, depth + 1) if size > 1 else ():
-            shape = optimal_shape(acceptance, size - 1, levels)
+            shape = optimal_shape(acceptance, size - 1, levels, strayed)
             cost = -(-shape.depth // block) * draft_seconds + seconds
-            choices.append(Choice(shape, expected_tau(shape, acceptance), cost))
+            choices.append(Choice(shape, expected_tau(shape, acceptance, strayed), cost))
     if not choices:
         raise InputError("there is no tree to choose: give the target's seconds for trees of two nodes or more")
     return max(choices, key=lambda choice: choice.rate)
 
 
-def _best_children(row: Sequence[float], below: Tensor) -> tuple[Tensor, list[list[int]]]:
+def _best_children(row: Sequence[float], first: Tensor, others: Tensor) -> tuple[Tensor, list[list[int]]]:
     """What a node's children can bring for every budget, [n + 1], and the nodes each child gets, by budget.
 
-    `below` [n + 1] is what a child brings below itself for the nodes spent there.
+    `first` [n + 1] is what the first child brings below itself for the nodes spent there, `others` each of the others.
     """
-    size = len(below)
+    size = len(first)
     budget = torch.arange(size)
     spent = budget[:, None] - budget  # [n + 1, n + 1] nodes left for the elders if the child takes `column`
     best = torch.zeros(size, dtype=torch.float64)  # [n + 1] with the first `rank` children, each of a node at least
     elders, totals, choices = best, [best], []
-    for share in row[: size - 1]:
+    for rank, share in enumerate(row[: size - 1]):
         child = torch.full((size,), -torch.inf, dtype=torch.float64)
-        child[1:] = share * (1 + below[:-1])
+        child[1:] = share * (1 + (others if rank else first)[:-1])
         gain = elders[spent.clamp(min=0)].masked_fill(spent < 0, -torch.inf) + child
         elders, taken = gain.max(1)
         totals.append(elders)
@@ -147,15 +163,19 @@ def _best_children(row: Sequence[float], below: Tensor) -> tuple[Tensor, list[li
     return best, plan
 
 
+def _row(acceptance: Table, level: int) -> Sequence[float]:
+    return acceptance[min(level, len(acceptance) - 1)]
+
+
 def _entry(acceptance: Table, level: int, rank: int) -> float:
-    row = acceptance[min(level, len(acceptance) - 1)]
+    row = _row(acceptance, level)
     return row[rank] if rank < len(row) else 0.0
 
 
-def _check(acceptance: Table, nodes: int) -> None:
+def _check(acceptance: Table, nodes: int, strayed: Table = ()) -> None:
     if nodes < 1:
         raise InputError(f"a tree needs at least one node below its root, got {nodes}")
-    if not all(0 <= share <= 1 for row in acceptance for share in row):
+    if not all(0 <= share <= 1 for row in [*acceptance, *strayed] for share in row):
         raise InputError("an acceptance table holds probabilities: every entry must lie between 0 and 1")
     if not acceptance or not any(share > 0 for share in acceptance[0]):
         raise InputError("an acceptance table needs a choice that is sometimes accepted in its first row")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, TokenTree, Verdict
+from specframe.kernel.types import ALL_DRAWS, TokenTree, Told, Verdict
 
 
 class Match:
@@ -26,11 +26,11 @@ class Match:
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         batch, count, vocab = p.shape
-        # One number says whose child a node is and which token; negative for the root and for padding.
-        child_of = (tree.parent * vocab + tree.tokens).where(tree.valid, -1)  # [B, N]
         peak, said = p.max(-1)  # [B, N]
         if peak.min().item() == 1:
-            return follow(child_of, said, vocab, tree.levels)
+            return self.follow(tree, said)
+        # One number says whose child a node is and which token; negative for the root and for padding.
+        child_of = (tree.parent * vocab + tree.tokens).where(tree.valid, -1)  # [B, N]
         laws = p.reshape(batch * count, vocab)
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
         bonus = random.categorical(laws.index_select(0, first))  # [B]
@@ -51,19 +51,18 @@ class Match:
         found = nodes > 0
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
 
+    def follow(self, tree: TokenTree, said: Tensor) -> Verdict:
+        """The path of what the target says for sure after every node, said [B, N].
 
-def follow(child_of: Tensor, said: Tensor, vocab: int, levels: int) -> Verdict:
-    """The path of what the target says after every node, said [B, N].
-
-    child_of [B, N] is a node's parent times `vocab` plus its token. One copy to the host, and the path is
-    walked there: after a large forward every further kernel would find its code and data out of cache.
-    """
-    found = []
-    for children, tokens in zip(*torch.stack([child_of, said]).tolist(), strict=True):
-        node, path = 0, []
-        while (wanted := node * vocab + tokens[node]) in children:
-            node = children.index(wanted)  # the first child that is said
-            path.append(node)
-        found.append([*path, *[-1] * (levels - len(path)), len(path), tokens[node]])
-    verdicts = torch.tensor(found, device=said.device)  # [B, A + 2]
-    return Verdict(path=verdicts[:, :-2], length=verdicts[:, -2], bonus=verdicts[:, -1])
+        One copy to the host, and the path is walked there: after a large forward every further kernel would
+        find its code and data out of cache.
+        """
+        told = Told([], [])
+        for valid, parents, tokens, wanted in torch.stack([tree.valid, tree.parent, tree.tokens, said], 1).tolist():
+            slots = [*zip(valid, parents, tokens, strict=True)]
+            node, path = 0, []
+            while (child := (1, node, wanted[node])) in slots:
+                path.append(node := slots.index(child))  # the first child that is said
+            told.paths.append(path)
+            told.tokens.append([wanted[node] for node in (0, *path)])
+        return Verdict.of(told, tree)

@@ -19,6 +19,10 @@ class Drawn:
     q: Tensor  # [M, V], 0 at the tokens of earlier siblings that can't come again
     weight: Tensor  # [M, 1]
 
+    def first(self, count: int) -> Drawn:
+        """The first so many slots."""
+        return Drawn(self.token[:count], self.chance[:count], self.q[:count], self.weight[:count])
+
     def subtract_from(self, left: Tensor) -> Tensor:
         """Turns left [M, V] into [left - law]+, in place, and returns what it sums to: [M].
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.waves import Waves
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, TokenTree, Verdict
+from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree, Verdict
 
 
 class Traversal:
@@ -20,9 +22,14 @@ class Traversal:
     accepted, [a P - Q]+ is left, of mass S; normalised it is the new P, and a becomes S / (S + 1 - a). After
     the last slot the node itself is accepted with what a has become, and its bonus drawn from P.
 
-    Chance has a part in the acceptances alone. So the whole tree is judged first, level by level and
-    sibling by sibling, and then one draw over the nodes in post-order says where the path ends. It costs
-    about one sweep over the vocabulary per drafted node, wherever the path ends.
+    Chance has a part in the acceptances alone. So the tree is judged first, level by level and sibling by sibling, and
+    then one draw over the nodes in post-order says where the path ends. The last slot of a node is left out of
+    this: its refusal matters to nobody but the node itself, which without it is accepted with a at most. So the
+    first node that passes with a is drawn, and only what its last slot leaves is summed up: it stays with what
+    S / (S + 1 - a) is of a, or else the next one is drawn, as in Block.
+
+    It costs some sweeps over the vocabulary for every drafted node that has siblings, wherever the path ends, and a few
+    for each node that is drawn.
 
     Besides exact laws it needs fresh noise in every slot, also between branches; a tree policy's `exact`
     promises both. A tree without q is all `top`: there the rule is Match's. On a chain it is Block's.
@@ -40,28 +47,92 @@ class Traversal:
             return Match().verify(tree, p, random)
         batch, count, vocab = p.shape
         laws = p.reshape(batch * count, vocab)
-        record = Record(tree, tree.q.to(p.dtype), tree.q_row)
+        q = tree.q.to(p.dtype)
+        record = Record(tree, q, tree.q_row)
         waves = Waves.of(tree, record.elder.sum(-1))
+        ratio = ratios(tree, p, q, tree.q_row).to(p.dtype).flatten()
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], the roots
+        above = (first[:, None] + tree.parent.clamp(min=0)).flatten()
+        level = tree.depth.where(waves.only, 0).flatten()  # of slots without siblings
         accept = p.new_zeros(batch * count)  # a of every node reached; 0 where there is none
         accept[first] = 1
-        left = laws.index_select(0, waves.inner)  # [I, V], soon a P of every node with children
-        for parents, siblings in waves.levels:
+        left = laws.index_select(0, waves.inner)  # [I, V], soon a P of every node with two children or more
+        for depth, (parents, siblings) in enumerate(waves.levels, start=1):
+            accept = torch.where(level == depth, (accept[above] * ratio).clamp(max=1), accept)
             nodes, rest = waves.inner[parents], left[parents]  # [M], [M, V], a view
             rest *= accept[nodes, None]
-            for slots in siblings:  # [m], of the first m parents
-                nodes, rest = nodes[: len(slots)], rest[: len(slots)]
+            for slots, going in zip(siblings, [*map(len, siblings[1:]), 0], strict=False):  # of the first parents
                 drawn = record.laws(slots)
-                accept[slots] = (rest.gather(1, drawn.token) / drawn.chance)[:, 0].clamp(max=1)
-                mass = drawn.subtract_from(rest)  # [m]
+                accept[slots] = (rest[: len(slots)].gather(1, drawn.token) / drawn.chance)[:, 0].clamp(max=1)
+                nodes, rest = nodes[:going], rest[:going]  # the others' last slot was this
+                mass = drawn.first(going).subtract_from(rest)  # [going]
                 accept[nodes], scale = remaining(accept[nodes], mass)
                 rest /= scale[:, None]
-        node = last_accepted(accept.view(batch, count), post_order(tree, record.elder), random)  # [B]
-        law = laws.index_select(0, first + node)
-        place = waves.place.gather(1, node[:, None])  # [B, 1]
-        if len(left):
-            law = left.index_select(0, place.clamp(min=0)[:, 0]).where(place >= 0, law)
-        return Verdict(*path_to(tree, node), draw_bonus(law, laws.index_select(0, first + node), random))
+        accept = accept.view(batch, count)
+
+        def scaled_law(node: Tensor) -> Tensor:
+            law = laws.index_select(0, first + node) * accept.gather(1, node[:, None])
+            place = waves.place.gather(1, node[:, None])  # [B, 1]
+            if len(left):
+                law = left.index_select(0, place.clamp(min=0)[:, 0]).where(place >= 0, law)
+            return law
+
+        node, bonus = settle(tree, laws, record, accept, post_order(tree, record.elder), scaled_law, random)
+        return Verdict(*path_to(tree, node), bonus)
+
+
+def settle(
+    tree: TokenTree,
+    laws: Tensor,
+    record: Record,
+    accept: Tensor,
+    position: Tensor,
+    scaled_law: Callable[[Tensor], Tensor],
+    random: RandomSource,
+) -> tuple[Tensor, Tensor]:
+    """Where the path ends, and the bonus: [B], [B]. Nodes are asked in the order of `position` [B, N], the root last.
+
+    accept [B, N] is the a that a node has when all of its slots but the last have been refused, and `scaled_law` gives
+    a P of nodes [B], then: [B, V]. laws [B * N, V] are the target's.
+    """
+    batch, count = accept.shape
+    index = torch.arange(count, device=accept.device)
+    first = torch.arange(0, batch * count, count, device=accept.device)
+    above = tree.parent.clamp(min=0)
+    last = torch.zeros_like(above).scatter_reduce(1, above, index * tree.valid, "amax")  # [B, N], each one's last child
+    asked = torch.full_like(first, -1)  # [B], the position of the node that was drawn last
+    undecided = torch.ones_like(first, dtype=torch.bool)
+    node = bonus = torch.zeros_like(first)
+    # In a certificate a draw is a fork: a row that needs none draws from a law of one option.
+    sure = (torch.arange(laws.shape[1], device=laws.device) == 0).to(laws.dtype)
+    root = (index == 0).to(accept.dtype)
+    while True:  # a row draws in its own steps, whatever its neighbours need
+        chance = torch.where(undecided[:, None], accept.where(position > asked[:, None], 0), root)
+        node = last_accepted(chance, position, random).where(undecided, node)
+        asked = position.gather(1, node[:, None])[:, 0]
+        slot = last.gather(1, node[:, None])[:, 0]
+        followed = slot > 0
+        law = scaled_law(node)  # [B, V]
+        left = law.clone()
+        mass = record.laws(first + slot).subtract_from(left)
+        here = accept.gather(1, node[:, None])[:, 0].clamp(min=torch.finfo(accept.dtype).tiny)
+        stays = remaining(here, mass)[0] / here
+        stays = stays.where(followed & (node > 0), 1).clamp(max=1)
+        passed = undecided & random.bernoulli(stays * undecided)
+        rest = torch.where(passed[:, None], torch.where(followed[:, None], left, law), sure)
+        bonus = draw_bonus(rest, laws.index_select(0, first + node), random).where(passed, bonus)
+        undecided = undecided & ~passed
+        if not undecided.any():
+            return node, bonus
+
+
+def ratios(tree: TokenTree, p: Tensor, q: Tensor, q_row: Tensor) -> Tensor:
+    """P(x) / Q(x) of every slot that was drawn from its row of q as it is, or is `top`: [B, N] float64."""
+    tokens = tree.tokens.where(tree.valid, 0)
+    rows = torch.arange(len(tokens), device=p.device)[:, None]
+    drawn = q[rows, q_row.clamp(0, q.shape[1] - 1), tokens]
+    given = (tree.draw == Draw.TOP) | (drawn <= 0)  # 0 cannot be: then one-hot is exact
+    return p[rows, tree.parent.clamp(min=0), tokens].double() / drawn.double().masked_fill(given, 1)
 
 
 def remaining(accept: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:

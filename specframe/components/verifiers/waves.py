@@ -1,4 +1,4 @@
-"""The order in which the slots of a batch of trees can be judged side by side."""
+"""The order in which the siblings of a batch of trees can be judged side by side."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from specframe.kernel.types import TokenTree
 
 @dataclass(frozen=True)
 class Waves:
-    """All slots of all rows, level by level, and in a level first children first; nodes are row * N + node.
+    """All slots with siblings, level by level, and in a level first children first; nodes are row * N + node.
 
-    Nodes with children are numbered level by level, those with most children first, so that the j-th
+    Nodes with two children or more are numbered level by level, those with most children first, so that the j-th
     children of a level belong to its first parents, however different the rows' trees are.
     """
 
-    inner: Tensor  # [I] the nodes with children
-    place: Tensor  # [B, N] where a node stands in `inner`, -1 for one without children
-    levels: list[tuple[slice, list[Tensor]]]  # the parents of a level; their first, second, ... children
+    inner: Tensor  # [I] the nodes with two children or more
+    place: Tensor  # [B, N] where a node stands in `inner`, -1 for one with fewer children
+    only: Tensor  # [B, N] bool, the slots without siblings
+    levels: list[tuple[slice, list[Tensor]]]  # a level's such parents; their first, second, ... children
 
     @classmethod
     def of(cls, tree: TokenTree, rank: Tensor) -> Waves:
@@ -29,12 +30,14 @@ class Waves:
         slot = tree.valid & (tree.parent >= 0)
         parent = tree.parent.clamp(min=0)
         children = torch.zeros_like(parent).scatter_add_(1, parent, slot.long())  # [B, N]
+        only = slot & (children.gather(1, parent) == 1)
+        slot = slot & ~only
         depth = tree.depth
         size = torch.bincount((depth * count + rank)[slot], minlength=(tree.levels + 1) * count)
         sizes = size.view(-1, count).tolist()  # [levels + 1, N], slots by depth and rank
         total = sum(row[0] for row in sizes)
 
-        by_family = (depth * count + count - children).where(children > 0, (tree.levels + 1) * count)
+        by_family = (depth * count + count - children).where(children > 1, (tree.levels + 1) * count)
         inner = by_family.flatten().argsort(stable=True)[:total]
         place = torch.full_like(parent, -1).flatten()
         place[inner] = torch.arange(total, device=inner.device)
@@ -44,8 +47,7 @@ class Waves:
         levels, start, done = [], 0, 0
         for row in sizes[1:]:
             waves = [size for size in row if size]
-            if not waves:
-                break
-            levels.append((slice(start, start + waves[0]), list(slots[done : done + sum(waves)].split(waves))))
-            start, done = start + waves[0], done + sum(waves)
-        return cls(inner, place.view(batch, count), levels)
+            families = waves[0] if waves else 0
+            levels.append((slice(start, start + families), list(slots[done : done + sum(waves)].split(waves))))
+            start, done = start + families, done + sum(waves)
+        return cls(inner, place.view(batch, count), only, levels)

@@ -85,7 +85,7 @@ class Session:
         nodes = frontier.nodes
         width = nodes.shape[1]
         parent = frontier.tree.parent.gather(1, nodes).clamp(min=0)
-        origin = known.take(known.find(parent))
+        origin = known.take(parent)
         position = origin.position + 1
         own = torch.eye(width, dtype=torch.bool, device=nodes.device).expand(len(nodes), -1, -1)
         sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]

@@ -61,8 +61,7 @@ class Network(nn.Module):
     def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
         """What the LSTM computes, pair by pair and without dropout: on a CPU it saves packing its weights."""
         outputs, ends = pairs, []
-        for layer, (hidden, cell) in enumerate(zip(*state, strict=True)):
-            into, back, bias_into, bias_back = self.lstm.all_weights[layer]
+        for (into, back, bias_into, bias_back), hidden, cell in zip(self.lstm.all_weights, *state, strict=True):
             steps = []
             for x in linear(outputs, into, bias_into + bias_back).unbind(1):  # [B, 4H]
                 gates = torch.addmm(x, hidden, back.T)

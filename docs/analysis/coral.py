@@ -1,0 +1,236 @@
+"""The analyses of CORAL's paper on the embedded target: ``python docs/analysis/coral.py`` measures, draws and writes.
+
+Figure 6 (acceptance by position), Table 6 (InfoNCE between the steps of a training), Table 4's side of cost (what a
+router reads) and Figure 2 (the LM head's share of a drafter's latency). Numbers go to coral.json, figures to SVG, and
+both into the tables of docs/explanation/coral-analysis.md. Only the last analysis is about time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from coral_page import DRAFTERS, HIDDEN, STEPS, VOCABULARIES, show
+from torch import nn
+from transformers import LlamaConfig
+
+from specframe import Pipeline, Student, Teacher, load
+from specframe.components.rollouts.multi_step import MultiStep
+from specframe.engine.bench.sets import SHIPPED, read_sets, spread
+from specframe.engine.bench.weights import weigh
+from specframe.engine.provenance import describe_hardware, write_json
+from specframe.neural import DecoderLayer, SlotCache
+from specframe_coral.steps import step_distances
+
+HERE = Path(__file__).resolve().parent
+RECIPES = HERE.parent.parent / "recipes"
+NUMBERS = HERE / "coral.json"
+TREES = {"chain": ["tree={use: chain, depth: 5}"], "recipe": []}
+"""The overrides for either tree: a chain, where one position has one token, and the recipes' own."""
+ACTIVE = (1, 2, 3, 4, 6, 8, 16)
+WEIGHED = 8
+"""Prompts whose first cycles are weighed."""
+PAST = 128
+"""Cached positions that the drafter's layer attends to."""
+
+Lengths = list[list[int]]
+"""Accepted tokens, cycle by cycle, of each prompt."""
+
+
+def measure_acceptance(limit: int, tokens: int) -> dict[str, Any]:
+    """Figure 6: the share of n-th tokens accepted among those whose predecessors were, and tau, with 95 % intervals."""
+    figures: dict[str, Any] = {}
+    for name in DRAFTERS:
+        for tree, overrides in TREES.items():
+            pipeline = open_recipe(name, overrides)
+            _, lengths = follow(pipeline, prompts(pipeline, limit), tokens)
+            figures.setdefault(tree, {})[name] = {
+                "tau": interval(lengths, find_tau),
+                "alpha": [interval(lengths, lambda some, n=n: find_alpha(some, n)) for n in range(1, 6)],
+                "asked": [sum(length >= n for row in lengths for length in row) for n in range(5)],
+            }
+    return figures
+
+
+def measure_distances(limit: int, tokens: int) -> dict[str, Any]:
+    """Table 6: InfoNCE between the features of 4 steps, and with the target's, over the target's own answers."""
+    figures: dict[str, Any] = {}
+    for name in DRAFTERS:
+        pipeline = open_recipe(name, [])
+        rows = prompts(pipeline, limit)
+        answers, _ = follow(pipeline, rows, tokens)
+        teacher = teach(pipeline, rows, answers)
+        with torch.no_grad():
+            student = MultiStep(steps=STEPS, noise=0.0)(pipeline.parts.drafter, teacher, 1.0)  # type: ignore[arg-type]
+        distances = step_distances(with_truth(student, teacher))  # [1 + steps, 1 + steps]
+        figures[name] = distances.tolist()
+        figures["positions"] = int((student.mask & (student.level == STEPS)).sum())
+    return figures
+
+
+def measure_router(limit: int, tokens: int) -> list[dict[str, Any]]:
+    """Table 4's N = 16: tau, and how many of the LM head's rows a drafter forward reads, by active groups."""
+    whole = open_recipe("coral", [])
+    rows = prompts(whole, limit)
+    size, vocab = whole.parts.target.config.hidden_size, whole.parts.target.vocab_size  # type: ignore[attr-defined]
+    plain = statistics.mean(weigh(whole, row)["drafter"] for row in rows[:WEIGHED])
+    _, lengths = follow(whole, rows, tokens)
+    figures: list[dict[str, Any]] = [
+        {"active": None, "tau": interval(lengths, find_tau), "rows": 1.0, "weights": plain}
+    ]
+    for active in ACTIVE:
+        pipeline = open_recipe("coral-router", [f"drafter.head.active={active}"])
+        _, lengths = follow(pipeline, rows, tokens)
+        weights = statistics.mean(weigh(pipeline, row)["drafter"] for row in rows[:WEIGHED])
+        router = sum(weight.numel() for weight in pipeline.parts.drafter.module.parameters())  # type: ignore[attr-defined]
+        read = 1 - (plain + router - weights) / (vocab * size)
+        figures.append({"active": active, "tau": interval(lengths, find_tau), "rows": read, "weights": weights})
+    return figures
+
+
+@torch.inference_mode()
+def measure_latency(repeats: int = 15) -> list[dict[str, Any]]:
+    """Figure 2: what the LM head takes of a forward of one token, for EAGLE's network in Llama 3's proportions."""
+    figures = []
+    for hidden in HIDDEN:
+        config = LlamaConfig(
+            hidden_size=hidden,
+            intermediate_size=7 * hidden // 2,
+            num_attention_heads=hidden // 64,
+            num_key_value_heads=hidden // 256,
+        )
+        fuse, layer = nn.Linear(2 * hidden, hidden), DecoderLayer(config)
+        cache = SlotCache(1, 0)
+        cache.grow(PAST + 1)
+        pair, past = torch.randn(1, 1, 2 * hidden), torch.arange(PAST)[None]
+        cache.aim(0, PAST)
+        layer(torch.randn(1, PAST, hidden), past, torch.ones(1, 1, PAST, PAST, dtype=torch.bool).tril(), cache)
+        sees = torch.ones(1, 1, 1, PAST + 1, dtype=torch.bool)
+        body = sum(weight.numel() for part in (fuse, layer) for weight in part.parameters())
+        heads = torch.full((max(VOCABULARIES), hidden), 0.01)
+        for vocab in VOCABULARIES:
+            head = heads[:vocab]
+            times = []
+            for _ in range(repeats + 2):
+                start = time.perf_counter()
+                cache.aim(PAST, PAST + 1)
+                feature = layer(fuse(pair), torch.tensor([[PAST]]), sees, cache)
+                middle = time.perf_counter()
+                nn.functional.linear(feature, head)
+                times.append((middle - start, time.perf_counter() - middle))
+            inside, outside = (statistics.median(part) for part in zip(*times[2:], strict=True))
+            figures.append(
+                {
+                    "hidden": hidden,
+                    "vocabulary": vocab,
+                    "layer_seconds": inside,
+                    "head_seconds": outside,
+                    "share": outside / (inside + outside),
+                    "share_of_weights": head.numel() / (head.numel() + body),
+                }
+            )
+    return figures
+
+
+def open_recipe(name: str, overrides: Sequence[str]) -> Pipeline:
+    """The recipe, loaded."""
+    return load(RECIPES / f"{name}.yaml", overrides=list(overrides))
+
+
+def prompts(pipeline: Pipeline, limit: int) -> list[list[int]]:
+    """The first turns of the bench's own prompts, spread over their tasks."""
+    return [pipeline.encode(question.turns[0]) for question in spread(read_sets([SHIPPED]), 0)[:limit]]
+
+
+def follow(pipeline: Pipeline, rows: list[list[int]], tokens: int) -> tuple[list[list[int]], Lengths]:
+    """The greedy answers, and the accepted tokens of every cycle as the verifier judged it."""
+    settings = replace(pipeline.sampling, max_new_tokens=tokens, temperature=0.0)
+    ledger = pipeline.open_ledger(rows, settings)
+    lengths: Lengths = [[] for _ in rows]
+    alive = list(range(len(rows)))
+    for number, cycle in enumerate(pipeline.cycles(rows, ledger, settings, seed=0)):
+        if number:  # the first is the prefill's commit
+            for row, length in zip(alive, cycle.verdict.length.tolist(), strict=True):
+                lengths[row].append(length)
+        alive = [row for row in alive if ledger.entries[row].ended is None]
+    return [entry.tokens for entry in ledger.entries], lengths
+
+
+def teach(pipeline: Pipeline, rows: Sequence[list[int]], answers: Sequence[list[int]]) -> Teacher:
+    """What the target says about prompts and answers; only the answers count."""
+    texts = [row + answer for row, answer in zip(rows, answers, strict=True)]
+    longest = max(map(len, texts))
+    tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts])
+    place = torch.arange(longest)
+    starts = torch.tensor([[len(row)] for row in rows])
+    ends = torch.tensor([[len(text)] for text in texts])
+    return pipeline.parts.target.teach(tokens, (place >= starts - 1) & (place < ends - 1))  # type: ignore[attr-defined]
+
+
+def with_truth(student: Student, teacher: Teacher) -> Student:
+    """The student with one step more before the others: the target's own features, of step 1's positions."""
+    first = student.level == 1
+    rows = torch.arange(len(student.mask))[:, None]
+    truth = teacher.features["last"][rows, student.position[:, first]]
+    assert student.features is not None
+    return replace(
+        student,
+        position=torch.cat([student.position[:, first], student.position], 1),
+        mask=torch.cat([student.mask[:, first], student.mask], 1),
+        level=torch.cat([student.level[first], student.level + 1]),
+        features=torch.cat([truth, student.features], 1),
+    )
+
+
+def find_tau(lengths: Lengths) -> float:
+    """Tokens per cycle, the bonus included."""
+    return 1 + statistics.mean(length for row in lengths for length in row)
+
+
+def find_alpha(lengths: Lengths, position: int) -> float:
+    """The share of cycles that accepted the position's token, among those that had come so far."""
+    every = [length for row in lengths for length in row]
+    return sum(length >= position for length in every) / max(1, sum(length >= position - 1 for length in every))
+
+
+def interval(lengths: Lengths, figure: Callable[[Lengths], float], times: int = 500) -> list[float]:
+    """The figure with its 95 % interval over prompts: value, low, high."""
+    chance = random.Random(0)
+    found = sorted(figure(chance.choices(lengths, k=len(lengths))) for _ in range(times))
+    return [figure(lengths), found[times // 40], found[-times // 40 - 1]]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measures what is asked for; what was measured before stays."""
+    analyses = ("acceptance", "distances", "router", "latency")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("analyses", nargs="*", metavar="ANALYSIS", help=f"of {', '.join(analyses)} (default: all)")
+    parser.add_argument("--limit", type=int, default=24, help="prompts, at most (default: 24, all there are)")
+    parser.add_argument("--tokens", type=int, default=96, help="new tokens per prompt (default: 96)")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.analyses) - set(analyses):
+        parser.error(f"there is no analysis {', '.join(sorted(unknown))}; there are {', '.join(analyses)}")
+    numbers: dict[str, Any] = {}
+    for name in options.analyses or analyses:
+        print(f"{name} ...", flush=True)
+        if name == "latency":
+            numbers |= {"latency": measure_latency(), "hardware": describe_hardware()}
+        else:
+            measure = {"acceptance": measure_acceptance, "distances": measure_distances, "router": measure_router}[name]
+            numbers[name] = measure(options.limit, options.tokens)
+    known = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.is_file() else {}
+    numbers = known | numbers
+    write_json(NUMBERS, numbers)
+    show(numbers)
+
+
+if __name__ == "__main__":
+    main()

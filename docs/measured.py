@@ -1,0 +1,44 @@
+"""The bench's figures within pages that are written by hand: each block names its recipes, the results fill it in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from method_table import RESULTS, read_measured, read_results
+
+from specframe.engine.bench.phrases import say, say_share
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ("README.md", "docs/methods/*.md")
+BLOCK = re.compile(r"(<!-- bench\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
+HEAD = "| recipe | tau | speedup against `generate` | against our plain decoding | overhead |\n|---|---|---|---|---|"
+
+
+def render_blocks(results: Path = RESULTS) -> Iterator[tuple[Path, str]]:
+    """Every page with such a block, and its text with the blocks filled in.
+
+    A block begins with a comment that holds a YAML mapping of recipes to what is said of each. Raises KeyError for a
+    recipe that the results don't have.
+    """
+    measured = read_measured(read_results(results))
+    for pattern in PAGES:
+        for page in sorted(ROOT.glob(pattern)):
+            text = page.read_text(encoding="utf-8")
+            if BLOCK.search(text):
+                yield page, BLOCK.sub(lambda found: _fill(found, measured), text)
+
+
+def _fill(block: re.Match[str], measured: Mapping[str, Any]) -> str:
+    opening, named, closing = block.groups()
+    rows = [_row(recipe, note, measured[recipe]["overall"]) for recipe, note in yaml.safe_load(named).items()]
+    return "\n".join([f"{opening}\n{HEAD}", *rows, f"\n{closing}"])
+
+
+def _row(recipe: str, note: str | None, figures: Mapping[str, Any]) -> str:
+    name = f"`{recipe}.yaml`" + (f": {note}" if note else "")
+    said = [say(figures["tau"]), say(figures["speedup_hf"]), say(figures["speedup"])]
+    return "| " + " | ".join([name, *said, say_share(figures["overhead"])]) + " |"

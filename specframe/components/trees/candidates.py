@@ -1,0 +1,71 @@
+"""The candidates of a dynamic tree as numbers of the host, where a handful of them costs less than one kernel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.types import Draw, TokenTree
+
+
+class Candidates:
+    """One row's candidates, numbered in order of birth: 0 is the root, the beam's children come level by level."""
+
+    def __init__(self, root: int) -> None:
+        self.tokens = [root]
+        self.parents = [-1]
+        self.values = [0.0]  # log-probabilities of the paths
+        self.grown = [0]  # the beams of all levels, which are the growing tree's nodes
+        self.ended = False
+        self._beam = {0: 0}  # and where the node of the last frontier that is it, or is above it, stands there
+        self._first = 0  # the first candidate of the newest level
+
+    @property
+    def width(self) -> int:
+        """How many nodes the beam has, the last of the growing tree's."""
+        return len(self._beam)
+
+    def expanded(self) -> None:
+        """The beam is the frontier now."""
+        self._beam = {candidate: place for place, candidate in enumerate(self._beam)}
+
+    def add(self, gains: list[list[list[float]]], tokens: list[list[list[int]]], level: int) -> None:
+        """The beam's children, by the log-probabilities and tokens of a level of the proposal, [F][K][width]."""
+        self._first = len(self.values)
+        for parent, place in self._beam.items():
+            value = -math.inf if self.ended else self.values[parent]
+            self.values += [value + gain for gain in gains[place][level]]
+            self.tokens += tokens[place][level]
+            self.parents += [parent] * len(tokens[place][level])
+
+    def choose(self, count: int) -> None:
+        """The newest level's best become the beam."""
+        best = self.best(count, self._first)
+        self._beam = {candidate: self._beam[self.parents[candidate]] for candidate in best}
+        self.grown += best
+
+    def best(self, count: int, first: int = 0) -> list[int]:
+        """The candidates from `first` on with the largest values, best first; of equal ones the elder first."""
+        return sorted(range(first, len(self.values)), key=self.values.__getitem__, reverse=True)[:count]
+
+    def reached(self, chosen: Sequence[int]) -> list[bool]:
+        """Which of these candidates have a probability."""
+        return [self.values[candidate] > -math.inf for candidate in chosen]
+
+    def hope(self, count: int) -> float:
+        """The expected number of accepted tokens among the best `count`, the root counted too."""
+        return sum(math.exp(self.values[candidate]) for candidate in self.best(count))
+
+
+def tree_of(rows: Sequence[Candidates], chosen: Sequence[Sequence[int]], levels: int, like: Tensor) -> TokenTree:
+    """The tree of every row's chosen candidates, parents before their children, its tensors where `like` is."""
+    nodes = []
+    for row, candidates in zip(rows, chosen, strict=True):
+        place = {candidate: node for node, candidate in enumerate(candidates)}
+        parents = [place.get(row.parents[candidate], -1) for candidate in candidates]
+        nodes.append([[row.tokens[candidate] for candidate in candidates], parents, [Draw.TOP] * len(parents)])
+    tokens, parent, draw = torch.tensor(nodes, device=like.device).unbind(1)  # [B, N] each
+    return TokenTree(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), draw, levels)

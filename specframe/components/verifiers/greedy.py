@@ -1,0 +1,19 @@
+"""What spares a verifier the laws at temperature 0."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from specframe.kernel.interfaces import Verifier
+from specframe.kernel.types import TokenTree, Verdict
+
+
+@runtime_checkable
+class GreedyVerifier(Verifier, Protocol):
+    """A verifier that can do without laws where each is sure of one token, which is all they say at temperature 0."""
+
+    def follow(self, tree: TokenTree, said: Tensor) -> Verdict:
+        """What `verify` gives for laws that are one-hot at said [B, N]."""
+        ...

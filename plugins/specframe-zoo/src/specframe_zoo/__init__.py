@@ -29,6 +29,8 @@ class Embedded:
 talk = Embedded("talk-13m", "a 13M Llama: dialogue, word problems, Python")
 talk_falcon = Embedded("talk-13m-falcon", "Falcon's drafter for talk-13m")
 talk_eagle = Embedded("talk-13m-eagle", "EAGLE's drafter for talk-13m")
+talk_fspad = Embedded("talk-13m-fspad", "FSPAD's drafter for talk-13m")
+talk_fspad_hass = Embedded("talk-13m-fspad-hass", "FSPAD's network for talk-13m, trained on as HASS trains")
 talk_hass = Embedded("talk-13m-hass", "HASS's drafter for talk-13m, trained on from EAGLE's")
 talk_coral = Embedded("talk-13m-coral", "CORAL's drafter for talk-13m, trained on from EAGLE's")
 talk_medusa = Embedded("talk-13m-medusa", "Medusa's heads for talk-13m")

@@ -97,9 +97,7 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
 
 
 def _off(case: dict[str, Any]) -> str:
-    return (
-        f"worst sequence {case['worst_sequence']}: probability {case['got']:.6f} instead of {case['wanted']:.6f}"
-    )
+    return f"worst sequence {case['worst_sequence']}: probability {case['got']:.6f} instead of {case['wanted']:.6f}"
 
 
 def _print_real(console: Console, real: dict[str, Any]) -> None:

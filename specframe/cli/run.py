@@ -111,9 +111,7 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         "overhead": clock.overhead,
         "phases": clock.shares,
         "forward_ms": {
-            name: 1000 * clock.seconds[name] / clock.calls[name]
-            for name in ("target", "drafter")
-            if clock.calls[name]
+            name: 1000 * clock.seconds[name] / clock.calls[name] for name in ("target", "drafter") if clock.calls[name]
         },
         "lossless": pipeline.lossless,
         "identical_to_generate": figures.identical if figures else None,

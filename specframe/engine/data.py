@@ -49,9 +49,7 @@ def _files(source: str) -> list[Path]:
             return [Path(name) for name in found]
         raise InputError(f"train.data: no file matches {source}")
     if path.is_dir():
-        raise InputError(
-            f"train.data: {source} is a folder; give a glob such as {source.rstrip('/')}/*.jsonl"
-        )
+        raise InputError(f"train.data: {source} is a folder; give a glob such as {source.rstrip('/')}/*.jsonl")
     if path.suffix in (".jsonl", ".json", ".txt") or source.startswith(("/", ".", "~")):
         raise InputError(f"train.data: there is no file {source}")
     return []

@@ -77,9 +77,7 @@ def _teaching(
     return Cached(target, getattr(drafter, "taps", frozenset({"last"})), part, settings.cache, processes)
 
 
-def _check(
-    target: NeuralTarget, drafter: Trainable, losses: Losses, settings: TrainSettings, tokenizer: Any
-) -> None:
+def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: TrainSettings, tokenizer: Any) -> None:
     """Everything that can be refused before the first forward."""
     if not isinstance(target, NeuralTarget):
         raise CompositionError(f"{type(target).__name__} cannot teach a drafter; use the target 'hf'")

@@ -86,9 +86,7 @@ def test_a_plugin_uses_the_public_interface_only(plugin):
         f"{name(path)} imports {imported}"
         for path in sources(plugin / "src")
         for imported in imports(path, run_time_only=True)
-        if is_part(imported, "specframe")
-        and imported not in PUBLIC
-        and imported.rpartition(".")[0] not in PUBLIC
+        if is_part(imported, "specframe") and imported not in PUBLIC and imported.rpartition(".")[0] not in PUBLIC
     ]
     assert not wrong
 

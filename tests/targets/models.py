@@ -80,9 +80,7 @@ def accept(tree: TokenTree, logits: Tensor) -> Verdict:
             children = [
                 child
                 for child in range(tree.tokens.shape[1])
-                if tree.parent[row, child] == node
-                and tree.valid[row, child]
-                and tree.tokens[row, child] == wanted
+                if tree.parent[row, child] == node and tree.valid[row, child] and tree.tokens[row, child] == wanted
             ]
             node = children[0] if children else None
             if node is not None:

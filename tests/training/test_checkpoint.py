@@ -22,9 +22,7 @@ def test_what_is_saved_is_loaded(tmp_path):
     checkpoint.save(one, {"block": 2}, tmp_path / "a" / "b")
     assert sorted(p.name for p in (tmp_path / "a" / "b").iterdir()) == ["config.json", "model.safetensors"]
     assert checkpoint.load(two, tmp_path / "a" / "b") == {"block": 2}
-    assert all(
-        torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
-    )
+    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
 def test_bfloat16_storage_loads_into_the_module_s_own_dtype(tmp_path):

@@ -22,9 +22,7 @@ def write(path, *records):
 
 
 def settings(*sources, **more):
-    return TrainSettings(
-        **{"data": list(sources), "rollout": TeacherForced(), "validation": 0.0, "length": 8, **more}
-    )
+    return TrainSettings(**{"data": list(sources), "rollout": TeacherForced(), "validation": 0.0, "length": 8, **more})
 
 
 def chat(*turns):
@@ -151,8 +149,7 @@ def test_long_texts_are_cut_and_short_ones_padded(tmp_path, tokenizer):
     path = write(tmp_path / "t.jsonl", {"text": "abcdefghijkl"}, {"text": "xy"})
     train, _ = texts.load(settings(path), tokenizer, 257)
     found = sorted(
-        tokenizer.decode(train.tokens[a:b].tolist())
-        for a, b in zip(train.start, train.start[1:], strict=False)
+        tokenizer.decode(train.tokens[a:b].tolist()) for a, b in zip(train.start, train.start[1:], strict=False)
     )
     assert found == ["abcdefgh", "ijkl</s>", "xy</s>"]
     assert int(train.mask.sum()) == 12 + 2, "everything but the last position of each document"
@@ -176,9 +173,7 @@ def test_the_split_is_by_document_and_by_seed(tmp_path, tokenizer):
     path = write(tmp_path / "t.jsonl", *({"text": f"{i:02d}" * 8} for i in range(20)))
 
     def documents(part):
-        return {tokenizer.decode(part.tokens[a : a + 2].tolist()) for a in part.start[:-1].tolist()} - {
-            "</s>"
-        }
+        return {tokenizer.decode(part.tokens[a : a + 2].tolist()) for a in part.start[:-1].tolist()} - {"</s>"}
 
     train, held = texts.load(settings(path, validation=0.25), tokenizer, 257)
     assert len(documents(held)) == 5 and not documents(train) & documents(held)

@@ -14,9 +14,7 @@ Message = dict[str, str]
 
 _SPECIAL = re.compile(r"<\|[a-z_]+\|>")
 _BLANK_LINES = re.compile(r"\n{3,}")
-_FOREIGN = re.compile(
-    r"\b(que|los|las|una|por|como|der|die|und|nicht|les|des|est|pour|dans|nel|che)\b", re.IGNORECASE
-)
+_FOREIGN = re.compile(r"\b(que|los|las|una|por|como|der|die|und|nicht|les|des|est|pour|dans|nel|che)\b", re.IGNORECASE)
 _ENGLISH = re.compile(r"\b(the|of|and|to|a|is|in|you|for|that|it|i)\b", re.IGNORECASE)
 
 

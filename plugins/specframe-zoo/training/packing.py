@@ -94,9 +94,7 @@ class Windows:
 class Mixture:
     """Batches with a fixed share of every kind."""
 
-    def __init__(
-        self, data: dict[str, Tensor], shares: dict[str, float], rows: int, length: int, seed: int
-    ) -> None:
+    def __init__(self, data: dict[str, Tensor], shares: dict[str, float], rows: int, length: int, seed: int) -> None:
         self.counts = {kind: int(rows * share) for kind, share in shares.items()}
         largest = max(shares, key=lambda kind: shares[kind])
         self.counts[largest] += rows - sum(self.counts.values())

@@ -82,15 +82,11 @@ def report(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--splits", type=Path, required=True, help="folder that corpora.py wrote")
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True, help="path of the two reports, without an ending")
-    parser.add_argument(
-        "--documents", type=int, default=100, help="held-out documents of each kind to measure on"
-    )
+    parser.add_argument("--documents", type=int, default=100, help="held-out documents of each kind to measure on")
     parser.add_argument("--longest", type=int, default=384, help="tokens of a document at most")
     parser.add_argument("--samples", type=int, default=3, help="continuations of each kind")
     parser.add_argument("--budget", type=int, default=120, help="tokens of a continuation at most")
@@ -107,9 +103,7 @@ def main() -> None:
         for record in short[: options.samples]:
             prompt, ids = opening(record, tokenizer)
             said = tokenizer.decode(speak(model, ids, options.budget), skip_special_tokens=True)
-            results["samples"].append(
-                {"kind": kind, "source": record["source"], "prompt": prompt, "answer": said}
-            )
+            results["samples"].append({"kind": kind, "source": record["source"], "prompt": prompt, "answer": said})
     options.out.with_suffix(".json").write_text(
         json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
     )

@@ -91,10 +91,7 @@ def tinystories(root: Path) -> Iterator[Document]:
         story: list[str] = []
         for line in raw.split("\n"):
             # No separator is common to all files, but nearly every story opens in one of these ways.
-            if (
-                re.match(r"(Once upon a time|One day,|Once there|Once,)", line)
-                and len("\n".join(story)) > 300
-            ):
+            if re.match(r"(Once upon a time|One day,|Once there|Once,)", line) and len("\n".join(story)) > 300:
                 yield Document("text", "tinystories", text=clean("\n".join(story)))
                 story = []
             story.append(line)
@@ -105,9 +102,7 @@ def self_dialogue(root: Path) -> Iterator[Document]:
     for _, raw in _tar_texts(root / "instruct/self_dialogue_csv.tar.gz", ".csv"):
         for row in csv.DictReader(io.StringIO(raw)):
             numbers = sorted(
-                int(name.removeprefix("Answer.sentence"))
-                for name in row
-                if name and name.startswith("Answer.sentence")
+                int(name.removeprefix("Answer.sentence")) for name in row if name and name.startswith("Answer.sentence")
             )
             turns = [(row[f"Answer.sentence{number}"] or "").strip() for number in numbers]
             turns = [turn for turn in turns if turn]
@@ -122,10 +117,7 @@ def persona_chat(root: Path) -> Iterator[Document]:
     for path in sorted((root / "instruct/synthetic_persona_chat").glob("*.csv")):
         with path.open(encoding="utf-8", newline="") as handle:
             for row in csv.DictReader(handle):
-                found = (
-                    _PERSONA_LINE.match(line.strip())
-                    for line in row["Best Generated Conversation"].split("\n")
-                )
+                found = (_PERSONA_LINE.match(line.strip()) for line in row["Best Generated Conversation"].split("\n"))
                 turns = [match.group(1) for match in found if match]
                 if len(turns) < 4 or "[User" in " ".join(turns):
                     continue
@@ -185,9 +177,7 @@ def arena_answers(root: Path) -> Iterator[Document]:
     for name, raw in _tar_texts(root / "instruct/arena_hard_answers.tar.gz", ".jsonl"):
         for row in _json_lines(raw):
             turns = row.get("turns") or (row["choices"][0]["turns"] if "choices" in row else [])
-            content = (
-                turns[0]["content"] if turns and isinstance(turns[0], dict) else (turns[0] if turns else "")
-            )
+            content = turns[0]["content"] if turns and isinstance(turns[0], dict) else (turns[0] if turns else "")
             if name.endswith("question.jsonl"):
                 questions[row["question_id"]] = content
             else:

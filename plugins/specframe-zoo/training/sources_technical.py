@@ -33,9 +33,7 @@ def gsm8k(root: Path) -> Iterator[Document]:
     for line in (root / "bench/gsm8k/train.jsonl").read_text("utf-8").splitlines():
         row = json.loads(line)
         steps, _, result = _MARKS.sub("", row["answer"]).partition("####")
-        document = chat(
-            "maths", "gsm8k_train", [row["question"], f"{steps.strip()}\nThe answer is {result.strip()}."]
-        )
+        document = chat("maths", "gsm8k_train", [row["question"], f"{steps.strip()}\nThe answer is {result.strip()}."])
         if document:
             yield document
 
@@ -82,11 +80,7 @@ def tldr(root: Path) -> Iterator[Document]:
                 continue
             page = _PLACEHOLDER.sub(r"\1", handle.read().decode("utf-8"))
             title, _, rest = page.partition("\n")
-            lines = [
-                line.removeprefix("> ")
-                for line in rest.split("\n")
-                if not line.startswith("> More information")
-            ]
+            lines = [line.removeprefix("> ") for line in rest.split("\n") if not line.startswith("> More information")]
             command = title.removeprefix("# ").strip()
             document = chat("code", "tldr", [f"How do I use `{command}`?", "\n".join(lines)])
             if document:
@@ -103,10 +97,7 @@ def _functions(tree: ast.Module, source: str) -> Iterator[tuple[str, str, str]]:
         if not doc or not 3 <= node.end_lineno - node.lineno <= 40:
             continue
         first = node.body[0]
-        kept = (
-            lines[node.lineno - 1 : first.lineno - 1]
-            + lines[first.end_lineno or first.lineno : node.end_lineno]
-        )
+        kept = lines[node.lineno - 1 : first.lineno - 1] + lines[first.end_lineno or first.lineno : node.end_lineno]
         sentence = " ".join(doc.split("\n\n")[0].split())
         yield node.name, sentence, textwrap.dedent("\n".join(kept))
 

@@ -36,9 +36,7 @@ def sample(splits: Path, scale: float = 1.0) -> Iterator[str]:
         with (splits / "train" / f"{kind}.jsonl").open(encoding="utf-8") as handle:
             for line in handle:
                 record = json.loads(line)
-                for text in (
-                    [record["text"]] if "text" in record else [item["content"] for item in record["messages"]]
-                ):
+                for text in [record["text"]] if "text" in record else [item["content"] for item in record["messages"]]:
                     left -= len(text)
                     yield text
                 if left <= 0:

@@ -118,8 +118,7 @@ def _ages(rng: random.Random) -> Problem:
         f"How old is {three}?"
     )
     steps = (
-        f"{two} is {factor} * {age} = {second} years old.\n"
-        f"{three} is {second} + {older} = {second + older} years old."
+        f"{two} is {factor} * {age} = {second} years old.\n{three} is {second} + {older} = {second + older} years old."
     )
     return question, steps, second + older
 

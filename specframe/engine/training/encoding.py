@@ -37,9 +37,7 @@ def _rendered(document: Document, tokenizer: Any) -> tuple[str, list[tuple[int, 
 
     def render(count: int, prompt: bool) -> str:
         try:
-            return str(
-                tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=prompt)
-            )
+            return str(tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=prompt))
         except Exception as error:  # a template raises what it likes, for roles in an odd order for one
             raise InputError(f"{document.origin}: the chat template refuses the messages: {error}") from error
 

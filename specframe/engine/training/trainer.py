@@ -118,9 +118,7 @@ class Trainer:
             with precision.autocast(settings, self.device):
                 student = settings.rollout(self.drafter, teacher, step / self.total)
                 parts = [loss(student, teacher).float() for loss, _, _ in self.losses]
-                loss = torch.stack(
-                    [w * part for (_, w, _), part in zip(self.losses, parts, strict=True)]
-                ).sum()
+                loss = torch.stack([w * part for (_, w, _), part in zip(self.losses, parts, strict=True)]).sum()
             torch.autograd.backward(loss / settings.accumulate, inputs=self.parameters)
             self.window += torch.stack([loss, *parts]).detach() / settings.accumulate
             self.tokens += int(self.lessons.texts.counts[rows].sum())

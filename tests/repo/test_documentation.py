@@ -196,6 +196,10 @@ def test_generated_pages_are_up_to_date(generators):
     for page, render in generators("generate").PAGES.items():
         stale = (ROOT / page).read_text(encoding="utf-8") != render()
         assert not stale, f"{page} is out of date: python docs/generate.py"
+    blocks = list(generators("measured").render_blocks())
+    assert blocks, "no page has a block that the bench fills in"
+    for path, text in blocks:
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: python docs/generate.py"
 
 
 def test_the_methods_page_has_every_recipe_and_component(generators):

@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the table and the best trees; writes the table when asked to."""
+    from specframe.engine.prompts import read_prompts
     from specframe.kernel.build import plan
     from specframe.kernel.errors import InputError
     from specframe.kernel.plugins import discover
@@ -62,14 +63,8 @@ def execute(options: argparse.Namespace) -> int:
     valid = plan(recipe, discover(), local_code=not options.no_local_code)
     prompts = valid.settings["run"].prompts
     if options.prompts is not None:
-        from specframe.engine.prompts import read_prompts
-
         prompts = read_prompts(options.prompts, options.limit)
-    others = prompts
-    if isinstance(options.check, Path):
-        from specframe.engine.prompts import read_prompts
-
-        others = read_prompts(options.check, options.limit)
+    others = read_prompts(options.check, options.limit) if isinstance(options.check, Path) else prompts
     if not prompts:
         raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
     if min(options.depth, options.width) < 1:

@@ -134,28 +134,31 @@ class Verdict:
 
     def emitted(self, tree: TokenTree) -> Tensor:
         """The tokens committed, path then bonus: [B, A + 1] int64, 0 beyond `count`."""
-        if self._emitted is None:
-            width = self.path.shape[1]
-            tokens = tree.tokens.new_zeros(len(self.path), width + 1)
-            if width:
-                tokens[:, :width] = tree.tokens.gather(1, self.path.clamp(min=0)) * (self.path >= 0)
-            object.__setattr__(self, "_emitted", tokens.scatter(1, self.length[:, None], self.bonus[:, None]))
-        return self._emitted  # type: ignore[return-value]
+        if self._emitted is not None:
+            return self._emitted
+        width = self.path.shape[1]
+        tokens = tree.tokens.new_zeros(len(self.path), width + 1)
+        if width:
+            tokens[:, :width] = tree.tokens.gather(1, self.path.clamp(min=0)) * (self.path >= 0)
+        emitted = tokens.scatter(1, self.length[:, None], self.bonus[:, None])
+        object.__setattr__(self, "_emitted", emitted)
+        return emitted
 
     def tell(self, tree: TokenTree) -> Told:
         """The same on the host. Whoever asks first makes the copy, the one of a cycle."""
-        if self._told is None:
-            width = self.path.shape[1]
-            rows = self.path.new_zeros(len(self.path), 2 * width + 1)
-            rows[:, :width] = self.path
-            rows[:, width:] = self.emitted(tree)
-            told = Told([], [])
-            for row in rows.tolist():
-                path = [node for node in row[:width] if node >= 0]
-                told.paths.append(path)
-                told.tokens.append(row[width : width + len(path) + 1])
-            object.__setattr__(self, "_told", told)
-        return self._told  # type: ignore[return-value]
+        if self._told is not None:
+            return self._told
+        width = self.path.shape[1]
+        rows = self.path.new_zeros(len(self.path), 2 * width + 1)
+        rows[:, :width] = self.path
+        rows[:, width:] = self.emitted(tree)
+        told = Told([], [])
+        for row in rows.tolist():
+            path = [node for node in row[:width] if node >= 0]
+            told.paths.append(path)
+            told.tokens.append(row[width : width + len(path) + 1])
+        object.__setattr__(self, "_told", told)
+        return told
 
 
 @dataclass(frozen=True)

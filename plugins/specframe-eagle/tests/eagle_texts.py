@@ -11,6 +11,17 @@ from specframe.testing import shake, tiny_target
 from specframe_eagle.drafter import Eagle
 
 VOCAB = 11
+PUBLISHED = {
+    "model_type": "llama",
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "rms_norm_eps": 1e-6,
+    "vocab_size": VOCAB,
+}
+"""The shape in config.json of a published checkpoint for the Llama target here."""
 KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 FSPAD = {"feature_sampling": True, "partial_alignment": True}
 NETWORKS = [

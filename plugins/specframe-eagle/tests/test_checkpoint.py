@@ -43,17 +43,10 @@ def publish(folder: Path, *, bias: bool, qkv_bias: bool = False, embedding: bool
     if embedding:
         tensors["embed_tokens.weight"] = texts.target(dtype=torch.float32).embed(torch.arange(texts.VOCAB)).half()
     config = {
+        **texts.PUBLISHED,
         "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
         "hidden_act": "silu",
-        "hidden_size": H,
-        "intermediate_size": INNER,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
-        "vocab_size": texts.VOCAB,
         "torch_dtype": "float16",
         "transformers_version": "4.31.0",
     }

@@ -72,19 +72,9 @@ def publish(folder: Path, **config: object) -> dict[str, Tensor]:
     }
     tensors = {name: torch.randn(shape, generator=chance).half() for name, shape in shapes.items()}
     tensors["embed_tokens.weight"] = texts.target(dtype=torch.float32).embed(torch.arange(texts.VOCAB)).half()
-    shape = {
-        "model_type": "llama",
-        "hidden_size": H,
-        "intermediate_size": INNER,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "rms_norm_eps": 1e-6,
-        "vocab_size": texts.VOCAB,
-    }
     folder.mkdir()
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(shape | config))
+    (folder / "config.json").write_text(json.dumps(texts.PUBLISHED | config))
     return tensors
 
 

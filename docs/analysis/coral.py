@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ from coral_page import DRAFTERS, HIDDEN, STEPS, VOCABULARIES, show
 from torch import nn
 from transformers import LlamaConfig
 
-from specframe import Pipeline, Student, Teacher, load
+from specframe import NeuralTarget, Pipeline, Student, Teacher, Trainable, load
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.engine.bench.sets import SHIPPED, read_sets, spread
 from specframe.engine.bench.weights import weigh
 from specframe.engine.provenance import describe_hardware, write_json
-from specframe.neural import DecoderLayer, SlotCache
+from specframe.neural import DecoderLayer, SlotCache, neural_target
 from specframe_coral.steps import step_distances
 
 HERE = Path(__file__).resolve().parent
@@ -54,7 +55,7 @@ def measure_acceptance(limit: int, tokens: int) -> dict[str, Any]:
             _, lengths = follow(pipeline, prompts(pipeline, limit), tokens)
             figures.setdefault(tree, {})[name] = {
                 "tau": interval(lengths, find_tau),
-                "alpha": [interval(lengths, lambda some, n=n: find_alpha(some, n)) for n in range(1, 6)],
+                "alpha": [interval(lengths, partial(find_alpha, position=n)) for n in range(1, 6)],
                 "asked": [sum(length >= n for row in lengths for length in row) for n in range(5)],
             }
     return figures
@@ -69,7 +70,7 @@ def measure_distances(limit: int, tokens: int) -> dict[str, Any]:
         answers, _ = follow(pipeline, rows, tokens)
         teacher = teach(pipeline, rows, answers)
         with torch.no_grad():
-            student = MultiStep(steps=STEPS, noise=0.0)(pipeline.parts.drafter, teacher, 1.0)  # type: ignore[arg-type]
+            student = MultiStep(steps=STEPS, noise=0.0)(trained(pipeline), teacher, 1.0)
         distances = step_distances(with_truth(student, teacher))  # [1 + steps, 1 + steps]
         figures[name] = distances.tolist()
         figures["positions"] = int((student.mask & (student.level == STEPS)).sum())
@@ -80,7 +81,8 @@ def measure_router(limit: int, tokens: int) -> list[dict[str, Any]]:
     """Table 4's N = 16: tau, and how many of the LM head's rows a drafter forward reads, by active groups."""
     whole = open_recipe("coral", [])
     rows = prompts(whole, limit)
-    size, vocab = whole.parts.target.config.hidden_size, whole.parts.target.vocab_size  # type: ignore[attr-defined]
+    target = target_of(whole)
+    size, vocab = target.config.hidden_size, target.vocab_size
     plain = statistics.mean(weigh(whole, row)["drafter"] for row in rows[:WEIGHED])
     _, lengths = follow(whole, rows, tokens)
     figures: list[dict[str, Any]] = [
@@ -90,7 +92,7 @@ def measure_router(limit: int, tokens: int) -> list[dict[str, Any]]:
         pipeline = open_recipe("coral-router", [f"drafter.head.active={active}"])
         _, lengths = follow(pipeline, rows, tokens)
         weights = statistics.mean(weigh(pipeline, row)["drafter"] for row in rows[:WEIGHED])
-        router = sum(weight.numel() for weight in pipeline.parts.drafter.module.parameters())  # type: ignore[attr-defined]
+        router = sum(weight.numel() for weight in trained(pipeline).module.parameters())
         read = 1 - (plain + router - weights) / (vocab * size)
         figures.append({"active": active, "tau": interval(lengths, find_tau), "rows": read, "weights": weights})
     return figures
@@ -145,6 +147,17 @@ def open_recipe(name: str, overrides: Sequence[str]) -> Pipeline:
     return load(RECIPES / f"{name}.yaml", overrides=list(overrides))
 
 
+def target_of(pipeline: Pipeline) -> NeuralTarget:
+    """The recipe's target, a neural one."""
+    return neural_target(pipeline.parts.target, "of this analysis")
+
+
+def trained(pipeline: Pipeline) -> Trainable:
+    """The recipe's drafter, one that was trained; with a router its module is the router."""
+    assert isinstance(pipeline.parts.drafter, Trainable)
+    return pipeline.parts.drafter
+
+
 def prompts(pipeline: Pipeline, limit: int) -> list[list[int]]:
     """The first turns of the bench's own prompts, spread over their tasks."""
     return [pipeline.encode(question.turns[0]) for question in spread(read_sets([SHIPPED]), 0)[:limit]]
@@ -172,7 +185,7 @@ def teach(pipeline: Pipeline, rows: Sequence[list[int]], answers: Sequence[list[
     place = torch.arange(longest)
     starts = torch.tensor([[len(row)] for row in rows])
     ends = torch.tensor([[len(text)] for text in texts])
-    return pipeline.parts.target.teach(tokens, (place >= starts - 1) & (place < ends - 1))  # type: ignore[attr-defined]
+    return target_of(pipeline).teach(tokens, (place >= starts - 1) & (place < ends - 1))
 
 
 def with_truth(student: Student, teacher: Teacher) -> Student:

@@ -49,6 +49,16 @@ def test_the_output_s_law_is_the_target_s(tree: str, verifier: str, active: int,
     assert emission.compare(budget=30_000).tv < 1e-9
 
 
+@pytest.mark.parametrize(
+    "tree", ["{use: fixed, widths: [2, 1], draw: iid}", "{use: dyspec, depth: 2, width: 2, nodes: 2}"]
+)
+def test_the_output_s_law_is_the_target_s_under_the_restricted_law(tree: str, recipe: Path) -> None:
+    drafter = "drafter={use: eagle, head: {use: router, groups: 3, active: 2, law: restricted}}"
+    valid = plan(Recipe.read(recipe, [drafter, f"tree={tree}", "verifier=recursive"]), discover())
+    emission = Miniature.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    assert emission.compare(budget=30_000).tv < 1e-9
+
+
 @pytest.mark.parametrize("drafter", ["eagle", "falcon", "parallelspec"])
 @pytest.mark.parametrize("tree", ["{use: chain, depth: 4}", "{use: dynamic, depth: 4, width: 3, nodes: 9}"])
 def test_greedy_output_is_the_target_s(tree: str, drafter: str, recipe: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from specframe import CompositionError, InputError, WeightsError
 from specframe_coral.groups import edges, group_masses
-from specframe_coral.router import Router
+from specframe_coral.router import Law, Router
 from specframe_eagle.drafter import Eagle
 from specframe_falcon.drafter import Falcon
 from specframe_parallelspec.drafter import ParallelSpec
@@ -41,9 +41,23 @@ def test_it_is_equations_7_and_8(groups: int, active: int) -> None:
         assert torch.allclose(logits.logsumexp(-1), torch.zeros(2, 3, 2, dtype=torch.float64)), "Eq. 8 is normalised"
 
 
+@pytest.mark.parametrize(("groups", "active"), [(4, 2), (4, 4), (11, 3)])
 @torch.no_grad()
-def test_a_node_s_law_depends_on_the_node_alone() -> None:
-    _, head = texts.routed(groups=5, active=2)
+def test_the_restricted_law_is_the_lm_head_s_over_what_is_active(groups: int, active: int) -> None:
+    _, head = texts.routed(groups=groups, active=active, law=Law.RESTRICTED)
+    _, factored = texts.routed(groups=groups, active=active)
+    states = features(2, 3, 2)
+    logits, whole = head(states), texts.target().head(states)
+    read = logits > -torch.inf
+    assert torch.equal(read, factored(states) > -torch.inf), "the router reads the same groups"
+    assert torch.allclose(logits[read], whole[read], atol=1e-12)
+    assert bool(read.all()) == (active == groups)
+
+
+@pytest.mark.parametrize("law", Law)
+@torch.no_grad()
+def test_a_node_s_law_depends_on_the_node_alone(law: Law) -> None:
+    _, head = texts.routed(groups=5, active=2, law=law)
     states = features(1, 6, 1)
     together = head(states)
     for node in range(6):

@@ -43,7 +43,7 @@ def sample(splits: Path, scale: float = 1.0) -> Iterator[str]:
                     break
 
 
-def train(texts: Iterator[str], vocabulary: int = VOCABULARY) -> PreTrainedTokenizerFast:
+def train(texts: Iterator[str], vocabulary: int = VOCABULARY, context: int = CONTEXT) -> PreTrainedTokenizerFast:
     """Train a tokenizer on ``texts`` and wrap it for transformers."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -64,7 +64,7 @@ def train(texts: Iterator[str], vocabulary: int = VOCABULARY) -> PreTrainedToken
         eos_token="<|end|>",
         pad_token="<|pad|>",
         additional_special_tokens=["<|user|>", "<|assistant|>", "<|system|>"],
-        model_max_length=CONTEXT,
+        model_max_length=context,
         padding_side="left",
         clean_up_tokenization_spaces=False,
     )
@@ -93,8 +93,11 @@ def main() -> None:
     parser.add_argument("--splits", type=Path, required=True, help="folder that corpora.py wrote")
     parser.add_argument("--out", type=Path, required=True, help="model folder to save the tokenizer in")
     parser.add_argument("--scale", type=float, default=1.0, help="factor on the size of the sample")
+    parser.add_argument("--entries", type=int, default=VOCABULARY, help="size of the vocabulary")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens that the model reads at most")
     arguments = parser.parse_args()
-    tokenizer = train(sample(arguments.splits, arguments.scale))
+    texts = sample(arguments.splits, arguments.scale)
+    tokenizer = train(texts, arguments.entries, arguments.context)
     save(tokenizer, arguments.out)
     print(f"{len(tokenizer)} entries saved in {arguments.out}")
 

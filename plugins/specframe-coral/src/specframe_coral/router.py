@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe import NeuralTarget
+
+
+class Law(StrEnum):
+    """What the logits of the active tokens are made of."""
+
+    FACTORED = "factored"
+    RESTRICTED = "restricted"
 
 
 class Network(nn.Module):
@@ -44,6 +52,10 @@ class Router:
     log p_router(n) + log p_group(x | n) (Eq. 8); all other tokens get -inf: no law holds them. A law
     made of these logits is Eq. 8 renormalised over what is active.
 
+    With the law `restricted` a token's logit is the LM head's own instead: the router says which tokens are read, the
+    LM head how they compare, across groups, too. The law is the LM head's, renormalised over what is
+    active; with all groups active it is the LM head's.
+
     Every node of a draft has its own groups; a forward over several nodes reads the groups that any of them
     has, each for the nodes that have it (Appendix F). So what is drafted below a node depends on that node
     alone. Which groups these are, the host must know: a wait for the device per forward.
@@ -54,14 +66,18 @@ class Router:
     Args:
         groups: how many groups, N; a smaller vocabulary has a group for every token.
         active: how many groups a node gets (CORAL, Table 4: 2 of 16).
+        law: `factored` (Eq. 8), or `restricted`.
         weights: a trained router's folder, `zoo://name` or Hub name; none: untrained.
     """
 
-    def __init__(self, *, groups: int = 16, active: int = 2, weights: str | None = None) -> None:
+    def __init__(
+        self, *, groups: int = 16, active: int = 2, law: Law = Law.FACTORED, weights: str | None = None
+    ) -> None:
         if not 1 <= active <= groups:
             raise InputError(f"router: active must be between 1 and groups, {groups}, not {active}")
         self.groups = groups
         self.active = active
+        self.law = law
         self.weights = weights
         self._network: Network | None = None
         self._shape: dict[str, Any] = {}
@@ -112,9 +128,11 @@ class Router:
         logits = choice.new_full((len(nodes), self._edges[-1]), -torch.inf)  # [R, V]
         for group, asking in enumerate(askers.split(counts)):
             if len(asking):
-                inside = _log_law(self._parts[group](nodes[asking]))  # [r, v]
+                inside = self._parts[group](nodes[asking])  # [r, v]
+                if self.law is Law.FACTORED:
+                    inside = choice[asking, group, None] + _log_law(inside)
                 span = slice(self._edges[group], self._edges[group + 1])
-                logits[asking, span] = choice[asking, group, None] + inside
+                logits[asking, span] = inside.to(logits.dtype)
         return logits.view(*features.shape[:-1], -1)
 
     def _bound(self) -> Network:

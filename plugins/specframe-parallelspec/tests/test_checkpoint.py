@@ -53,6 +53,20 @@ def test_what_is_saved_comes_back_bit_by_bit(shape: dict[str, object], dtype: to
     assert stored == set(drafter.module.state_dict()), "nothing of the target is saved"
 
 
+@pytest.mark.parametrize("shape", fakes.SHAPES)
+@pytest.mark.parametrize("masks", [1, 2])
+@torch.no_grad()
+def test_of_more_masks_the_first_predict_what_they_did(shape: dict[str, object], masks: int, tmp_path: Path) -> None:
+    many = fakes.bound(**{**shape, "masks": 3})
+    many.save(tmp_path)
+    few, many = loaded(tmp_path, **{**shape, "masks": masks}), loaded(tmp_path, **{**shape, "masks": 3})
+    teacher = random_teacher(fakes.target(), 2, 7)
+    inputs = teacher.features["last"], teacher.tokens
+    assert torch.allclose(few.foretell(*inputs), many.foretell(*inputs)[:, :, : masks + 1], atol=1e-12)
+    few.save(tmp_path / "few")
+    assert loaded(tmp_path / "few", **{**shape, "masks": masks}).module.masks.shape[0] == masks
+
+
 def test_weights_that_do_not_fit_are_all_listed(tmp_path: Path) -> None:
     fakes.bound().save(tmp_path)
     file = tmp_path / "model.safetensors"

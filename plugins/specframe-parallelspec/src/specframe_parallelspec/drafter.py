@@ -35,7 +35,7 @@ class ParallelSpec:
     Args:
         masks: the paper's K: how many [MASK] tokens; a group has one more, and so many levels a forward.
         features: whether it reads the target's features beside the tokens.
-        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Of more masks the first serve.
         head: how its outputs become logits; none: the target's own head.
     """
 
@@ -63,10 +63,15 @@ class ParallelSpec:
         """
         model = neural_target(target, "parallelspec")
         model.request(self.taps)
-        network = seeded(lambda: Network(model.config, self.levels - 1, self.features), model)
+        masks = self.levels - 1
         if self.weights is not None:
-            checkpoint.check(self.weights, self._identity(model.config))
+            trained = checkpoint.read_config(self.weights).get("masks")
+            masks = max(masks, trained) if isinstance(trained, int) else masks
+        network = seeded(lambda: Network(model.config, masks, self.features), model)
+        if self.weights is not None:
+            checkpoint.check(self.weights, {**self._identity(model.config), "masks": masks})
             checkpoint.load(network, self.weights)
+            network.keep_masks(self.levels - 1)
         if self._head is not None:
             self._head.bind(model)
         network.requires_grad_(not isinstance(self._head, Trainable))

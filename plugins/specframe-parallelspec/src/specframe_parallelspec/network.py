@@ -68,6 +68,10 @@ class Network(nn.Module):
         predicted: Tensor = self.norm(torch.cat([heads[:, :, None], torch.cat(followers, 1)], 2))
         return predicted
 
+    def keep_masks(self, count: int) -> None:
+        """Leaves the first [MASK]s alone. They predict what they did: a [MASK] sees none of those behind it."""
+        self.masks = nn.Parameter(self.masks.detach()[:count].clone())
+
     def mask(self, pairs: Tensor) -> Tensor:
         """The layer's inputs for the [MASK]s behind each pair, [.., 2H] -> [.., K, H]."""
         count, size = self.masks.shape

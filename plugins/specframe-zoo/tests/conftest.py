@@ -1,0 +1,9 @@
+"""Puts the training scripts within reach, and settles for one thread: the tensors are tiny."""
+
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
+torch.set_num_threads(1)

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,19 +19,18 @@ from typing import Any
 
 import torch
 from coral_page import DRAFTERS, HIDDEN, STEPS, VOCABULARIES, show
+from sample import interval, open_recipe, prompts
 from torch import nn
 from transformers import LlamaConfig
 
-from specframe import NeuralTarget, Pipeline, Student, Teacher, Trainable, load
+from specframe import NeuralTarget, Pipeline, Student, Teacher, Trainable
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.engine.bench.sets import SHIPPED, read_sets, spread
 from specframe.engine.bench.weights import weigh
 from specframe.engine.provenance import describe_hardware, write_json
 from specframe.neural import DecoderLayer, SlotCache, neural_target
 from specframe_coral.steps import step_distances
 
 HERE = Path(__file__).resolve().parent
-RECIPES = HERE.parent.parent / "recipes"
 NUMBERS = HERE / "coral.json"
 TREES = {"chain": ["tree={use: chain, depth: 5}"], "recipe": []}
 """The overrides for either tree: a chain, where one position has one token, and the recipes' own."""
@@ -65,7 +63,7 @@ def measure_distances(limit: int, tokens: int) -> dict[str, Any]:
     """Table 6: InfoNCE between the features of 4 steps, and with the target's, over the target's own answers."""
     figures: dict[str, Any] = {}
     for name in DRAFTERS:
-        pipeline = open_recipe(name, [])
+        pipeline = open_recipe(name)
         rows = prompts(pipeline, limit)
         answers, _ = follow(pipeline, rows, tokens)
         teacher = teach(pipeline, rows, answers)
@@ -79,7 +77,7 @@ def measure_distances(limit: int, tokens: int) -> dict[str, Any]:
 
 def measure_router(limit: int, tokens: int) -> list[dict[str, Any]]:
     """Table 4's N = 16: tau, and how many of the LM head's rows a drafter forward reads, by active groups."""
-    whole = open_recipe("coral", [])
+    whole = open_recipe("coral")
     rows = prompts(whole, limit)
     target = target_of(whole)
     size, vocab = target.config.hidden_size, target.vocab_size
@@ -142,11 +140,6 @@ def measure_latency(repeats: int = 15) -> list[dict[str, Any]]:
     return figures
 
 
-def open_recipe(name: str, overrides: Sequence[str]) -> Pipeline:
-    """The recipe, loaded."""
-    return load(RECIPES / f"{name}.yaml", overrides=list(overrides))
-
-
 def target_of(pipeline: Pipeline) -> NeuralTarget:
     """The recipe's target, a neural one."""
     return neural_target(pipeline.parts.target, "of this analysis")
@@ -156,11 +149,6 @@ def trained(pipeline: Pipeline) -> Trainable:
     """The recipe's drafter, one that was trained; with a router its module is the router."""
     assert isinstance(pipeline.parts.drafter, Trainable)
     return pipeline.parts.drafter
-
-
-def prompts(pipeline: Pipeline, limit: int) -> list[list[int]]:
-    """The first turns of the bench's own prompts, spread over their tasks."""
-    return [pipeline.encode(question.turns[0]) for question in spread(read_sets([SHIPPED]), 0)[:limit]]
 
 
 def follow(pipeline: Pipeline, rows: list[list[int]], tokens: int) -> tuple[list[list[int]], Lengths]:
@@ -203,22 +191,15 @@ def with_truth(student: Student, teacher: Teacher) -> Student:
     )
 
 
-def find_tau(lengths: Lengths) -> float:
+def find_tau(lengths: Sequence[Sequence[int]]) -> float:
     """Tokens per cycle, the bonus included."""
     return 1 + statistics.mean(length for row in lengths for length in row)
 
 
-def find_alpha(lengths: Lengths, position: int) -> float:
+def find_alpha(lengths: Sequence[Sequence[int]], position: int) -> float:
     """The share of cycles that accepted the position's token, among those that had come so far."""
     every = [length for row in lengths for length in row]
     return sum(length >= position for length in every) / max(1, sum(length >= position - 1 for length in every))
-
-
-def interval(lengths: Lengths, figure: Callable[[Lengths], float], times: int = 500) -> list[float]:
-    """The figure with its 95 % interval over prompts: value, low, high."""
-    chance = random.Random(0)
-    found = sorted(figure(chance.choices(lengths, k=len(lengths))) for _ in range(times))
-    return [figure(lengths), found[times // 40], found[-times // 40 - 1]]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

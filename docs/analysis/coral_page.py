@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from page import fill, say, table
 
 from specframe.engine.bench.plots import COLOURS, MARKERS, STYLE, WIDTH
 
@@ -124,23 +124,3 @@ def write_tables(numbers: dict[str, Any]) -> Iterator[tuple[str, str]]:
             for entry in latency
         ]
         yield "latency", table(["hidden size", "vocabulary", "layer", "LM head", "its share", "of the weights"], rows)
-
-
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])
-
-
-def say(figure: Sequence[float]) -> str:
-    """A value with its interval."""
-    value, low, high = figure
-    return f"{value:.2f} [{low:.2f}, {high:.2f}]"
-
-
-def fill(page: str, name: str, text: str) -> str:
-    """The page with the text between the table's two marks."""
-    marks = re.compile(f"(<!-- table: {name} -->\n).*?(<!-- /table -->)", re.DOTALL)
-    filled, count = marks.subn(lambda found: f"{found[1]}\n{text}\n\n{found[2]}", page)
-    if count != 1:
-        raise SystemExit(f"{PAGE} has no table {name}")
-    return filled

@@ -10,7 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
-RECIPES = sorted(ROOT.glob("recipes/*.yaml"))
+RECIPES = sorted(ROOT.glob("recipes/**/*.yaml"))
+METHODS = sorted(ROOT.glob("recipes/*.yaml"))
+"""The recipes of one method each, around the embedded target; those in folders are for other targets."""
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 
 FENCE = re.compile(

@@ -22,7 +22,7 @@ from specframe.kernel.errors import RecipeError
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 from tests.bench.synthetic import results, run
-from tests.repo.repository import PAGES, RECIPES, ROOT, Block, blocks, name
+from tests.repo.repository import METHODS, PAGES, RECIPES, ROOT, Block, blocks, name
 
 COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SMOKE = ["sampling.max_new_tokens=8", "run.repeats=1"]
@@ -40,10 +40,11 @@ def executed(page: Path, language: str) -> list[Block]:
 @pytest.fixture
 def project(request, tmp_path, monkeypatch) -> Path:
     """A working folder with the files that the page shows, its package installed, and the repository's recipes."""
-    (tmp_path / "recipes").mkdir()
     for recipe in RECIPES:  # in the folder itself, too: a shown recipe stands beside its parent
-        for place in (tmp_path, tmp_path / "recipes"):
-            (place / recipe.name).write_text(recipe.read_text(encoding="utf-8"), encoding="utf-8")
+        for folder in (tmp_path, tmp_path / "recipes"):
+            path = folder / recipe.relative_to(ROOT / "recipes")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(recipe.read_text(encoding="utf-8"), encoding="utf-8")
     for block in blocks(request.param):  # what the page shows may be called like one of them
         if block.title:
             path = tmp_path / block.title
@@ -205,7 +206,7 @@ def test_generated_pages_are_up_to_date(generators):
 def test_the_methods_page_has_every_recipe_and_component(generators):
     table = generators("method_table").read_table()
     methods = [method for group in table["groups"] for method in group["methods"]]
-    missing = {recipe.stem for recipe in RECIPES} - {method.get("recipe") for method in methods}
+    missing = {recipe.stem for recipe in METHODS} - {method.get("recipe") for method in methods}
     assert not missing, f"no method of docs/methods.yaml has the recipe {missing}"
     named = {part for method in methods for part in method.get("parts", ())} | set(table["own"])
     kinds = ("drafter", "tree", "verifier", "head", "loss", "rollout")

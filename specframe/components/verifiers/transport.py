@@ -58,6 +58,9 @@ class Transport:
     def judge(self, left: Tensor, q: Tensor, run: Run) -> tuple[Tensor, Tensor]:
         """Chances and cover of a run, as `descend` asks for them."""
         pair = run.members.sum(1, keepdim=True) == 2  # [B, 1]
+        if not pair.any():  # chains, greedy drafts: every sibling is alone
+            mass = q.gather(1, run.tokens)
+            return (left.gather(1, run.tokens) / mass).where(run.members & (mass > 0), 0).clamp(max=1), q
         kind, beats, law = self.tournament(left, q, run.unreplaced)
         cover = torch.where(pair, law.to(q.dtype), q)
         slots = run.members.long().cumsum(1).where(run.members, 0)  # [B, N], 1 and 2 for the siblings

@@ -1,0 +1,112 @@
+"""Verifiers that judge the very same drafts, while `recursive` decodes the bench's prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import torch
+from sample import prompts
+from torch import Tensor
+
+from specframe import Pipeline, RandomSource, SeededRandom, TokenTree, TreePolicy, Verifier
+from specframe.components.verifiers.block import Block
+from specframe.components.verifiers.kseq import KSeq
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.components.verifiers.transport import Transport
+from specframe.components.verifiers.traversal import Traversal
+from specframe.kernel.types import Verdict
+from specframe.testing.trees import take
+
+Note = TypeVar("Note")
+
+
+class Thrifty(Transport):
+    """`transport` that holds one tournament where all rows have the same laws.
+
+    Its verdicts are transport's own; copies of one draft take a fraction of the time.
+    """
+
+    def tournament(self, left: Tensor, q: Tensor, unreplaced: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The classes, wins and the chosen token's law of `Transport`."""
+        same = [(each == each[:1]).all() for each in (left, q, unreplaced)]
+        if not torch.stack(same).all():
+            return super().tournament(left, q, unreplaced)
+        kind, beats, law = super().tournament(left[:1], q[:1], unreplaced[:1])
+        return kind.expand_as(q), beats.expand(len(q), -1, -1), law.expand_as(q)
+
+
+VERIFIERS: dict[str, Verifier] = {
+    "recursive": Recursive(),
+    "block": Block(),
+    "traversal": Traversal(),
+    "kseq": KSeq(),
+    "transport": Thrifty(),
+    "match": Match(),
+}
+
+
+class Panel:
+    """Verifiers that judge the same drafts, each with its own source of the same coins."""
+
+    def __init__(self, verifiers: Mapping[str, Verifier], copies: int) -> None:
+        self.verifiers = verifiers
+        self.copies = copies
+        self._streams = {name: SeededRandom(1, copies) for name in verifiers}
+
+    def judge(self, drafts: TokenTree, p: Tensor) -> dict[str, float]:
+        """The tokens that each emits, bonus included, on average over drafts of as many rows as copies, p [C, N, V]."""
+        found = {}
+        for name, verifier in self.verifiers.items():
+            self._streams[name].advance()
+            found[name] = float(verifier.verify(drafts, p, self._streams[name].verify).count.double().mean())
+        return found
+
+    def judge_copies(self, draft: TokenTree, p: Tensor) -> dict[str, float]:
+        """The same for copies of one row, p [1, N, V]."""
+        rows = torch.zeros(self.copies, dtype=torch.int64)
+        return self.judge(take(draft, rows), p.expand(self.copies, -1, -1))
+
+
+class Observed(Generic[Note]):
+    """`recursive`, with a note taken of every draft: note(tree of one row, p [1, N, V])."""
+
+    lossless, accepts, needs_exact = Recursive.lossless, Recursive.accepts, Recursive.needs_exact
+
+    def __init__(self, note: Callable[[TokenTree, Tensor], Note]) -> None:
+        self._note = note
+        self.notes: list[list[Note]] = []
+        """Each cycle's, row by row."""
+
+    def verify(self, draft: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The verdict of `recursive`."""
+        if draft.levels:  # the prefill's stump drafts nothing
+            rows = torch.arange(len(p)).split(1)
+            self.notes.append([self._note(take(draft, row), p[row]) for row in rows])
+        return Recursive().verify(draft, p, random)
+
+
+def follow(
+    pipeline: Pipeline,
+    tree: TreePolicy,
+    temperature: float,
+    limit: int,
+    tokens: int,
+    note: Callable[[TokenTree, Tensor], Note],
+) -> list[list[Note]]:
+    """What was noted of each prompt's drafts, cycle by cycle, while `recursive` decoded them."""
+    observed = Observed(note)
+    pipeline = pipeline.with_parts(tree=tree, verifier=observed)
+    rows = prompts(pipeline, limit)
+    settings = replace(pipeline.sampling, max_new_tokens=tokens, temperature=temperature)
+    ledger = pipeline.open_ledger(rows, settings)
+    notes: list[list[Note]] = [[] for _ in rows]
+    alive: list[int] = []
+    for _ in pipeline.cycles(rows, ledger, settings, seed=0):
+        if alive:  # the first cycle is the prefill's commit
+            for row, found in zip(alive, observed.notes[-1], strict=True):
+                notes[row].append(found)
+        alive = [row for row, entry in enumerate(ledger.entries) if entry.ended is None]
+    return [found for found in notes if found]

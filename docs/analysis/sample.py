@@ -1,0 +1,31 @@
+"""What the analyses run, and how sure they are of it: recipes, the bench's own prompts, intervals over prompts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from specframe import Pipeline, load
+from specframe.engine.bench.sets import SHIPPED, read_sets, spread
+
+RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes"
+Row = TypeVar("Row")
+
+
+def open_recipe(name: str, overrides: Sequence[str] = ()) -> Pipeline:
+    """The recipe, loaded."""
+    return load(RECIPES / f"{name}.yaml", overrides=list(overrides))
+
+
+def prompts(pipeline: Pipeline, limit: int) -> list[list[int]]:
+    """The first turns of the bench's own prompts, spread over their tasks."""
+    return [pipeline.encode(question.turns[0]) for question in spread(read_sets([SHIPPED]), 0)[:limit]]
+
+
+def interval(rows: Sequence[Row], figure: Callable[[Sequence[Row]], float], times: int = 500) -> list[float]:
+    """The figure of what was measured, prompt by prompt, with its 95 % interval over prompts: value, low, high."""
+    chance = random.Random(0)
+    found = sorted(figure(chance.choices(rows, k=len(rows))) for _ in range(times))
+    return [figure(rows), found[times // 40], found[-times // 40 - 1]]

@@ -76,23 +76,27 @@ def measure_distances(limit: int, tokens: int) -> dict[str, Any]:
 
 
 def measure_router(limit: int, tokens: int) -> list[dict[str, Any]]:
-    """Table 4's N = 16: tau, and how many of the LM head's rows a drafter forward reads, by active groups."""
+    """Table 4's N = 16: tau under either law, and how many of the LM head's rows a forward reads, by active groups."""
     whole = open_recipe("coral")
     rows = prompts(whole, limit)
     target = target_of(whole)
     size, vocab = target.config.hidden_size, target.vocab_size
     plain = statistics.mean(weigh(whole, row)["drafter"] for row in rows[:WEIGHED])
-    _, lengths = follow(whole, rows, tokens)
+
+    def find(pipeline: Pipeline) -> list[float]:
+        return interval(follow(pipeline, rows, tokens)[1], find_tau)
+
     figures: list[dict[str, Any]] = [
-        {"active": None, "tau": interval(lengths, find_tau), "rows": 1.0, "weights": plain}
+        {"active": None, "factored": None, "restricted": find(whole), "rows": 1.0, "weights": plain}
     ]
     for active in ACTIVE:
         pipeline = open_recipe("coral-router", [f"drafter.head.active={active}"])
-        _, lengths = follow(pipeline, rows, tokens)
+        restricted = open_recipe("coral-router", [f"drafter.head.active={active}", "drafter.head.law=restricted"])
         weights = statistics.mean(weigh(pipeline, row)["drafter"] for row in rows[:WEIGHED])
         router = sum(weight.numel() for weight in trained(pipeline).module.parameters())
         read = 1 - (plain + router - weights) / (vocab * size)
-        figures.append({"active": active, "tau": interval(lengths, find_tau), "rows": read, "weights": weights})
+        taus = {"factored": find(pipeline), "restricted": find(restricted)}
+        figures.append({"active": active, **taus, "rows": read, "weights": weights})
     return figures
 
 

@@ -103,14 +103,13 @@ def write_tables(numbers: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 "1" if entry["active"] is None else f"{entry['active'] / 16:.3f}",
                 f"{entry['rows']:.2f}",
                 f"{entry['weights'] / router[0]['weights']:.2f}",
-                say(entry["tau"]),
+                say(entry["factored"]) if entry["factored"] else "",
+                say(entry["restricted"]),
             ]
             for entry in router
         ]
-        yield (
-            "router",
-            table(["groups", "rows a node reads", "rows a forward reads", "weights a forward reads", "tau"], rows),
-        )
+        reads = ("rows a node reads", "rows a forward reads", "weights a forward reads")
+        yield "router", table(["groups", *reads, "tau, `factored`", "tau, `restricted`"], rows)
     if latency := numbers.get("latency"):
         rows = [
             [

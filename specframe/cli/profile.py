@@ -46,7 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode these prompts (default: those measured) with the fastest tree, to see if its forecast holds",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="where to write the table that `sequoia` and `adaptive` read"
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="where to write what `sequoia`, `adaptive` and `dynamic` trees read",
     )
 
 
@@ -87,17 +90,22 @@ def execute(options: argparse.Namespace) -> int:
 
         tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=draw)
         again = replace(pipeline, run=replace(pipeline.run, seed=pipeline.run.seed + 1))
-        fastest, own = measure_tau(again.with_parts(tree=tree), others), measure_tau(again, others)
+        fastest = measure_tau(again.with_parts(tree=tree), others)
+        own = measure_tau(again, others, found.calibration)
         print("\n".join(["", *show_check(choice, fastest, own)]))
     if options.out is not None:
         found.write(options.out)
         size = f"nodes: {choice.shape.nodes - 1}, depth: {choice.shape.depth}"
-        print(f"\ntree: {{use: sequoia, acceptance: {options.out}, {size}, draw: {options.draw}}}")
+        print(f"\ntree: {{use: dynamic, calibration: {options.out}}}")
+        print(f"tree: {{use: sequoia, acceptance: {options.out}, {size}, draw: {options.draw}}}")
     return 0
 
 
 def show_table(found: Profile) -> list[str]:
-    """Acceptance by level and rank as lines of text; nodes behind another choice than the first apart."""
+    """Acceptance by level and rank as lines of text, and the calibration.
+
+    Nodes behind another choice than the first stand apart.
+    """
     straight, strayed = found.ranks.straight, found.ranks.strayed
     width = max(map(len, straight.table), default=0)
     lines = ["accepted  " + "".join(f"{f'#{rank + 1}':>7}" for rank in range(width)) + "    visits"]
@@ -107,7 +115,8 @@ def show_table(found: Profile) -> list[str]:
             if row:
                 figures = "".join(f"{share:7.3f}" for share in row).ljust(7 * width)
                 lines.append(f"{name:10}{figures}{max(shares.visits[level]):10}")
-    return lines
+    powers = "".join(f"{power:7.2f}" for power in found.calibration.powers)
+    return [*lines, "", f"calibration{powers}  (powers of the drafter's law, by level)"]
 
 
 def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
@@ -126,7 +135,7 @@ def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
     return [
         *lines,
         line("the recipe's tree", f"{1 + sum(own.promise):.2f}", own),
-        f"  alpha {shares[1]} by depth, by the drafter's own probabilities {shares[0]}",
+        f"  alpha {shares[1]} by depth, by the drafter's calibrated probabilities {shares[0]}",
     ]
 
 

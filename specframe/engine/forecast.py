@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specframe.components.trees.calibration import Calibration, Fit
 from specframe.components.trees.shape import Path
 from specframe.engine.clock import Clock
 from specframe.engine.loop import Cycle
@@ -51,32 +52,35 @@ class Measured:
         return (sums.sum(0) / self.cycles.sum().clamp(min=1)).tolist()
 
 
-def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Measured:
+def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Calibration | None = None) -> Measured:
     """What decoding the prompts with the pipeline's tree gives; its drafter grows a tree policy.
 
     A tree of `top` nodes has a promise of its own, OPT-Tree's (Wang et al. 2024): a node is accepted with the product
-    of the drafter's probabilities along its path, at temperature 1. So it promises as many tokens as
-    these products sum to, as far as the drafter knows the target's law.
+    of the drafter's probabilities along its path. So it promises as many tokens as these products sum to, as far as
+    the drafter knows the target's law. The probabilities are those of temperature 1 where the tree has no calibration
+    of its own and none is given.
     """
     tree = pipeline.parts.tree
     heard = Overheard(tree) if tree is not None and tree.draws == {Draw.TOP} else None
     if heard is not None:
         pipeline = pipeline.with_parts(tree=heard)
+        calibration = getattr(tree, "calibration", None) or calibration
     depth = 1
     counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, how far they got, what was promised
     for rows, cycle in cycles_of(pipeline, prompts, Clock()):
-        counts.append((rows, cycle.verdict.length.cpu(), heard.promise if heard is not None else None))
+        promised = heard.promise(cycle.draft, calibration) if heard is not None else None
+        counts.append((rows, cycle.verdict.length.cpu(), promised))
         depth = max(depth, cycle.draft.levels)
     cycles = torch.zeros(len(prompts), dtype=torch.float64)
     reached = torch.zeros(len(prompts), depth, dtype=torch.float64)
-    promised = torch.zeros_like(reached)
-    for rows, length, promise in counts:
+    total = torch.zeros_like(reached)
+    for rows, length, promised in counts:
         index = torch.tensor(rows)
         cycles[index] += 1
         reached[index] += (torch.arange(depth) < length[:, None]).double()
-        if promise is not None:
-            promised[index, : promise.shape[1]] += promise
-    return Measured(cycles, reached, promised if heard is not None else None)
+        if promised is not None:
+            total[index, : promised.shape[1]] += promised
+    return Measured(cycles, reached, total if heard is not None else None)
 
 
 def cycles_of(pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock) -> Iterator[tuple[list[int], Cycle]]:
@@ -94,51 +98,82 @@ def cycles_of(pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock) -> It
 
 
 class Overheard:
-    """A tree policy whose drafter's probabilities are noted."""
+    """A tree policy whose drafter's proposals are noted."""
 
     def __init__(self, policy: TreePolicy) -> None:
         self.policy = policy
         self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
         if isinstance(policy, Observer):  # then so is this
             self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
-        self.promise: Tensor | None = None
-        """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
+        self.said: list[Spoken] = []
+        """What the drafter said for the last tree, row by row."""
 
     def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
         """The policy's tree."""
-        said: list[tuple[Frontier, Proposal]] = []
+        noted: list[tuple[Frontier, Proposal]] = []
 
         def overhear(frontier: Frontier) -> Proposal:
-            said.append((frontier, expand(frontier)))
-            return said[-1][1]
+            noted.append((frontier, expand(frontier)))
+            return noted[-1][1]
 
         draft = self.policy.grow(overhear, root, sampling, random)
-        self.promise = torch.tensor([promise(draft, said, row) for row in range(len(root))], dtype=torch.float64)
+        self.said = [Spoken(noted, row) for row in range(len(root))]
         return draft
 
+    def promise(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
+        """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
+        rows = [promise(draft, row, said, calibration) for row, said in enumerate(self.said)]
+        return torch.tensor(rows, dtype=torch.float64)
 
-def promise(draft: TokenTree, said: Sequence[tuple[Frontier, Proposal]], row: int) -> list[float]:
+    def teach(self, fit: Fit, cycle: Cycle) -> None:
+        """Counts what the target said at the nodes of the last tree that it came to."""
+        levels: dict[int, list[tuple[Tensor, int]]] = {}
+        for said, tokens in zip(self.said, cycle.verdict.tell(cycle.draft).tokens, strict=True):
+            for level, token in enumerate(tokens):
+                logits = said.below(tuple(tokens[:level]))
+                if logits is not None:
+                    levels.setdefault(level, []).append((logits, token))
+        for level, pairs in sorted(levels.items()):
+            logits = torch.stack([logits for logits, _ in pairs])  # [M, V]
+            fit.add(logits, torch.tensor([token for _, token in pairs], device=logits.device), level)
+
+
+class Spoken:
+    """What a drafter said while it drafted for one row. Nodes are told by their paths, the root's is empty."""
+
+    def __init__(self, noted: Sequence[tuple[Frontier, Proposal]], row: int) -> None:
+        self._logits: dict[Path, Tensor] = {}  # [K, V] below every path that was expanded
+        for frontier, proposal in noted:
+            paths = paths_of(frontier.tree, row)
+            for place, node in enumerate(frontier.nodes[row].tolist()):
+                self._logits[paths[node]] = proposal.logits[row, place]
+
+    def below(self, path: Path) -> Tensor | None:
+        """The logits [V] of the level below a path; None where it said nothing."""
+        above = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._logits), None)
+        if above is None or len(path) - len(above) >= len(self._logits[above]):
+            return None
+        return self._logits[above][len(path) - len(above)]
+
+
+def promise(draft: TokenTree, row: int, said: Spoken, calibration: Calibration | None = None) -> list[float]:
     """By depth, the sum over a row's nodes of the product of the drafter's probabilities along their paths.
 
-    Nodes of the draft and of the frontiers that were expanded for it are told by their paths.
+    The probabilities are those of temperature 1, or calibrated. Every node of the draft must have been spoken of.
     """
-    spoken: dict[Path, Tensor] = {}  # the logits [K, V] below every path that was expanded
-    for frontier, proposal in said:
-        paths = paths_of(frontier.tree, row)
-        for place, node in enumerate(frontier.nodes[row].tolist()):
-            spoken[paths[node]] = proposal.logits[row, place]
     paths, valid = paths_of(draft, row), draft.valid[row].tolist()
-    log_laws: dict[tuple[Path, int], Tensor] = {}  # by the path expanded, and the level below it
+    laws: dict[Path, Tensor] = {}
     value: dict[Path, float] = {(): 1.0}
     total = [0.0] * draft.levels
     for path, real in zip(paths[1:], valid[1:], strict=True):
         if real and path not in value:
-            above = next(path[:end] for end in reversed(range(len(path))) if path[:end] in spoken)
-            level = len(path) - len(above) - 1
-            if (above, level) not in log_laws:
-                log_laws[above, level] = spoken[above][level].double().log_softmax(-1)
-            value[path] = value[path[:-1]] * float(log_laws[above, level][path[-1]].exp())
-            total[len(path) - 1] += value[path]
+            above, level = path[:-1], len(path) - 1
+            if above not in laws:
+                logits = said.below(above)
+                assert logits is not None, "a tree policy drafts what its drafter proposed"
+                laws[above] = (logits.double() * (calibration.power(level) if calibration else 1.0)).softmax(-1)
+            value[path] = value[above] * float(laws[above][path[-1]])
+            total[level] += value[path]
     return total
 
 

@@ -13,11 +13,12 @@ from pathlib import Path as FilePath
 import torch
 
 from specframe.components.drafters.none import NoDrafter
+from specframe.components.trees.calibration import Calibration, Fit
 from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.optimal import Choice, fastest_shape
 from specframe.components.trees.shape import Path, dotted
 from specframe.engine.clock import Clock
-from specframe.engine.forecast import cycles_of
+from specframe.engine.forecast import Overheard, cycles_of
 from specframe.engine.loop import Cycle
 from specframe.engine.pipeline import Pipeline, Prompt
 from specframe.engine.provenance import write_json
@@ -99,6 +100,8 @@ class Profile:
     """How many levels a forward proposes, as far as a draft of the measured depth shows it."""
     target_seconds: dict[int, float]
     """The target's forward, by the number of nodes, the root included."""
+    calibration: Calibration
+    """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
 
     def fastest(self, depth: int) -> Choice:
         """The tree of at most `depth` levels, of the sizes that were timed, that promises most tokens per second."""
@@ -112,7 +115,7 @@ class Profile:
         )
 
     def write(self, path: FilePath) -> None:
-        """Writes the acceptance tables, with counts, and the costs, as trees `sequoia` and `adaptive` read them."""
+        """Writes the acceptance tables, with counts, the costs and the calibration, for trees to read."""
         write_json(
             path,
             {
@@ -122,6 +125,7 @@ class Profile:
                 "draft_seconds": self.draft_seconds,
                 "block": self.block,
                 "target_seconds": self.target_seconds,
+                "calibration": list(self.calibration.powers),
             },
         )
 
@@ -150,17 +154,21 @@ def profile(
         raise InputError(
             f"the recipe's verifier does not accept nodes drawn {', '.join(d.name.lower() for d in refused)}"
         )
-    ranks = Ranks()
-    clock = _decode(pipeline.with_parts(tree=comb), prompts, ranks)
+    ranks, fit, heard = Ranks(), Fit(), Overheard(comb)
+    clock = Clock.on(getattr(pipeline.parts.target, "device", None))
+    for _, cycle in cycles_of(pipeline.with_parts(tree=heard), prompts, clock):
+        ranks.add(cycle)
+        heard.teach(fit, cycle)
+    clock.settle()
     seconds = {comb.nodes: _each(clock, "score")}
     for size in sizes:
         if size == 1:
             timed = pipeline.with_parts(drafter=NoDrafter(), tree=None)
         else:
             timed = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
-        seconds[size] = _each(_decode(timed, prompts, Ranks()), "score")
+        seconds[size] = _each(timed.generate(prompts).clock, "score")
     forwards = round(clock.calls["drafter"] / max(clock.calls["draft"], 1))
-    return Profile(ranks, _each(clock, "drafter"), -(-depth // max(forwards, 1)), seconds)
+    return Profile(ranks, _each(clock, "drafter"), -(-depth // max(forwards, 1)), seconds, fit.calibration)
 
 
 def comb_paths(depth: int, width: int) -> list[Path]:
@@ -178,14 +186,6 @@ def comb_paths(depth: int, width: int) -> list[Path]:
 
 def _choices(path: Path, width: int) -> int:
     return width // 2 // prod(rank + 1 for rank in path) if any(path) else width
-
-
-def _decode(pipeline: Pipeline, prompts: Sequence[Prompt], ranks: Ranks) -> Clock:
-    clock = Clock.on(getattr(pipeline.parts.target, "device", None))
-    for _, cycle in cycles_of(pipeline, prompts, clock):
-        ranks.add(cycle)
-    clock.settle()
-    return clock
 
 
 def _each(clock: Clock, name: str) -> float:

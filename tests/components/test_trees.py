@@ -231,11 +231,21 @@ def test_dynamic_tree_is_eagle_2(
     step=st.sampled_from([0.0, 1.5, 50.0]),
     gain=st.sampled_from([0.0, 0.1, 0.4]),
     impossible=st.booleans(),
+    calibration=st.sampled_from([None, [1.7], [0.6, 2.3, 1.1]]),
 )
 def test_dynamic_trees_are_the_same_wherever_they_are_searched(
-    depth: int, width: int, nodes: int, block: int, vocab: int, salt: int, step: float, gain: float, impossible: bool
+    depth: int,
+    width: int,
+    nodes: int,
+    block: int,
+    vocab: int,
+    salt: int,
+    step: float,
+    gain: float,
+    impossible: bool,
+    calibration: list[float] | None,
 ) -> None:
-    policy = Dynamic(depth=depth, width=width, nodes=nodes, gain=gain)
+    policy = Dynamic(depth=depth, width=width, nodes=nodes, gain=gain, calibration=calibration)
     heard: list[list[Frontier]] = []
 
     def overhear(frontier: Frontier) -> Proposal:

@@ -11,6 +11,7 @@ from torch import Tensor
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.sampling import Sampling
 from specframe.components.targets.table import TableTarget
+from specframe.components.trees.calibration import Calibration
 from specframe.components.trees.chain import Chain
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Fixed
@@ -135,9 +136,12 @@ def test_what_a_drafter_promises_is_read_off_its_proposals(block: int) -> None:
     heard = Overheard(Dynamic(depth=3, width=3, nodes=7))
     roots = torch.tensor([0, 2])
     draft = heard.grow(GivenDrafter(q).expand, roots, Sampling(), Ranked())
-    assert heard.promise is not None and heard.promise.shape == (2, draft.levels)
+    promised = heard.promise(draft)
+    assert promised.shape == (2, draft.levels)
     if block == 1:
-        assert 1 + heard.promise.sum(1) == pytest.approx(promise(draft, RANKED))
+        assert 1 + promised.sum(1) == pytest.approx(promise(draft, RANKED))
+        cube = RANKED**3 / (RANKED**3).sum(1, keepdim=True)
+        assert 1 + heard.promise(draft, Calibration((3.0,))).sum(1) == pytest.approx(promise(draft, cube))
         return
     for row in range(2):  # levels 1 and 2 by the root's proposal, level 3 by that of its parent
         depth, tokens, parent = draft.depth[row], draft.tokens[row], draft.parent[row]
@@ -146,7 +150,7 @@ def test_what_a_drafter_promises_is_read_off_its_proposals(block: int) -> None:
             source = int(tokens[0] if depth[node] < 3 else tokens[parent[node]])
             value.append(value[parent[node]] * float(q[(int(depth[node]) - 1) % 2, source, tokens[node]]))
         sums = [sum(v for v, d in zip(value, depth.tolist(), strict=True) if d == level) for level in (1, 2, 3)]
-        assert heard.promise[row].tolist() == pytest.approx(sums)
+        assert promised[row].tolist() == pytest.approx(sums)
 
 
 def test_opt_trees_forecast_holds_within_3_percent_where_the_drafter_knows_the_law() -> None:
@@ -161,3 +165,19 @@ def test_opt_trees_forecast_for_a_trained_drafter_holds_within_3_percent() -> No
     pipeline = pipeline_of(target, GivenDrafter(counted(target, 4)), Dynamic(depth=3, width=8, nodes=8), Match())
     found = measure_tau(pipeline, PROMPTS)
     assert found.promise is not None and found.tau == pytest.approx(1 + sum(found.promise), rel=0.03)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0])
+def test_a_calibrated_forecast_holds_at_any_temperature(temperature: float) -> None:
+    pipeline, _ = on_a_table(Dynamic(depth=3, width=8, nodes=8), Match(), noise=0.0)
+    pipeline = replace(pipeline, sampling=SamplingSettings(temperature=temperature, max_new_tokens=200))
+    calibration = profile(pipeline, PROMPTS[:20], depth=3, width=4).calibration
+    assert calibration.powers == pytest.approx([1 / temperature] * len(calibration.powers), rel=0.1)
+    raw, found = measure_tau(pipeline, PROMPTS[20:]), measure_tau(pipeline, PROMPTS[20:], calibration)
+    assert found.tau == raw.tau and found.promise is not None and raw.promise is not None
+    assert found.tau == pytest.approx(1 + sum(found.promise), rel=0.03)
+    assert (found.tau == pytest.approx(1 + sum(raw.promise), rel=0.1)) == (temperature == 1)
+    own = pipeline.with_parts(tree=Dynamic(depth=3, width=8, nodes=8, calibration=list(calibration.powers)))
+    assert measure_tau(own, PROMPTS[20:]).tau == pytest.approx(
+        1 + sum(measure_tau(own, PROMPTS[20:], Calibration((9.0,))).promise or []), rel=0.03
+    ), "a tree's own calibration goes first"

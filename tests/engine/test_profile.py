@@ -10,6 +10,7 @@ import yaml
 
 from specframe.cli.main import main
 from specframe.components.trees.chain import Chain
+from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.optimal import expected_tau
 from specframe.components.trees.sequoia import Sequoia
 from specframe.components.trees.shape import Shape
@@ -131,11 +132,12 @@ def test_the_command_prints_the_table_and_writes_it(recipe, tmp_path, capsys):
     )
     said = capsys.readouterr().out
     assert "level 1" in said and "<- fastest" in said and f"acceptance: {out}" in said
-    assert "measured" in said and "the recipe's tree" in said and "by the drafter's own probabilities" in said
+    assert "measured" in said and "the recipe's tree" in said and "by the drafter's calibrated probabilities" in said
     line = yaml.safe_load(said.splitlines()[-1])["tree"]
     assert Sequoia(acceptance=out, nodes=line["nodes"], depth=line["depth"]).nodes == line["nodes"] + 1
     table = json.loads(out.read_text())["acceptance"]
     assert len(table[0]) == 3 and 0 <= sum(table[0]) <= 1
+    assert Dynamic(calibration=out).calibration is not None and f"calibration: {out}" in said
     assert main(["profile", str(recipe), "run.prompts=[]"]) == 2
     assert main(["profile", str(recipe), "--width", "0"]) == 2
     assert main(["profile", str(recipe), "--draw", "iid", "verifier.use=typical"]) == 2

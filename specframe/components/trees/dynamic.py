@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from specframe.components.trees.calibration import Calibration, read_calibration
 from specframe.components.trees.candidates import Candidates, tree_of
 from specframe.components.trees.growth import Growth
 from specframe.kernel.errors import InputError
@@ -30,17 +32,29 @@ class Dynamic:
     of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which
     besides stops drafting once a level has added no more than a threshold to that number: `gain`.
 
+    Those are not the probabilities that the target follows, least of all where it decodes greedily. A `calibration`,
+    measured by `specframe profile`, raises the drafter's laws to powers that make them so.
+
     Options:
         depth: how many levels to draft, at most
         width: parents per level, and children per parent
         nodes: how many drafted tokens the target scores, the root not counted
         gain: a level that adds no more expected tokens than this is the last; 0 drafts all levels
+        calibration: the powers of the drafter's laws by level, or the file of `specframe profile --out` that has them
     """
 
     draws = frozenset({Draw.TOP})
     exact = True
 
-    def __init__(self, *, depth: int = 4, width: int = 4, nodes: int = 16, gain: float = 0.0) -> None:
+    def __init__(
+        self,
+        *,
+        depth: int = 4,
+        width: int = 4,
+        nodes: int = 16,
+        gain: float = 0.0,
+        calibration: list[float] | Path | None = None,
+    ) -> None:
         if min(depth, width, nodes) < 1:
             raise InputError(
                 f"a dynamic tree needs depth, width and nodes of at least 1, got {depth}, {width} and {nodes}"
@@ -50,6 +64,11 @@ class Dynamic:
         self.depth = depth
         self.width = width
         self.gain = gain
+        self.calibration: Calibration | None = None
+        if calibration is not None:
+            self.calibration = (
+                read_calibration(calibration) if isinstance(calibration, Path) else Calibration(tuple(calibration))
+            )
         self.budget = min(nodes, width + (depth - 1) * width**2)
         self.nodes = self.budget + 1
 
@@ -65,7 +84,7 @@ class Dynamic:
             size, width = len(rows[0].grown), rows[0].width
             growing = tree_of(rows, [row.grown for row in rows], level, root)
             beam = torch.arange(size - width, size, device=root.device).expand(len(rows), -1)
-            gains, tokens = self._children(expand(Frontier(growing, beam)).logits, self.depth - level)
+            gains, tokens = self._children(expand(Frontier(growing, beam)).logits, level)
             proposed = [*zip(rows, gains.tolist(), tokens.tolist(), strict=True)]
             for row in rows:
                 row.expanded()
@@ -102,7 +121,7 @@ class Dynamic:
         ended: Tensor | None = None  # [B]
         while True:
             logits = expand(Frontier(growth.tree, beam)).logits  # [B, F, K, V]
-            gains, choices = self._children(logits, self.depth - growth.levels)
+            gains, choices = self._children(logits, growth.levels)
             width = choices.shape[-1]
             origin: Tensor | None = None  # [B, W] the frontier node above each beam node; None: itself
             for gain, choice in zip(gains.unbind(2), choices.unbind(2), strict=True):  # [B, F, width]
@@ -129,13 +148,17 @@ class Dynamic:
                 origin = parent if origin is None else origin.gather(1, parent)
                 total += level_values.shape[1]
 
-    def _children(self, logits: Tensor, levels: int) -> tuple[Tensor, Tensor]:
-        """The most probable tokens of the proposed levels, `levels` at most: log-probabilities and tokens.
+    def _children(self, logits: Tensor, level: int) -> tuple[Tensor, Tensor]:
+        """The most probable tokens of the proposed levels below `level`: log-probabilities and tokens.
 
-        [B, F, K, V] -> [B, F, K, width] each. The law is that of temperature 1, in float32 or better.
+        [B, F, K, V] -> [B, F, K, width] each, with at most the levels that are still missing. The law is that of
+        temperature 1, or the calibrated one, in float32 or better.
         """
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        best = logits[:, :, :levels].log_softmax(-1, dtype=dtype).topk(min(self.width, logits.shape[-1]))
+        logits = logits[:, :, : self.depth - level]
+        if self.calibration is not None:
+            logits = self.calibration.sharpen(logits.to(dtype), level)
+        best = logits.log_softmax(-1, dtype=dtype).topk(min(self.width, logits.shape[-1]))
         return best.values, best.indices
 
     def _best(self, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int) -> TokenTree:

@@ -1,0 +1,102 @@
+"""How sure a drafter may be of itself: its law, sharpened level by level until it is the law of what the target says.
+
+A drafter's probabilities are those of temperature 1, and it may think too much or too little of itself. A tree that
+adds them up needs the probability that a node is *accepted*. Both faults are mended by one number a level: the power to
+which the law is raised before it is made to sum to one again, the temperature scaling of Guo et al. (2017). Above 1 it
+sharpens, as greedy decoding needs, which takes the likeliest token for sure; below 1 it flattens a boastful drafter.
+Siblings keep their order, and their probabilities never add up to more than one.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.errors import InputError
+
+GRID = tuple(2 ** (step / 4) for step in range(-12, 21))
+"""The powers whose likelihood is measured: from 1/8 to 32."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A power per level of the draft; the last one serves all deeper levels."""
+
+    powers: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Raises InputError where there is no power, or one that is not above 0."""
+        if not self.powers or not all(0 < power < math.inf for power in self.powers):
+            raise InputError("a calibration is a list of powers, one per level, all of them above 0")
+
+    def power(self, level: int) -> float:
+        """What the law of a level, 0 for the first, is raised to."""
+        return self.powers[min(level, len(self.powers) - 1)]
+
+    def sharpen(self, logits: Tensor, level: int) -> Tensor:
+        """The logits [..., K, V] of K levels, of which `level` is the first, for laws raised to their powers."""
+        rows = logits.unbind(-2)
+        return torch.stack([row * self.power(level + below) for below, row in enumerate(rows)], -2)
+
+
+def read_calibration(path: Path) -> Calibration:
+    """The calibration in a JSON file of `specframe profile`. Raises InputError where there is none."""
+    try:
+        return Calibration(tuple(map(float, json.loads(path.read_text(encoding="utf-8"))["calibration"])))
+    except OSError as error:
+        raise InputError(f"cannot read the calibration {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} holds no calibration: measure one with `specframe profile --out {path}`") from error
+
+
+class Fit:
+    """The calibration by maximum likelihood, from what the target said where the drafter had spoken.
+
+    The log-likelihood of a level is concave in its power. It is summed for the powers of `GRID` while decoding,
+    so nothing is kept but these sums, and its top is read off the parabola through the three best. A
+    normal prior on the logarithm of the power, as wide as a factor e, speaks where next to nothing was seen.
+    """
+
+    def __init__(self) -> None:
+        self.likelihood: list[Tensor] = []
+        """By level, the log-likelihood of every power of GRID, [G] float64."""
+        self.seen: list[int] = []
+        """By level, how many tokens it is of."""
+
+    def add(self, logits: Tensor, said: Tensor, level: int) -> None:
+        """Counts tokens said [M] at nodes where the drafter's logits were [M, V].
+
+        Those that the drafter rules out (a trimmed vocabulary's) say nothing of a power and are left out.
+        """
+        missing = level + 1 - len(self.seen)
+        self.likelihood.extend(torch.zeros(len(GRID), dtype=torch.float64) for _ in range(missing))
+        self.seen.extend([0] * missing)
+        gap = logits.float() - logits.float().amax(-1, keepdim=True)  # [M, V]
+        own = gap.gather(1, said[:, None])[:, 0]  # [M]
+        possible = own > -torch.inf
+        gap, own = gap[possible], own[possible]
+        self.seen[level] += len(own)
+        self.likelihood[level] += torch.tensor(
+            [float((power * own - (power * gap).logsumexp(-1)).double().sum()) for power in GRID], dtype=torch.float64
+        )
+
+    @property
+    def calibration(self) -> Calibration:
+        """The likeliest powers; 1 where nothing was seen."""
+        return Calibration(tuple(map(_top, self.likelihood)) or (1.0,))
+
+
+def _top(likelihood: Tensor) -> float:
+    """The power at which a log-likelihood on GRID, and the prior, are largest."""
+    steps = torch.tensor(GRID, dtype=torch.float64).log()  # evenly spaced
+    height = likelihood - steps**2 / 2
+    best = int(height.argmax().clamp(1, len(GRID) - 2))
+    left, top, right = height[best - 1 : best + 2].tolist()
+    bend = left - 2 * top + right
+    offset = (left - right) / (2 * bend) if bend < 0 else 0.0
+    return math.exp(float(steps[best]) + max(-1.0, min(1.0, offset)) * float(steps[1] - steps[0]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +11,9 @@ from torch import Tensor
 
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
+
+FEW = (64, 1024)
+"""So many of the likeliest tokens are looked at first for a mass of top_p."""
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """A transformers LogitsProcessor: (input_ids [R, T], logits [R, V]) -> logits [R, V]."""
@@ -146,10 +149,31 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """Logits [..., V] with -inf outside the smallest set of likeliest tokens whose mass reaches p."""
-    ascending, order = logits.sort()
-    dropped = ascending.softmax(-1).cumsum(-1) <= 1 - p  # the tail, summed from its thin end
-    dropped[..., -1] = False
-    return logits.masked_fill(dropped.scatter(-1, order, dropped), -math.inf)
+    vocab = logits.shape[-1]
+    # On a CPU, sorting a tree's laws would take longer than scoring it, and mostly few tokens have all the mass.
+    sizes = [size for size in FEW if size < vocab and logits.is_cpu]
+    kept = _nucleus(logits.reshape(-1, vocab).softmax(-1), p, sizes)
+    return logits.masked_fill(~kept.view_as(logits), -math.inf)
+
+
+def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
+    """Which tokens are kept, laws [R, V] -> bool; looked for among the likeliest, `sizes` of them, then by a sort."""
+    if not sizes:
+        ascending, order = law.sort()
+        dropped = ascending.cumsum(-1) <= 1 - p  # the tail, summed from its thin end
+        dropped[:, -1] = False
+        return ~dropped.scatter(-1, order, dropped)
+    best, order = law.topk(sizes[0])
+    inside = best.cumsum(-1) - best < p  # where the mass before a token falls short
+    inside[:, 0] = True
+    kept = torch.zeros_like(law, dtype=torch.bool).scatter_(1, order, inside)
+    last = inside.sum(-1, keepdim=True) - 1
+    # Which of equally likely tokens are kept is the sort's to say.
+    tied = best.gather(1, last) == best.gather(1, (last + 1).clamp(max=sizes[0] - 1))
+    unsettled = (inside[:, -1] | tied[:, 0]).nonzero()[:, 0]
+    if len(unsettled):
+        kept[unsettled] = _nucleus(law[unsettled], p, sizes[1:])
+    return kept
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:

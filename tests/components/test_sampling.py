@@ -72,6 +72,20 @@ def test_laws_are_those_of_transformers(sampling, warpers, ties):
         assert (law - expected).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("spread", [0.1, 1.0, 3.0, 12.0])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9, 0.999])
+def test_top_p_of_a_large_vocabulary_is_that_of_transformers(p, spread, ties):
+    """Flat laws, where everything has to be sorted, and peaked ones, where a few tokens are enough."""
+    logits = spread * logits_for(TREE, vocab=3000, seed=1)
+    if ties:
+        logits = (logits * 2).round() / 2
+    expected = TopPLogitsWarper(p)(None, logits.flatten(0, 1)).softmax(-1).view_as(logits)
+    law = Sampling(temperature=1.0, top_p=p).law(logits, TREE)
+    assert torch.equal(law > 0, expected > 0)
+    assert (law - expected).abs().max() < 1e-12
+
+
 def test_temperature_0_is_one_hot_at_the_first_largest_logit():
     logits = torch.tensor([[[0.0, 2.0, 2.0, 1.0]]], dtype=torch.bfloat16)
     law = Sampling().law(logits, TokenTree.stump(torch.tensor([0])))

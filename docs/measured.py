@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +15,21 @@ from specframe.engine.bench.phrases import say, say_share
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/methods/*.md")
-BLOCK = re.compile(r"(<!-- bench\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
 HEAD = "| recipe | tau | speedup against `generate` | against our plain decoding | overhead |\n|---|---|---|---|---|"
 
 
 def render_blocks(results: Path = RESULTS) -> Iterator[tuple[Path, str]]:
     """Every page with such a block, and its text with the blocks filled in.
 
-    A block begins with a comment that holds a YAML mapping of recipes to what is said of each. Raises KeyError for a
-    recipe that the results don't have.
+    A block begins with a comment that holds a YAML mapping of recipes to what is said of each; one of another bench
+    names its folder, beside these results. Raises KeyError for a recipe that the results don't have.
     """
-    measured = read_measured(read_results(results))
+
+    @cache
+    def measured(folder: str) -> Mapping[str, Any]:
+        return read_measured(read_results(results.parent / folder / results.name))
+
     for pattern in PAGES:
         for page in sorted(ROOT.glob(pattern)):
             text = page.read_text(encoding="utf-8")
@@ -32,9 +37,10 @@ def render_blocks(results: Path = RESULTS) -> Iterator[tuple[Path, str]]:
                 yield page, BLOCK.sub(lambda found: _fill(found, measured), text)
 
 
-def _fill(block: re.Match[str], measured: Mapping[str, Any]) -> str:
-    opening, named, closing = block.groups()
-    rows = [_row(recipe, note, measured[recipe]["overall"]) for recipe, note in yaml.safe_load(named).items()]
+def _fill(block: re.Match[str], measured: Callable[[str], Mapping[str, Any]]) -> str:
+    opening, folder, named, closing = block.groups()
+    found = measured(folder or "")
+    rows = [_row(recipe, note, found[recipe]["overall"]) for recipe, note in yaml.safe_load(named).items()]
     return "\n".join([f"{opening}\n{HEAD}", *rows, f"\n{closing}"])
 
 

@@ -28,6 +28,13 @@ COMPONENTS = [
     ("head", "full", "heads.full:Full", "the target's own LM head"),
     ("head", "trimmed", "heads.trimmed:Trimmed", "VocabTrim: the frequent tokens of the target's LM head"),
     (
+        "head",
+        "acceptance",
+        "heads.acceptance:Acceptance",
+        "SpecDec++: another head, and how likely its token is accepted",
+    ),
+    ("loss", "acceptance", "losses.acceptance:AcceptanceLoss", "SpecDec++: cross-entropy of the predicted acceptance"),
+    (
         "loss",
         "feature_regression",
         "losses.feature_regression:FeatureRegression",
@@ -40,6 +47,12 @@ COMPONENTS = [
         "top_k_distillation",
         "losses.top_k_distillation:TopKDistillation",
         "HASS: cross-entropy over the target's most probable tokens",
+    ),
+    (
+        "rollout",
+        "acceptance",
+        "rollouts.acceptance:AcceptanceRollout",
+        "another rollout, with the confidence of the head acceptance",
     ),
     (
         "rollout",

@@ -227,6 +227,7 @@ class Student:
     mask: Tensor  # [B, M] bool
     level: Tensor  # [M] int64, 1 = the first drafted token
     features: Tensor | None = None  # [B, M, D], of drafters that predict features
+    confidence: Tensor | None = None  # [B, M], the drafter's own estimate that its token is accepted
 
 
 @dataclass(frozen=True)

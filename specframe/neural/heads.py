@@ -1,4 +1,4 @@
-"""What heads share that read a part of the target's LM head."""
+"""What heads may do besides making logits, and what heads share that read a part of the target's LM head."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor
 
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.interfaces import Head, NeuralTarget
+from specframe.kernel.types import Proposal
 
 
 @runtime_checkable
@@ -32,3 +33,20 @@ def divisible(target: NeuralTarget, head: str) -> DivisibleTarget:
             "use the target hf, or the head full"
         )
     return target
+
+
+@runtime_checkable
+class ConfidentHead(Head, Protocol):
+    """A head that also predicts what becomes of the token drafted by its logits: the head `acceptance`."""
+
+    def confidence(self, features: Tensor) -> Tensor:
+        """The probability that this token is accepted, if all above it are: [..., D] -> [...]."""
+        ...
+
+
+def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Proposal:
+    """The proposal of these logits [B, F, K, V], with the confidence that the head has in it, if it is of that kind.
+
+    `features` [B, F, K, D] are what the head made the logits of.
+    """
+    return Proposal(logits, head.confidence(features) if isinstance(head, ConfidentHead) else None)

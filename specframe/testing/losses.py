@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -35,10 +36,9 @@ def check_loss(make: Callable[[], Loss]) -> None:
 
 
 def check_gradient(loss: Loss, teacher: Teacher, student: Student) -> None:
-    """Automatic gradients against central differences, at the student's logits and features."""
-    inputs = [student.logits.clone().requires_grad_()]
-    if student.features is not None:
-        inputs.append(student.features.clone().requires_grad_())
+    """Automatic gradients against central differences, at the student's logits, features and confidence."""
+    given = (student.logits, student.features, student.confidence)
+    inputs = [part.clone().requires_grad_() for part in given if part is not None]
     value = loss(_with(student, inputs), teacher)
     assert value.requires_grad, "no gradient reaches the student"
     grads = torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True)
@@ -60,12 +60,14 @@ def check_mask(loss: Loss, teacher: Teacher, student: Student) -> None:
     before = loss(student, teacher)
     off = ~student.mask
     logits = torch.where(off[..., None], torch.full_like(student.logits, 3.0), student.logits)
-    features = None
-    if student.features is not None:
-        features = torch.where(off[..., None], torch.full_like(student.features, 3.0), student.features)
-    after = loss(Student(logits, student.position, student.mask, student.level, features), teacher)
+    features, confidence = student.features, student.confidence
+    if features is not None:
+        features = torch.where(off[..., None], torch.full_like(features, 3.0), features)
+    if confidence is not None:
+        confidence = torch.where(off, torch.full_like(confidence, 0.9), confidence)
+    after = loss(replace(student, logits=logits, features=features, confidence=confidence), teacher)
     assert bool((before - after).abs() < 1e-12), "masked predictions have a part in the loss"
-    nothing = Student(student.logits, student.position, torch.zeros_like(student.mask), student.level, student.features)
+    nothing = replace(student, mask=torch.zeros_like(student.mask))
     assert bool(loss(nothing, teacher).isfinite()), "the loss is not finite when nothing is masked in"
 
 
@@ -99,15 +101,23 @@ def example() -> tuple[Teacher, Student]:
     teacher = Teacher(tokens, seen, {"last": entries(BATCH, LENGTH, HIDDEN)}, entries(BATCH, LENGTH, VOCAB))
     position = torch.tensor([[1, 2, 3, 4], [2, 3, 4, 5]])
     mask = torch.tensor([[True, True, False, True], [False, True, False, False]])
-    student = Student(entries(BATCH, 4, VOCAB), position, mask, torch.tensor([1, 2, 1, 2]), entries(BATCH, 4, HIDDEN))
+    student = Student(
+        entries(BATCH, 4, VOCAB),
+        position,
+        mask,
+        torch.tensor([1, 2, 1, 2]),
+        features=entries(BATCH, 4, HIDDEN),
+        confidence=entries(BATCH, 4).sigmoid(),
+    )
     return teacher, student
 
 
 def _rows(student: Student, teacher: Teacher, rows: list[int]) -> tuple[Student, Teacher]:
     """These rows of the batch, in this order."""
     features = None if student.features is None else student.features[rows]
+    confidence = None if student.confidence is None else student.confidence[rows]
     return (
-        Student(student.logits[rows], student.position[rows], student.mask[rows], student.level, features),
+        Student(student.logits[rows], student.position[rows], student.mask[rows], student.level, features, confidence),
         Teacher(
             teacher.tokens[rows],
             teacher.mask[rows],
@@ -118,5 +128,6 @@ def _rows(student: Student, teacher: Teacher, rows: list[int]) -> tuple[Student,
 
 
 def _with(student: Student, inputs: list[Tensor]) -> Student:
-    features = inputs[1] if len(inputs) > 1 else None
-    return Student(inputs[0], student.position, student.mask, student.level, features)
+    names = ("logits", "features", "confidence")
+    given = [name for name in names if getattr(student, name) is not None]
+    return replace(student, **dict(zip(given, inputs, strict=True)))

@@ -17,8 +17,9 @@ class Threshold:
 
     A token is drafted only if 1 - (product of the confidences down to it) is at most `threshold`: the predicted
     probability that some token is rejected. The confidence is the drafter's own estimate where it makes
-    one, else the probability of its most probable token at temperature 1. Either is known before the
-    token is drawn, so that stopping says nothing of the token left out. The first token is always drafted.
+    one, as with the head `acceptance`, else the probability of its most probable token at temperature 1. Either is
+    known before the token is drawn, so that stopping says nothing of the token left out. The first token is
+    always drafted.
 
     Each level costs one look at the rows from the host, and the drafter is not called once all have stopped.
 

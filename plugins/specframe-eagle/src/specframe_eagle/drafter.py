@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from specframe import Proposal, Trainable, WeightsError
-from specframe.neural import Binding, FeatureSession, neural_target, seeded, tree_policy
+from specframe.neural import Binding, FeatureSession, make_proposal, neural_target, seeded, tree_policy
 from specframe_eagle import published
 from specframe_eagle.network import Network, Variant
 from specframe_eagle.published import Layout
@@ -138,7 +138,10 @@ class Eagle:
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits of the level below each frontier node."""
-        return Proposal(self.logits(self.binding.session.expand(frontier)))
+        predicted = self.binding.session.expand(frontier)  # [B, F, 1, P]
+        return make_proposal(
+            self.logits(predicted), self._head, predicted[..., : self.binding.target.config.hidden_size]
+        )
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""

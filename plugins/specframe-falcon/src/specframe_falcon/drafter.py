@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from specframe import CompositionError, InputError, Proposal, Trainable
-from specframe.neural import Binding, checkpoint, neural_target, seeded, tree_policy
+from specframe.neural import Binding, checkpoint, make_proposal, neural_target, seeded, tree_policy
 from specframe_falcon.network import Network
 from specframe_falcon.session import open_session
 
@@ -125,7 +125,8 @@ class Falcon:
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits of the next `block` levels below each frontier node."""
-        return Proposal(self.logits(self.binding.session.expand(frontier)))
+        features = self.binding.session.expand(frontier)  # [B, F, k, D]
+        return make_proposal(self.logits(features), self._head, features)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from specframe import InputError, Proposal, Trainable
-from specframe.neural import Binding, FeatureSession, checkpoint, neural_target, seeded, tree_policy
+from specframe.neural import Binding, FeatureSession, checkpoint, make_proposal, neural_target, seeded, tree_policy
 from specframe_parallelspec.network import Network
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class ParallelSpec:
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits of the next K + 1 levels below each frontier node, in one forward."""
         features = self.binding.network.norm(self.binding.session.expand(frontier))  # [B, F, K + 1, D]
-        return Proposal(self.logits(features))
+        return make_proposal(self.logits(features), self._head, features)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""

@@ -35,6 +35,7 @@ talk_hass = Embedded("talk-13m-hass", "HASS's drafter for talk-13m, trained on f
 talk_coral = Embedded("talk-13m-coral", "CORAL's drafter for talk-13m, trained on from EAGLE's")
 talk_medusa = Embedded("talk-13m-medusa", "Medusa's heads for talk-13m")
 talk_hydra = Embedded("talk-13m-hydra", "Hydra's heads for talk-13m")
+talk_hydra_plus = Embedded("talk-13m-hydra-plus", "Hydra++'s heads for talk-13m")
 talk_chimera = Embedded("talk-13m-chimera", "Chimera's drafter for talk-13m")
 talk_eagle_parallelspec = Embedded("talk-13m-eagle-parallelspec", "ParallelSpec's drafter for talk-13m, on features")
 talk_medusa_parallelspec = Embedded("talk-13m-medusa-parallelspec", "ParallelSpec's drafter for talk-13m, on tokens")

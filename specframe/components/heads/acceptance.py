@@ -1,0 +1,125 @@
+"""SpecDec++'s acceptance head: beside the logits, how likely the token drafted from them is to be accepted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn.functional import silu
+
+from specframe.components.heads.full import Full
+from specframe.kernel.errors import CompositionError, InputError, WeightsError
+from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
+from specframe.neural import checkpoint
+from specframe.neural.weights import seeded
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Block(nn.Module):
+    """x + SiLU(W x + b)."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, hidden)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """[.., D] -> [.., D]."""
+        return features + silu(self.linear(features))
+
+
+class Network(nn.Module):
+    """Blocks, and a linear map to the logits of `rejected` and `accepted` (SpecDec++).
+
+    Weights have the published names: `model.0.linear.weight`, .., and of the last map `model.{layers}.weight`.
+    """
+
+    def __init__(self, hidden: int, layers: int) -> None:
+        super().__init__()
+        self.model = nn.Sequential(*(Block(hidden) for _ in range(layers)), nn.Linear(hidden, 2))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """The probability of `accepted`, in float32 or better: [.., D] -> [..]."""
+        rejected, accepted = self.model(features).unbind(-1)
+        return (accepted - rejected).to(torch.promote_types(accepted.dtype, torch.float32)).sigmoid()
+
+
+class Acceptance:
+    """Another head's logits, and the predicted probability that the token drafted from them is accepted.
+
+    The acceptance head of Huang et al. 2024 (SpecDec++): a small network on the feature that the drafter predicts,
+    `layers` blocks x + SiLU(W x + b) and a linear map to two logits. Drafters pass its probability on as a proposal's
+    `confidence`, by which the tree `threshold` stops. It knows what the drafter knows before a token is drawn, and
+    speaks of a sampled token on average; the paper's reads the draft model's feature after the token.
+
+    The network is trained by itself, the drafter staying as it is, with rollout and loss `acceptance`. It is what the
+    drafter's `module` is and what is saved. Published heads load as they are, once they are safetensors; their
+    blocks are copies of one.
+
+    Args:
+        of: the head that makes the logits; none: the target's own. Weights of its own it brings trained.
+        layers: how many blocks a new network has (the published `num_layers`); a loaded one says.
+        weights: a trained network's folder, `zoo://name` or Hub name; none: untrained.
+    """
+
+    def __init__(self, *, of: Head | None = None, layers: int = 1, weights: str | None = None) -> None:
+        if layers < 0:
+            raise InputError(f"acceptance: layers must be 0 or more, not {layers}")
+        self.of: Head = Full() if of is None else of
+        self.layers = layers
+        self.weights = weights
+        self._network: Network | None = None
+        self._shape: dict[str, Any] = {}
+
+    def bind(self, target: NeuralTarget) -> None:
+        """Binds the head that makes the logits, and builds the network or loads it.
+
+        Raises WeightsError for weights that do not fit, all misfits listed.
+        """
+        self.of.bind(target)
+        if isinstance(self.of, Trainable):
+            self.of.module.requires_grad_(False)
+        hidden = target.config.hidden_size
+        layers = self.layers if self.weights is None else _stored_layers(self.weights, hidden)
+        network = seeded(lambda: Network(hidden, layers), target)
+        if self.weights is not None:
+            checkpoint.load(network, self.weights)
+        self._shape = {"format": "acceptance", "hidden_size": hidden, "num_layers": layers}
+        self._network = network
+
+    @property
+    def module(self) -> nn.Module:
+        """The network: what is trained and saved. Empty before bind."""
+        return nn.Module() if self._network is None else self._network
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors, in the published layout and bfloat16, for `weights` to load."""
+        checkpoint.save(self._bound(), self._shape, folder, torch.bfloat16)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The other head's logits, [.., D] -> [.., V]."""
+        return self.of(features)
+
+    def confidence(self, features: Tensor) -> Tensor:
+        """How likely the token drafted from each feature is to be accepted, if all above it are: [.., D] -> [..]."""
+        said: Tensor = self._bound()(features)
+        return said
+
+    def _bound(self) -> Network:
+        if self._network is None:
+            raise CompositionError("the head 'acceptance' was used before bind(target)")
+        return self._network
+
+
+def _stored_layers(weights: str, hidden: int) -> int:
+    """How many blocks a stored network has. Raises WeightsError for something else than an acceptance head."""
+    config = checkpoint.check(weights, {"hidden_size": hidden}, "acceptance head")
+    kind, layers = config.get("format", "acceptance"), config.get("num_layers", 0)  # published ones name no format
+    if kind != "acceptance" or not isinstance(layers, int) or layers < 0:
+        raise WeightsError(
+            f"the acceptance head in {weights} does not fit: config.json says format {kind!r} and num_layers {layers!r}"
+        )
+    return layers

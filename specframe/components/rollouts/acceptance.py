@@ -1,0 +1,76 @@
+"""The training of the head `acceptance`: the drafter is fixed, the head learns what becomes of its tokens."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specframe.components.heads.acceptance import Network
+from specframe.components.losses.scored import at
+from specframe.kernel.errors import CompositionError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.kernel.interfaces import Rollout, Trainable
+    from specframe.kernel.types import Student, Teacher
+
+
+class AcceptanceRollout:
+    """Another rollout's predictions, each with the confidence that the head `acceptance` has in it.
+
+    The drafter unrolls as the nested rollout says, unchanged. The predictions that are scored must be the last ones
+    that the nested rollout turns into logits, in their order; the built-in ones keep to that.
+
+    The head speaks of a token all above which are accepted. So of a text, taken to be the target's own, a level counts
+    only where the levels above it would have been drafted as the text has them.
+
+    Args:
+        rollout: how the drafter is unrolled: best about as deep as it will draft.
+        reached: whether only levels count that a chain of most probable tokens comes to; false: all count.
+    """
+
+    def __init__(self, *, rollout: Rollout, reached: bool = True) -> None:
+        self.rollout = rollout
+        self.reached = reached
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """The nested rollout's predictions. Raises CompositionError for a drafter without the head `acceptance`."""
+        network = drafter.module
+        if not isinstance(network, Network):
+            raise CompositionError(
+                "the rollout 'acceptance' trains the head 'acceptance': give the drafter `head: {use: acceptance}`"
+            )
+        hidden = teacher.features["last"].shape[-1]
+        heard: list[Tensor] = []
+        observed: Any = copy.copy(drafter)  # shares everything with it
+
+        def logits(predicted: Tensor) -> Tensor:
+            heard.append(network(predicted[..., :hidden]))
+            said: Tensor = observed_logits(predicted)
+            return said
+
+        observed_logits, observed.logits = observed.logits, logits
+        student = self.rollout(observed, teacher, progress)
+        confidence = torch.cat(heard, 1)[:, -student.position.shape[1] :]  # [B, M]
+        mask = student.mask & reached(student, teacher) if self.reached else student.mask
+        return replace(student, confidence=confidence, mask=mask)
+
+
+def reached(student: Student, teacher: Teacher) -> Tensor:
+    """Whether the most probable tokens of the levels above a prediction are the text's own, [B, M] bool.
+
+    Levels that the student does not have are taken to be so.
+    """
+    batch, length = teacher.tokens.shape
+    following = at(teacher.tokens, (student.position + 1).clamp(max=length - 1))
+    right = student.logits.argmax(-1) == following  # [B, M]
+    levels = int(student.level.max())
+    rows = torch.arange(batch, device=right.device)[:, None]
+    place = rows, student.position - student.level + levels, student.level - 1  # the last true feature, and how deep
+    chains = right.new_ones(batch, length + levels, levels + 1)
+    chains[:, :, 1:].index_put_(place, right)
+    return chains.cumprod(-1)[place].bool()

@@ -120,6 +120,19 @@ def test_training_reduces_the_loss_and_says_what_it_did(run, settings):
     assert all(p.grad is None for p in drafter.target.model.parameters()), "the target gets no gradients"
 
 
+def test_losses_that_nothing_trained_has_a_part_in_are_refused(make_target, make_drafter, tokenizer, settings):
+    class Forgetful(TeacherForced):
+        """Shows the losses what the drafter says, and no way back to it."""
+
+        def __call__(self, drafter, teacher, progress):
+            student = super().__call__(drafter, teacher, progress)
+            return replace(student, logits=student.logits.detach(), features=student.features.detach())
+
+    target = make_target(vocab=257)
+    with pytest.raises(CompositionError, match=r"part in the losses \(regression, distillation\)"):
+        train(target, make_drafter(target), LOSSES, replace(settings, rollout=Forgetful()), tokenizer=tokenizer)
+
+
 def test_a_killed_run_resumes_bit_for_bit(run, settings):
     def kill():
         raise Reached

@@ -24,7 +24,7 @@ from specframe.engine.training.state import Ledger
 from specframe.engine.training.teaching import Teaching
 from specframe.engine.training.texts import Texts
 from specframe.engine.training.validation import Losses, measure
-from specframe.kernel.errors import SpecframeError
+from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.interfaces import Trainable
 
 Evaluate = Callable[[], dict[str, float]]
@@ -119,6 +119,12 @@ class Trainer:
                 student = settings.rollout(self.drafter, teacher, step / self.total)
                 parts = [loss(student, teacher).float() for loss, _, _ in self.losses]
                 loss = torch.stack([w * part for (_, w, _), part in zip(self.losses, parts, strict=True)]).sum()
+            if not loss.requires_grad:
+                names = ", ".join(name for _, _, name in self.losses)
+                raise CompositionError(
+                    f"nothing that is trained has a part in the losses ({names}): "
+                    "a head that is trained needs the rollout and the loss made for it"
+                )
             torch.autograd.backward(loss / settings.accumulate, inputs=self.parameters)
             self.window += torch.stack([loss, *parts]).detach() / settings.accumulate
             self.tokens += int(self.lessons.texts.counts[rows].sum())

@@ -8,7 +8,6 @@ both into the tables of docs/explanation/coral-analysis.md. Only the last analys
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from collections.abc import Sequence
@@ -19,14 +18,14 @@ from typing import Any
 
 import torch
 from coral_page import DRAFTERS, HIDDEN, STEPS, VOCABULARIES, show
-from sample import interval, open_recipe, prompts
+from sample import interval, keep, open_recipe, prompts
 from torch import nn
 from transformers import LlamaConfig
 
 from specframe import NeuralTarget, Pipeline, Student, Teacher, Trainable
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.engine.bench.weights import weigh
-from specframe.engine.provenance import describe_hardware, write_json
+from specframe.engine.provenance import describe_hardware
 from specframe.neural import DecoderLayer, SlotCache, neural_target
 from specframe_coral.steps import step_distances
 
@@ -224,10 +223,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             measure = {"acceptance": measure_acceptance, "distances": measure_distances, "router": measure_router}[name]
             numbers[name] = measure(options.limit, options.tokens)
-    known = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.is_file() else {}
-    numbers = known | numbers
-    write_json(NUMBERS, numbers)
-    show(numbers)
+    show(keep(NUMBERS, numbers))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""What the analyses run, and how sure they are of it: recipes, the bench's own prompts, intervals over prompts."""
+"""What analyses share: recipes, the bench's own prompts, intervals over prompts, and the file of numbers."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from specframe import Pipeline, load
 from specframe.engine.bench.sets import SHIPPED, read_sets, spread
+from specframe.engine.provenance import write_json
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes"
 Row = TypeVar("Row")
@@ -29,3 +31,10 @@ def interval(rows: Sequence[Row], figure: Callable[[Sequence[Row]], float], time
     chance = random.Random(0)
     found = sorted(figure(chance.choices(rows, k=len(rows))) for _ in range(times))
     return [figure(rows), found[times // 40], found[-times // 40 - 1]]
+
+
+def keep(path: Path, numbers: dict[str, Any]) -> dict[str, Any]:
+    """All numbers of the file, after these were written into it; what was measured before stays."""
+    known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    write_json(path, known | numbers)
+    return known | numbers

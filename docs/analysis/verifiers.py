@@ -8,7 +8,6 @@ tables of docs/explanation/verifier-analysis.md. Nothing here is about time.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from expectation import EXPECTED, Draft, accepted, cover_alone, cover_together, normalised
 from panel import VERIFIERS, Panel, follow
-from sample import interval, open_recipe
+from sample import interval, keep, open_recipe
 from torch import Tensor
 from verifiers_page import show
 
@@ -35,7 +34,6 @@ from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.greedy import Greedy
 from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.transport import Transport
-from specframe.engine.provenance import write_json
 from specframe.testing.tables import GivenDrafter
 
 NUMBERS = Path(__file__).resolve().parent / "verifiers.json"
@@ -220,10 +218,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             numbers[name] = measure_drafts(options.limit, options.tokens, options.copies)
         else:
             numbers[name] = measure_bound(options.limit, options.tokens, options.redraws, options.contexts)
-    known = json.loads(NUMBERS.read_text(encoding="utf-8")) if NUMBERS.is_file() else {}
-    numbers = known | numbers
-    write_json(NUMBERS, numbers)
-    show(numbers)
+    show(keep(NUMBERS, numbers))
 
 
 if __name__ == "__main__":

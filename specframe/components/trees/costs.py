@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 
 from specframe.kernel.errors import InputError
 
@@ -16,10 +17,11 @@ def cycle_costs(
     """Seconds a cycle takes with a draft of 0, 1, 2 ... levels.
 
     sizes[d] is the node count of a draft of d levels, the root included. The target's forward is read off between
-    the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest. Raises
-    InputError for more nodes than were timed.
+    the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest. Where more nodes were
+    timed faster than fewer, the machine drifted: neighbours get their mean until no time falls. Raises InputError
+    for more nodes than were timed.
     """
-    timed = sorted(target_seconds.items())
+    timed = _rising(sorted(target_seconds.items()))
     if not timed or sizes[-1] > timed[-1][0]:
         most = timed[-1][0] if timed else 0
         raise InputError(
@@ -40,6 +42,18 @@ def read_costs(path: Path, sizes: Sequence[int]) -> list[float]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
     return cycle_costs(sizes, draft_seconds=draft, target_seconds=target, block=max(block, 1))
+
+
+def _rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The times that never fall with the size and lie nearest to these (pool adjacent violators)."""
+    pools: list[list[float]] = []
+    for _, seconds in timed:
+        pools.append([seconds])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    times = [fmean(pool) for pool in pools for _ in pool]
+    return [(size, seconds) for (size, _), seconds in zip(timed, times, strict=True)]
 
 
 def _between(timed: Sequence[tuple[int, float]], size: int) -> float:

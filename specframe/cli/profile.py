@@ -144,14 +144,14 @@ def show_trees(found: Profile, depth: int) -> list[str]:
     from specframe.components.trees.optimal import fastest_shape
 
     rows = []  # nodes, levels, tau, seconds
-    for size, seconds in sorted(found.target_seconds.items()):
+    for size, seconds in sorted(found.cycle_seconds.items()):
         if size == 1:  # plain decoding
             rows.append((1, 0, 1.0, seconds))
             continue
         choice = fastest_shape(
             found.ranks.table,
             draft_seconds=found.draft_seconds,
-            target_seconds={size: seconds},
+            cycle_seconds={size: seconds},
             depth=depth,
             block=found.block,
             strayed=found.ranks.strayed.table,

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.trees.calibration import Calibration, Fit
+from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.shape import Path
 from specframe.engine.clock import Clock
 from specframe.engine.loop import Cycle
@@ -64,7 +65,7 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
     heard = Overheard(tree) if tree is not None and tree.draws == {Draw.TOP} else None
     if heard is not None:
         pipeline = pipeline.with_parts(tree=heard)
-        calibration = getattr(tree, "calibration", None) or calibration
+        calibration = (tree.calibration if isinstance(tree, Dynamic) else None) or calibration
     depth = 1
     counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, how far they got, what was promised
     for rows, cycle in cycles_of(pipeline, prompts, Clock()):
@@ -83,18 +84,21 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
     return Measured(cycles, reached, total if heard is not None else None)
 
 
-def cycles_of(pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock) -> Iterator[tuple[list[int], Cycle]]:
-    """The cycles of decoding the prompts, prefills left out, each with the numbers of its rows' prompts."""
+def cycles_of(
+    pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock, first: int = 0
+) -> Iterator[tuple[list[int], Cycle]]:
+    """The cycles of decoding prompts without the prefills, each with the numbers of its rows' prompts, counted from `first`."""
     tokens = [pipeline.encode(prompt) for prompt in prompts]
     for start in range(0, len(tokens), pipeline.run.batch):
         chunk = tokens[start : start + pipeline.run.batch]
         ledger = pipeline.open_ledger(chunk, pipeline.sampling)
-        cycles = pipeline.cycles(chunk, ledger, pipeline.sampling, pipeline.run.seed, start, clock)
+        number = first + start
+        cycles = pipeline.cycles(chunk, ledger, pipeline.sampling, pipeline.run.seed, number, clock)
         next(cycles)  # the prefill's commit
-        rows = [start + entry.row for entry in ledger.open]
+        rows = [number + entry.row for entry in ledger.open]
         for cycle in cycles:
             yield rows, cycle
-            rows = [start + entry.row for entry in ledger.open]
+            rows = [number + entry.row for entry in ledger.open]
 
 
 class Overheard:

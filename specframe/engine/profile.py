@@ -5,10 +5,11 @@ The two tables from which `specframe.components.trees.optimal` computes the best
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path as FilePath
+from statistics import median
 
 import torch
 
@@ -98,8 +99,8 @@ class Profile:
     """A drafter forward."""
     block: int
     """How many levels a forward proposes, as far as a draft of the measured depth shows it."""
-    target_seconds: dict[int, float]
-    """The target's forward, by the number of nodes, the root included."""
+    cycle_seconds: dict[int, float]
+    """A cycle without the drafter's forwards, by the number of nodes, the root included."""
     calibration: Calibration
     """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
 
@@ -108,7 +109,7 @@ class Profile:
         return fastest_shape(
             self.ranks.table,
             draft_seconds=self.draft_seconds,
-            target_seconds=self.target_seconds,
+            cycle_seconds=self.cycle_seconds,
             depth=depth,
             block=self.block,
             strayed=self.ranks.strayed.table,
@@ -124,7 +125,7 @@ class Profile:
                 "reached": self.ranks.reached,
                 "draft_seconds": self.draft_seconds,
                 "block": self.block,
-                "target_seconds": self.target_seconds,
+                "cycle_seconds": self.cycle_seconds,
                 "calibration": list(self.calibration.powers),
             },
         )
@@ -145,7 +146,8 @@ def profile(
     fewer below those. So deeper levels are measured mostly where the first choices were right, and apart from
     that where they were not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of
     `sizes` is the node count of a tree to be timed, root included, 1 being plain decoding; the comb itself
-    always is. Raises InputError for a drafter that makes its own trees.
+    always is. The trees take turns, prompt by prompt, for a machine drifts; what is told is the median.
+    Raises InputError for a drafter that makes its own trees.
     """
     if pipeline.parts.tree is None:
         raise InputError("this drafter makes its own trees: there is no shape to choose for it")
@@ -155,20 +157,46 @@ def profile(
             f"the recipe's verifier does not accept nodes drawn {', '.join(d.name.lower() for d in refused)}"
         )
     ranks, fit, heard = Ranks(), Fit(), Overheard(comb)
-    clock = Clock.on(getattr(pipeline.parts.target, "device", None))
-    for _, cycle in cycles_of(pipeline.with_parts(tree=heard), prompts, clock):
-        ranks.add(cycle)
-        heard.teach(fit, cycle)
-    clock.settle()
-    seconds = {comb.nodes: _each(clock, "score")}
-    for size in sizes:
+    pipelines = {comb.nodes: pipeline.with_parts(tree=heard)}
+    for size in set(sizes) - {comb.nodes}:
         if size == 1:
-            timed = pipeline.with_parts(drafter=NoDrafter(), tree=None)
+            pipelines[size] = pipeline.with_parts(drafter=NoDrafter(), tree=None)
         else:
-            timed = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
-        seconds[size] = _each(timed.generate(prompts).clock, "score")
-    forwards = round(clock.calls["drafter"] / max(clock.calls["draft"], 1))
-    return Profile(ranks, _each(clock, "drafter"), -(-depth // max(forwards, 1)), seconds, fit.calibration)
+            pipelines[size] = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
+    clocks: dict[int, list[Clock]] = {size: [] for size in pipelines}
+    for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
+        clock = Clock.on(getattr(pipeline.parts.target, "device", None))
+        for _, cycle in cycles_of(pipelines[size], chunk, clock, start):
+            if size == comb.nodes:
+                ranks.add(cycle)
+                heard.teach(fit, cycle)
+        clock.settle()
+        if clock.calls["score"]:  # else the first token was the last
+            clocks[size].append(clock)
+    if not all(clocks.values()):
+        raise InputError("every answer ended with its first token, so nothing was drafted; give other prompts")
+    seconds = {size: median(map(_cycle_seconds, found)) for size, found in sorted(clocks.items())}
+    combs = clocks[comb.nodes]
+    draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in combs)
+    calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
+    block = -(-depth // max(round(calls[0] / calls[1]), 1))
+    return Profile(ranks, draft_seconds, block, seconds, fit.calibration)
+
+
+def take_turns(
+    sizes: Sequence[int], prompts: Sequence[Prompt], batch: int
+) -> Iterator[tuple[int, Sequence[Prompt], int]]:
+    """Every size with every batch of prompts, and the number of its first; who begins changes from batch to batch."""
+    for turn, start in enumerate(range(0, len(prompts), batch)):
+        first = turn % len(sizes)
+        for size in (*sizes[first:], *sizes[:first]):
+            yield size, prompts[start : start + batch], start
+
+
+def _cycle_seconds(clock: Clock) -> float:
+    # Everything that every cycle does, the forwards of the drafter left out.
+    phases = sum(clock.seconds[phase] for phase in ("draft", "score", "verify", "commit"))
+    return (phases - clock.seconds["drafter"]) / clock.calls["score"]
 
 
 def comb_paths(depth: int, width: int) -> list[Path]:
@@ -186,7 +214,3 @@ def comb_paths(depth: int, width: int) -> list[Path]:
 
 def _choices(path: Path, width: int) -> int:
     return width // 2 // prod(rank + 1 for rank in path) if any(path) else width
-
-
-def _each(clock: Clock, name: str) -> float:
-    return clock.seconds[name] / max(clock.calls[name], 1)

@@ -328,22 +328,22 @@ def test_deciding_by_a_drawn_token_is_caught() -> None:
 
 def test_a_forward_over_more_nodes_never_costs_less():
     timed = {1: 10.0, 2: 13.0, 3: 19.0, 4: 16.0, 5: 13.0, 6: 20.0}
-    assert cycle_costs([1, 2, 3, 4, 5, 6], draft_seconds=0.0, target_seconds=timed) == [10, 13, 16, 16, 16, 20]
+    assert cycle_costs([1, 2, 3, 4, 5, 6], draft_seconds=0.0, cycle_seconds=timed) == [10, 13, 16, 16, 16, 20]
     falling = {1: 3.0, 2: 2.0, 3: 1.0}
-    assert cycle_costs([1, 2, 3], draft_seconds=0.5, target_seconds=falling) == [2.0, 2.5, 3.0]
+    assert cycle_costs([1, 2, 3], draft_seconds=0.5, cycle_seconds=falling) == [2.0, 2.5, 3.0]
 
 
 def test_costs_are_read_off_between_the_sizes_that_were_timed(tmp_path: Path) -> None:
     timed = {4: 10.0, 2: 8.0, 8: 18.0}
-    costs = cycle_costs([1, 2, 3, 4, 6], draft_seconds=1.0, target_seconds=timed, block=2)
+    costs = cycle_costs([1, 2, 3, 4, 6], draft_seconds=1.0, cycle_seconds=timed, block=2)
     assert costs == [8.0, 9.0, 10.0, 12.0, 16.0]
     file = tmp_path / "profile.json"
-    file.write_text(json.dumps({"draft_seconds": 1.0, "block": 2, "target_seconds": timed, "acceptance": []}))
+    file.write_text(json.dumps({"draft_seconds": 1.0, "block": 2, "cycle_seconds": timed, "acceptance": []}))
     tree = Adaptive(costs=file, depth=2, widths=(1, 2))
     listed = Adaptive(costs=[8.0, 9.0, 11.0], depth=2, widths=(1, 2))
     root = torch.zeros(1, dtype=torch.int64)
     assert torch.equal(tree.promise(root), listed.promise(root))
-    with pytest.raises(InputError, match="no forward over more than 8 was timed"):
+    with pytest.raises(InputError, match="no cycle with more than 8 was timed"):
         Adaptive(costs=file, depth=8)
 
 

@@ -110,20 +110,20 @@ def test_hopeless_nodes_are_not_added() -> None:
 
 def test_the_fastest_shape_weighs_tokens_against_seconds() -> None:
     free = dict.fromkeys((2, 4, 8), 1.0)
-    assert fastest_shape(PAPER, draft_seconds=0.0, target_seconds=free, depth=3).shape.nodes == 8
+    assert fastest_shape(PAPER, draft_seconds=0.0, cycle_seconds=free, depth=3).shape.nodes == 8
     steep = {2: 1.0, 8: 3.0}
-    choice = fastest_shape(PAPER, draft_seconds=0.0, target_seconds=steep, depth=3)
+    choice = fastest_shape(PAPER, draft_seconds=0.0, cycle_seconds=steep, depth=3)
     assert choice.shape.paths == [(0,)] and choice.rate == pytest.approx(1.6)
-    dear = fastest_shape(PAPER, draft_seconds=1.0, target_seconds=free, depth=3)
+    dear = fastest_shape(PAPER, draft_seconds=1.0, cycle_seconds=free, depth=3)
     assert dear.shape.depth == 1 and dear.seconds == 2.0
-    block = fastest_shape(PAPER, draft_seconds=0.5, target_seconds=free, depth=2, block=2)
+    block = fastest_shape(PAPER, draft_seconds=0.5, cycle_seconds=free, depth=2, block=2)
     assert block.shape.depth == 2 and block.seconds == 1.5
     every = [
         (expected_tau(s, PAPER) / (s.depth * 0.1 + seconds))
         for size, seconds in steep.items()
         for s in (optimal_shape(PAPER, size - 1, depth) for depth in (1, 2, 3))
     ]
-    assert fastest_shape(PAPER, draft_seconds=0.1, target_seconds=steep, depth=3).rate == pytest.approx(max(every))
+    assert fastest_shape(PAPER, draft_seconds=0.1, cycle_seconds=steep, depth=3).rate == pytest.approx(max(every))
 
 
 def test_sequoia_is_the_fixed_tree_of_its_shape() -> None:
@@ -164,7 +164,7 @@ def test_sequoia_reads_a_measured_table(tmp_path) -> None:
         (lambda: optimal_shape(PAPER, 0, 2), "at least one node"),
         (lambda: optimal_shape(PAPER, 3, 0), "depth of at least 1"),
         (lambda: optimal_product_shape([[]], 3), "sometimes accepted"),
-        (lambda: fastest_shape(PAPER, draft_seconds=0, target_seconds={1: 1.0}, depth=2), "two nodes or more"),
+        (lambda: fastest_shape(PAPER, draft_seconds=0, cycle_seconds={1: 1.0}, depth=2), "two nodes or more"),
     ],
 )
 def test_broken_tables_are_refused(build: object, says: str) -> None:

@@ -19,7 +19,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.engine.forecast import Measured, measure_tau
 from specframe.engine.loop import Cycle, Parts
 from specframe.engine.pipeline import Pipeline
-from specframe.engine.profile import Ranks, Shares, comb_paths, profile
+from specframe.engine.profile import Ranks, Shares, comb_paths, profile, take_turns
 from specframe.engine.settings import RunSettings, SamplingSettings
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, TokenTree, Verdict
@@ -85,15 +85,34 @@ def test_the_best_tree_does_what_its_table_forecasts(tmp_path):
     found = profile(
         pipeline(Chain(), Recursive()), PROMPTS, depth=2, width=2, draw=Draw.WITHOUT_REPLACEMENT, sizes=(1, 2, 3)
     )
-    assert set(found.target_seconds) == {1, 2, 3, 5} and min(found.target_seconds.values()) > 0 < found.draft_seconds
+    assert set(found.cycle_seconds) == {1, 2, 3, 5} and min(found.cycle_seconds.values()) > 0 < found.draft_seconds
     found.write(tmp_path / "table.json")
     tree = Sequoia(acceptance=tmp_path / "table.json", nodes=5, depth=3)
     tau = pipeline(tree, Recursive()).generate(PROMPTS).acceptance.tau
     assert tau == pytest.approx(expected_tau(tree.shape, found.ranks.table), abs=0.15)
     best = found.fastest(depth=2)
-    assert best.shape.nodes in found.target_seconds and best.rate == best.tau / best.seconds and found.block == 1
+    assert best.shape.nodes in found.cycle_seconds and best.rate == best.tau / best.seconds and found.block == 1
     overlap = float(torch.minimum(P, Q).sum())
     assert found.ranks.table[0][0] == pytest.approx(overlap, abs=0.05), "the first draw's chance is 1 - TV(p, q)"
+
+
+def test_trees_take_turns_and_each_begins_once():
+    turns = list(take_turns([1, 4, 8], list("abcde"), 2))
+    assert [size for size, *_ in turns] == [1, 4, 8, 4, 8, 1, 8, 1, 4]
+    assert [(chunk, start) for _, chunk, start in turns[::3]] == [(["a", "b"], 0), (["c", "d"], 2), (["e"], 4)]
+
+
+def test_turns_change_nothing_of_what_is_counted():
+    alone, among = (profile(pipeline(Chain(), Match()), PROMPTS, depth=2, width=3, sizes=s) for s in ((), (1, 2, 6)))
+    assert alone.ranks == among.ranks and alone.calibration == among.calibration
+    small = replace(pipeline(Chain(), Match()), run=RunSettings(seed=3, batch=7))
+    assert profile(small, PROMPTS, depth=2, width=3).ranks == alone.ranks, "a row's numbers are its prompt's"
+
+
+def test_answers_of_one_token_are_refused():
+    short = replace(pipeline(Chain(), Match()), sampling=SamplingSettings(temperature=1.0, max_new_tokens=1))
+    with pytest.raises(InputError, match="ended with its first token"):
+        profile(short, PROMPTS)
 
 
 def test_what_is_measured_is_told_with_its_error():

@@ -12,20 +12,21 @@ from specframe.kernel.errors import InputError
 
 
 def cycle_costs(
-    sizes: Sequence[int], *, draft_seconds: float, target_seconds: Mapping[int, float], block: int = 1
+    sizes: Sequence[int], *, draft_seconds: float, cycle_seconds: Mapping[int, float], block: int = 1
 ) -> list[float]:
     """Seconds a cycle takes with a draft of 0, 1, 2 ... levels.
 
-    sizes[d] is the node count of a draft of d levels, the root included. The target's forward is read off between
-    the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest. Where more nodes were
-    timed faster than fewer, the machine drifted: neighbours get their mean until no time falls. Raises InputError
-    for more nodes than were timed.
+    sizes[d] is the node count of a draft of d levels, the root included. `cycle_seconds` is what a cycle takes without
+    the drafter's forwards, by the node count; `draft_seconds` a drafter forward, which proposes `block` levels. The
+    cycle is read off between the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest.
+    Where more nodes were timed faster than fewer, the machine drifted: neighbours get their mean until no time falls.
+    Raises InputError for more nodes than were timed.
     """
-    timed = _rising(sorted(target_seconds.items()))
+    timed = _rising(sorted(cycle_seconds.items()))
     if not timed or sizes[-1] > timed[-1][0]:
         most = timed[-1][0] if timed else 0
         raise InputError(
-            f"the deepest draft has {sizes[-1]} nodes, but no forward over more than {most} was timed; "
+            f"the deepest draft has {sizes[-1]} nodes, but no cycle with more than {most} was timed; "
             f"run `specframe profile` with --sizes up to {sizes[-1]}"
         )
     return [-(-depth // block) * draft_seconds + _between(timed, size) for depth, size in enumerate(sizes)]
@@ -36,12 +37,12 @@ def read_costs(path: Path, sizes: Sequence[int]) -> list[float]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         draft, block = float(found["draft_seconds"]), int(found["block"])
-        target = {int(size): float(seconds) for size, seconds in found["target_seconds"].items()}
+        cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
     except OSError as error:
         raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
-    return cycle_costs(sizes, draft_seconds=draft, target_seconds=target, block=max(block, 1))
+    return cycle_costs(sizes, draft_seconds=draft, cycle_seconds=cycle, block=max(block, 1))
 
 
 def _rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -102,7 +102,7 @@ class Choice:
     shape: Shape
     tau: float
     seconds: float
-    """What a cycle takes: a drafter forward per level, and the target's over the whole tree."""
+    """What a cycle takes, the drafter's forwards for all levels included."""
 
     @property
     def rate(self) -> float:
@@ -114,24 +114,25 @@ def fastest_shape(
     acceptance: Table,
     *,
     draft_seconds: float,
-    target_seconds: Mapping[int, float],
+    cycle_seconds: Mapping[int, float],
     depth: int,
     block: int = 1,
     strayed: Table = (),
 ) -> Choice:
     """The shape that promises most tokens per second, of all sizes whose cost was measured and all depths to `depth`.
 
-    `target_seconds` has the target's forward by the number of nodes, the root included; `draft_seconds` is a
-    drafter forward, which proposes `block` levels. Sequoia's hardware-aware choice (Chen et al. 2024).
+    `cycle_seconds` is what a cycle takes without the drafter's forwards, by the number of nodes, the root included;
+    `draft_seconds` is a drafter forward, which proposes `block` levels. Sequoia's hardware-aware choice (Chen et al.
+    2024).
     """
     choices = []
-    for size, seconds in target_seconds.items():
+    for size, seconds in cycle_seconds.items():
         for levels in range(1, depth + 1) if size > 1 else ():
             shape = optimal_shape(acceptance, size - 1, levels, strayed)
             cost = -(-shape.depth // block) * draft_seconds + seconds
             choices.append(Choice(shape, expected_tau(shape, acceptance, strayed), cost))
     if not choices:
-        raise InputError("there is no tree to choose: give the target's seconds for trees of two nodes or more")
+        raise InputError("there is no tree to choose: give the seconds of a cycle for trees of two nodes or more")
     return max(choices, key=lambda choice: choice.rate)
 
 

@@ -87,7 +87,7 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
 def cycles_of(
     pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock, first: int = 0
 ) -> Iterator[tuple[list[int], Cycle]]:
-    """The cycles of decoding prompts without the prefills, each with the numbers of its rows' prompts, counted from `first`."""
+    """The cycles of decoding prompts, without the prefills, and the numbers of their rows' prompts, from `first` on."""
     tokens = [pipeline.encode(prompt) for prompt in prompts]
     for start in range(0, len(tokens), pipeline.run.batch):
         chunk = tokens[start : start + pipeline.run.batch]

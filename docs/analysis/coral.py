@@ -7,7 +7,6 @@ both into the tables of docs/explanation/coral-analysis.md. Only the last analys
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any
 
 import torch
 from coral_page import DRAFTERS, HIDDEN, STEPS, VOCABULARIES, show
-from sample import interval, keep, open_recipe, prompts
+from sample import choose, command, interval, keep, open_recipe, prompts
 from torch import nn
 from transformers import LlamaConfig
 
@@ -207,16 +206,9 @@ def find_alpha(lengths: Sequence[Sequence[int]], position: int) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures what is asked for; what was measured before stays."""
-    analyses = ("acceptance", "distances", "router", "latency")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("analyses", nargs="*", metavar="ANALYSIS", help=f"of {', '.join(analyses)} (default: all)")
-    parser.add_argument("--limit", type=int, default=24, help="prompts, at most (default: 24, all there are)")
-    parser.add_argument("--tokens", type=int, default=96, help="new tokens per prompt (default: 96)")
-    options = parser.parse_args(arguments)
-    if unknown := set(options.analyses) - set(analyses):
-        parser.error(f"there is no analysis {', '.join(sorted(unknown))}; there are {', '.join(analyses)}")
+    options = choose(command(__doc__, tokens=96), ("acceptance", "distances", "router", "latency"), arguments)
     numbers: dict[str, Any] = {}
-    for name in options.analyses or analyses:
+    for name in options.analyses:
         print(f"{name} ...", flush=True)
         if name == "latency":
             numbers |= {"latency": measure_latency(), "hardware": describe_hardware()}

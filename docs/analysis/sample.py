@@ -1,7 +1,8 @@
-"""What analyses share: recipes, the bench's own prompts, intervals over prompts, and the file of numbers."""
+"""What analyses share: their command line, recipes, the bench's own prompts, intervals, and the file of numbers."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 from collections.abc import Callable, Sequence
@@ -38,3 +39,23 @@ def keep(path: Path, numbers: dict[str, Any]) -> dict[str, Any]:
     known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     write_json(path, known | numbers)
     return known | numbers
+
+
+def command(description: str | None, tokens: int) -> argparse.ArgumentParser:
+    """The command line of an analysis that decodes prompts; `tokens` are new ones, where none are asked for."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--limit", type=int, default=24, help="prompts, at most (default: 24, all there are)")
+    parser.add_argument("--tokens", type=int, default=tokens, help=f"new tokens per prompt (default: {tokens})")
+    return parser
+
+
+def choose(
+    parser: argparse.ArgumentParser, analyses: Sequence[str], arguments: Sequence[str] | None
+) -> argparse.Namespace:
+    """The options, `analyses` among them: those that were asked for, or all. An unknown one is refused."""
+    parser.add_argument("analyses", nargs="*", metavar="ANALYSIS", help=f"of {', '.join(analyses)} (default: all)")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.analyses) - set(analyses):
+        parser.error(f"there is no analysis {', '.join(sorted(unknown))}; there are {', '.join(analyses)}")
+    options.analyses = options.analyses or list(analyses)
+    return options

@@ -7,7 +7,6 @@ tables of docs/explanation/verifier-analysis.md. Nothing here is about time.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 import torch
 from expectation import EXPECTED, Draft, accepted, cover_alone, cover_together, normalised
 from panel import VERIFIERS, Panel, follow
-from sample import interval, keep, open_recipe
+from sample import choose, command, interval, keep, open_recipe
 from torch import Tensor
 from verifiers_page import show
 
@@ -198,21 +197,15 @@ def ratio(rows: Sequence[Totals], above: str, below: str) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measures what is asked for; what was measured before stays."""
-    analyses = ("drafts", "bound")
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("analyses", nargs="*", metavar="ANALYSIS", help=f"of {', '.join(analyses)} (default: all)")
-    parser.add_argument("--limit", type=int, default=24, help="prompts, at most (default: 24, all there are)")
-    parser.add_argument("--tokens", type=int, default=64, help="new tokens per prompt (default: 64)")
+    parser = command(__doc__, tokens=64)
     parser.add_argument("--copies", type=int, default=16, help="copies of a draft that are judged (default: 16)")
     parser.add_argument("--redraws", type=int, default=64, help="times that siblings are redrawn (default: 64)")
     parser.add_argument(
         "--contexts", type=int, default=9, help="cycles of a prompt whose laws are asked, at most (default: 9)"
     )
-    options = parser.parse_args(arguments)
-    if unknown := set(options.analyses) - set(analyses):
-        parser.error(f"there is no analysis {', '.join(sorted(unknown))}; there are {', '.join(analyses)}")
+    options = choose(parser, ("drafts", "bound"), arguments)
     numbers: dict[str, Any] = {}
-    for name in options.analyses or analyses:
+    for name in options.analyses:
         print(f"{name} ...", flush=True)
         if name == "drafts":
             numbers[name] = measure_drafts(options.limit, options.tokens, options.copies)

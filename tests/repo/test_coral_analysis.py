@@ -6,22 +6,16 @@ import pytest
 import torch
 
 from specframe import Student, Teacher
-from tests.repo.repository import ROOT
 
 
 @pytest.fixture
-def coral(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "analysis"))
-    import coral
-
-    return coral
+def coral(analysis):
+    return analysis("coral")
 
 
 @pytest.fixture
-def page(coral):
-    import coral_page
-
-    return coral_page
+def page(analysis):
+    return analysis("coral_page")
 
 
 def test_alpha_is_of_those_that_came_so_far(coral):

@@ -10,25 +10,19 @@ from specframe.components.verifiers.transport import Transport
 from specframe.engine.certificate.enumeration import enumerate_outcomes
 from specframe.testing.tables import GivenDrafter
 from specframe.testing.trees import take
-from tests.repo.repository import ROOT
 
 TREES = ["chain", "iid", "without_replacement", "greedy", "top"]
 VOCAB = 5
 
 
 @pytest.fixture
-def verifiers(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "analysis"))
-    import verifiers
-
-    return verifiers
+def verifiers(analysis):
+    return analysis("verifiers")
 
 
 @pytest.fixture
-def expectation(verifiers):
-    import expectation
-
-    return expectation
+def expectation(analysis):
+    return analysis("expectation")
 
 
 def laws(seed):

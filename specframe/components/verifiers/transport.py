@@ -59,16 +59,14 @@ class Transport:
         """Chances and cover of a run, as `descend` asks for them."""
         pair = run.members.sum(1, keepdim=True) == 2  # [B, 1]
         if not pair.any():  # chains, greedy drafts: every sibling is alone
-            mass = q.gather(1, run.tokens)
-            return (left.gather(1, run.tokens) / mass).where(run.members & (mass > 0), 0).clamp(max=1), q
+            return accept_alone(left, q, run), q
         kind, beats, law = self.tournament(left, q, run.unreplaced)
         cover = torch.where(pair, law.to(q.dtype), q)
         slots = run.members.long().cumsum(1).where(run.members, 0)  # [B, N], 1 and 2 for the siblings
         both = torch.stack([(slots == 1).byte().argmax(1), (slots == 2).byte().argmax(1)], 1)  # [B, 2]
         one, two = kind.gather(1, run.tokens.gather(1, both)).split(1, 1)  # [B, 1]
         chosen = beats.flatten(1).gather(1, one * beats.shape[1] + two).where(pair, 1)  # [B, 1], the first
-        mass = cover.gather(1, run.tokens)
-        accept = (left.gather(1, run.tokens) / mass).where(run.members & (mass > 0), 0).clamp(max=1)
+        accept = accept_alone(left, cover, run)
         # [B, 2], of the two being chosen and accepted
         share = torch.cat([chosen, 1 - chosen], 1).to(accept.dtype) * accept.gather(1, both)
         second = (share[:, 1] / (1 - share[:, 0])).where(share[:, 0] < 1, 0).clamp(0, 1)
@@ -125,6 +123,12 @@ class Transport:
         kind = ratio.long().scatter(1, heavy, torch.arange(count, self.classes, device=q.device).expand_as(heavy))
         middle = torch.arange(count, device=q.device).expand(len(q), -1) + 0.5
         return torch.cat([middle, ratio.gather(1, heavy)], 1).argsort(1).argsort(1).gather(1, kind)
+
+
+def accept_alone(left: Tensor, law: Tensor, run: Run) -> Tensor:
+    """The chance of each of a run's tokens as a single draft from a law: left and law [B, V] -> [B, N]."""
+    mass = law.gather(1, run.tokens)
+    return (left.gather(1, run.tokens) / mass).where(run.members & (mass > 0), 0).clamp(max=1)
 
 
 def best_wins(within: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,14 @@
+"""What the tests of the repository's own scripts share."""
+
+import importlib
+
+import pytest
+
+from tests.repo.repository import ROOT
+
+
+@pytest.fixture
+def analysis(monkeypatch):
+    """Imports a module of docs/analysis by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "analysis"))
+    return importlib.import_module

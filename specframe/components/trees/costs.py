@@ -1,10 +1,12 @@
-"""What a cycle costs by the depth of its draft, from the forwards that `specframe profile` timed."""
+"""What a cycle costs and brings by the depth of its draft, as `specframe profile` measured it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import mul
 from pathlib import Path
 from statistics import fmean
 
@@ -32,17 +34,33 @@ def cycle_costs(
     return [-(-depth // block) * draft_seconds + _between(timed, size) for depth, size in enumerate(sizes)]
 
 
-def read_costs(path: Path, sizes: Sequence[int]) -> list[float]:
-    """`cycle_costs` by a file that `specframe profile` wrote. Raises InputError where there is none."""
+@dataclass(frozen=True)
+class Known:
+    """What a file of `specframe profile` says of a shape."""
+
+    costs: list[float]
+    """Seconds of a cycle with a draft of 0, 1, 2 ... levels."""
+    acceptance: list[float]
+    """By level, the share of cycles that go on to one of its nodes, behind first choices, as deep as was measured."""
+
+
+def read_known(path: Path, widths: Sequence[int]) -> Known:
+    """Costs and acceptance of drafts with so many children per node, level by level, by the file.
+
+    Raises InputError where it cannot be read, or holds too little.
+    """
+    sizes = list(accumulate(accumulate(widths, mul), initial=1))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         draft, block = float(found["draft_seconds"]), int(found["block"])
         cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
+        rows = [[float(share) for share in row] for row in found["acceptance"]]
     except OSError as error:
         raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
-    return cycle_costs(sizes, draft_seconds=draft, cycle_seconds=cycle, block=max(block, 1))
+    costs = cycle_costs(sizes, draft_seconds=draft, cycle_seconds=cycle, block=max(block, 1))
+    return Known(costs, [min(sum(row[:width]), 1.0) for row, width in zip(rows, widths, strict=False)])
 
 
 def _rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -19,20 +21,23 @@ def fill(
     root: Tensor,
     sampling: Sampling,
     random: RandomSource,
-    depth: Tensor | None = None,
+    depth: Sequence[int] | None = None,
 ) -> TokenTree:
     """The tree of this shape below root [B], its nodes drawn by `draw` from the drafter's laws.
 
     A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an
     exhausted law) leaves an invalid node, and so do its children: the shape is always whole.
 
-    With `depth` [B] a row gets the first so many levels only, and the tree as many as the deepest row has; nothing
-    random is drawn for the others, whose nodes are invalid there. That costs one look at `depth` from the host.
+    With `depth`, a number for each row, a row gets the first so many levels only, and the tree as many as the deepest
+    row has; nothing random is drawn for the others, whose nodes are invalid there.
     """
     growth = Growth(root)
     levels = shape.levels(root.device)
+    limit: Tensor | None = None  # [B], where rows differ
     if depth is not None:
-        levels = levels[: int(depth.max())]
+        levels = levels[: max(depth)]
+        if min(depth) < max(depth):
+            limit = torch.tensor(depth, device=root.device)
     done = 0
     while done < len(levels):
         start = levels[done]
@@ -45,7 +50,7 @@ def fill(
         for j, level in enumerate(block):
             if j:
                 origin = level.above if origin is None else origin.index_select(0, level.above)
-            going = None if depth is None else (depth > growth.levels)[:, None]  # [B, 1]
+            going = None if limit is None else (limit > growth.levels)[:, None]  # [B, 1]
             if draw is Draw.TOP:
                 _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1], going)
             else:

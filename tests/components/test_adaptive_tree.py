@@ -142,7 +142,7 @@ STEADY = {
 def test_on_steady_text_it_is_as_good_as_the_best_depth(text: str, costs: list[float]) -> None:
     texts = Texts([(400, STEADY[text])], costs)
     ratios = texts.adaptive(Adaptive(costs=costs, depth=DEPTH), rows=48) / texts.fixed().max()
-    assert ratios.mean() > 0.96
+    assert ratios.mean() > 0.97
     assert ratios.min() > 0.85, "and noise misleads no run by much"
 
 
@@ -195,7 +195,7 @@ def test_a_session_begins_with_what_the_profile_says_of_the_shape(tmp_path: Path
     assert torch.allclose(tree.promise(root)[0], tokens / torch.tensor([1.0, 1.2, 1.4, 1.6]))
 
 
-@pytest.mark.parametrize("known", [[], [0.7, 0.5]], ids=["guessed", "profiled"])
+@pytest.mark.parametrize("known", [[], [0.55]], ids=["guessed", "profiled"])
 def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> None:
     """The same choices, one row at a time in plain Python."""
     costs, memory = linear(0.02, 0.2), 5.0
@@ -207,13 +207,13 @@ def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> No
     for _ in range(30):
         draft = policy.grow(drafter.expand, torch.zeros(3, dtype=torch.int64), Sampling(), Ranked())
         for row, depth in enumerate(depth_of(draft).tolist()):
-            tau, way, guess, promises = 1.0, 1.0, 0.6, [1 / costs[0]]
+            tau, way, guess, promises = 1.0, 1.0, 0.5, [1 / costs[0]]
             for at in range(1, DEPTH + 1):
                 tried = accepted = 0.0
                 for age, (drafted, length) in enumerate(reversed(heard[row])):
                     tried += (1 - 1 / memory) ** age * (at <= drafted and at <= length + 1)
                     accepted += (1 - 1 / memory) ** age * (at <= length)
-                worth = 8 if at <= len(known) else 3
+                worth = 8 if at <= len(known) else 2
                 share = (accepted + worth * (known[at - 1] if at <= len(known) else guess)) / (tried + worth)
                 guess = share + (1 - share) / 4
                 way *= share
@@ -224,7 +224,7 @@ def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> No
         policy.hear(draft, Verdict(draft.tokens[:, :0], luck, luck))
         for row, pair in enumerate(zip(depth_of(draft).tolist(), luck.tolist(), strict=True)):
             heard[row].append(pair)
-    assert len({drafted for drafted, _ in heard[0]}) > 2, "else this compares nothing"
+    assert len({drafted for drafted, _ in heard[0]}) > 3, "else this compares nothing"
 
 
 # --- sessions -------------------------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def pipeline(tree: Adaptive, batch: int) -> Pipeline:
 @pytest.mark.parametrize("draw", ["top", "iid", "without_replacement"])
 def test_a_row_does_not_depend_on_its_neighbours_nor_on_earlier_sessions(draw: str) -> None:
     texts = [[0], [1, 2, 0], [2, 2], [1]]
-    tree = nervous(draw=Draw[draw.upper()], widths=(2, 1), costs=[1, 1.4, 1.8, 2.2])
+    tree = nervous(draw=Draw[draw.upper()], widths=(2, 1), costs=[1, 1.2, 1.3, 1.4])
     together = pipeline(tree, 4)
     first = together.generate(texts).tokens
     assert any(len(set(depths)) > 1 for depths in tree.depths), "rows of a batch differ"

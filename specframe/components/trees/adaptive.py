@@ -14,7 +14,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource, Sampling
 from specframe.kernel.types import Draw, Expand, Prompts, TokenTree, Verdict
 
-GUESSED, FIRST, HOPE = 3.0, 0.6, 0.25
+GUESSED, FIRST, HOPE = 2.0, 0.5, 0.25
 """A guess of a level's acceptance is worth so many cycles. The first level is taken to be accepted so often, and a
 deeper one to lie above the one before it by this share of the way to 1."""
 

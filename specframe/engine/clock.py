@@ -11,6 +11,10 @@ from typing import Any, Protocol, Self
 import torch
 
 
+PHASES = ("draft", "score", "verify", "commit")
+"""What every cycle does."""
+
+
 class Event(Protocol):
     """A mark in the work queue of a device; torch.cuda.Event is one."""
 
@@ -121,7 +125,7 @@ class Clock:
         """Each phase's share of the time of the cycles; `other` is what no phase claims."""
         if self.cycles <= 0:
             return {}
-        shares = {name: self.seconds[name] / self.cycles for name in ("draft", "score", "verify", "commit")}
+        shares = {name: self.seconds[name] / self.cycles for name in PHASES}
         return {**shares, "other": 1 - sum(shares.values())}
 
     def add(self, other: Clock) -> None:

@@ -18,7 +18,7 @@ from specframe.components.trees.calibration import Calibration, Fit
 from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.optimal import Choice, fastest_shape
 from specframe.components.trees.shape import Path, dotted
-from specframe.engine.clock import Clock
+from specframe.engine.clock import PHASES, Clock
 from specframe.engine.forecast import Overheard, cycles_of
 from specframe.engine.loop import Cycle
 from specframe.engine.pipeline import Pipeline, Prompt
@@ -158,7 +158,7 @@ def profile(
         )
     ranks, fit, heard = Ranks(), Fit(), Overheard(comb)
     pipelines = {comb.nodes: pipeline.with_parts(tree=heard)}
-    for size in set(sizes) - {comb.nodes}:
+    for size in sorted({*sizes} - {comb.nodes}):
         if size == 1:
             pipelines[size] = pipeline.with_parts(drafter=NoDrafter(), tree=None)
         else:
@@ -195,7 +195,7 @@ def take_turns(
 
 def _cycle_seconds(clock: Clock) -> float:
     # Everything that every cycle does, the forwards of the drafter left out.
-    phases = sum(clock.seconds[phase] for phase in ("draft", "score", "verify", "commit"))
+    phases = sum(clock.seconds[phase] for phase in PHASES)
     return (phases - clock.seconds["drafter"]) / clock.calls["score"]
 
 

@@ -10,7 +10,6 @@ from typing import Any, Protocol, Self
 
 import torch
 
-
 PHASES = ("draft", "score", "verify", "commit")
 """What every cycle does."""
 

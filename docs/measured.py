@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from method_table import RESULTS, read_measured, read_results
 
-from specframe.engine.bench.phrases import say, say_share
+from specframe.bench.report.phrases import say, say_share
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/methods/*.md")

@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from specframe.engine.bench.phrases import is_suspect, say
-from specframe.engine.bench.summary import summarise
+from specframe.bench.figures.summary import summarise
+from specframe.bench.report.phrases import is_suspect, say
 from specframe.kernel.build import plan
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe

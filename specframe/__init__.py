@@ -51,33 +51,31 @@ _PUBLIC = {
         "WeightsError",
     ),
     "specframe.kernel.hookspecs": ("Register", "hookimpl"),
-    "specframe.components.random": ("SeededRandom",),
-    "specframe.components.sampling": ("Sampling",),
+    "specframe.sampling.random": ("SeededRandom",),
+    "specframe.sampling.laws": ("Sampling",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
-    "specframe.components.trees.growth": ("Growth",),
-    "specframe.engine.pipeline": ("Pipeline", "Result", "load"),
-    "specframe.engine.transformers": ("decoder",),
+    "specframe.components.trees.shapes.growth": ("Growth",),
+    "specframe.decoding.pipeline": ("Pipeline", "Result", "load"),
+    "specframe.decoding.transformers": ("decoder",),
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
-    from specframe.components.random import SeededRandom as SeededRandom
-    from specframe.components.sampling import Sampling as Sampling
-    from specframe.components.trees.growth import Growth as Growth
+    from specframe.components.trees.shapes.growth import Growth as Growth
     from specframe.components.verifiers.bound import (
         greedy_acceptance as greedy_acceptance,
     )
     from specframe.components.verifiers.bound import (
         optimal_acceptance as optimal_acceptance,
     )
-    from specframe.engine.pipeline import (
+    from specframe.decoding.pipeline import (
         Pipeline as Pipeline,
     )
-    from specframe.engine.pipeline import (
+    from specframe.decoding.pipeline import (
         Result as Result,
     )
-    from specframe.engine.pipeline import (
+    from specframe.decoding.pipeline import (
         load as load,
     )
-    from specframe.engine.transformers import decoder as decoder
+    from specframe.decoding.transformers import decoder as decoder
     from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (
         CompositionError as CompositionError,
@@ -177,6 +175,8 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.types import (
         Verdict as Verdict,
     )
+    from specframe.sampling.laws import Sampling as Sampling
+    from specframe.sampling.random import SeededRandom as SeededRandom
 
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 

@@ -22,9 +22,9 @@ from torch import nn
 from transformers import LlamaConfig
 
 from specframe import NeuralTarget, Pipeline, Student, Teacher, Trainable
+from specframe.bench.figures.weights import weigh
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.engine.bench.weights import weigh
-from specframe.engine.provenance import describe_hardware
+from specframe.files.provenance import describe_hardware
 from specframe.neural import DecoderLayer, SlotCache, neural_target
 from specframe_coral.steps import step_distances
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specframe import Draw, TokenTree
 from specframe.components.verifiers.descent import Run
-from specframe.components.verifiers.reference import Row
+from specframe.testing.references.walks import Row
 
 Cover = Callable[[Tensor], Tensor]
 """Of what is left of the target's law, [V]: how probably each token comes out of a run of siblings, [V]."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specframe import Pipeline, load
-from specframe.engine.bench.sets import SHIPPED, read_sets, spread
-from specframe.engine.provenance import write_json
+from specframe.bench.contest.sets import SHIPPED, read_sets, spread
+from specframe.files.provenance import write_json
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes"
 Row = TypeVar("Row")

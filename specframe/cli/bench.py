@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.engine.bench.contest import Contest
-    from specframe.engine.bench.engines import Engine
-    from specframe.engine.bench.journal import Journal
-    from specframe.engine.bench.stage import Step
+    from specframe.bench.contest.contest import Contest
+    from specframe.bench.contest.engines import Engine
+    from specframe.bench.contest.stage import Step
+    from specframe.bench.figures.journal import Journal
 
 SUMMARY = "measure recipes side by side over prompt sets, against transformers' own generation"
 OPPONENTS = ("plain", "hf:generate")
@@ -93,9 +93,9 @@ def execute(options: argparse.Namespace) -> int:
     if options.compare:
         return _compare(*options.compare)
     contest, engine, sets = _prepare(options)
-    from specframe.engine.bench.journal import Journal
-    from specframe.engine.bench.results import collect, describe_bench
-    from specframe.engine.provenance import write_json
+    from specframe.bench.figures.journal import Journal
+    from specframe.bench.figures.results import collect, describe_bench
+    from specframe.files.provenance import write_json
 
     journal = Journal.open(options.out, describe_bench(contest, sets), fresh=options.fresh)
     if journal.rounds:
@@ -118,13 +118,13 @@ def execute(options: argparse.Namespace) -> int:
 
 def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
     """The loaded contest, its engine and the names of its sets; all that can be is checked before models load."""
-    from specframe.engine.bench.contest import Contest
-    from specframe.engine.bench.engines.inprocess import InProcess
-    from specframe.engine.bench.engines.ray import Ray
-    from specframe.engine.bench.lineup import Invitation, plan_lineup
-    from specframe.engine.bench.sets import SHIPPED, read_sets
-    from specframe.engine.bench.terms import Terms
-    from specframe.engine.folders import make_folder
+    from specframe.bench.contest.contest import Contest
+    from specframe.bench.contest.engines.inprocess import InProcess
+    from specframe.bench.contest.engines.ray import Ray
+    from specframe.bench.contest.lineup import Invitation, plan_lineup
+    from specframe.bench.contest.sets import SHIPPED, read_sets
+    from specframe.bench.contest.terms import Terms
+    from specframe.files.folders import make_folder
     from specframe.kernel.errors import InputError
     from specframe.kernel.plugins import discover
 
@@ -171,9 +171,9 @@ def _is_override(word: str) -> bool:
 
 
 def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
-    from specframe.engine.bench.report import NO_PLOTS, can_draw, write_report
-    from specframe.engine.bench.summary import summarise
-    from specframe.engine.bench.table import print_table
+    from specframe.bench.figures.summary import summarise
+    from specframe.bench.report.report import NO_PLOTS, can_draw, write_report
+    from specframe.bench.report.table import print_table
 
     summary = summarise(results)
     write_report(results, summary, options.out)
@@ -189,7 +189,7 @@ def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
 
 
 def _compare(first: Path, second: Path) -> int:
-    from specframe.engine.bench.comparison import compare, print_comparison
+    from specframe.bench.figures.comparison import compare, print_comparison
 
     print_comparison(compare(_read(first), _read(second)))
     return 0

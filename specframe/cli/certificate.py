@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from specframe.engine.certificate.enumeration import Progress
+    from specframe.certify.own.enumeration import Progress
 
 TV_IS = "total variation: half the sum of all differences between two laws; 0 is the same law"
 

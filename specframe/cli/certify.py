@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.engine.certificate.enumeration import Progress
+    from specframe.certify.own.enumeration import Progress
 
 SUMMARY = "prove a recipe's composition lossless: every random outcome of the real code, enumerated"
 
@@ -49,16 +49,16 @@ def _certify_recipe(options: argparse.Namespace) -> int:
     recipe = Recipe.read(options.recipe, options.overrides)
     valid = plan(recipe, discover(), local_code=not options.no_local_code)
 
+    from specframe.certify.certificate import certify_plan
     from specframe.cli.certificate import print_certificate, progress_bar
-    from specframe.engine.certificate.certify import certify_plan
 
     with progress_bar(quiet=options.json) as listener:
         certificate = certify_plan(valid, budget=options.budget, listener=listener)
     real_passed = True
     prompts = valid.settings["run"].prompts
     if prompts and not options.exact_only and not certificate.interrupted:
-        from specframe.engine.certificate.certify_real import certify_real
-        from specframe.engine.pipeline import Pipeline
+        from specframe.certify.real import certify_real
+        from specframe.decoding.pipeline import Pipeline
 
         report = certify_real(Pipeline.build(valid), prompts)
         certificate, real_passed = replace(certificate, real=report.as_dict()), report.passed
@@ -71,8 +71,8 @@ def _certify_recipe(options: argparse.Namespace) -> int:
 
 
 def _certify_function(options: argparse.Namespace) -> int:
+    from specframe.certify.foreign.against import NEARLY, Foreign, load_function
     from specframe.cli.certificate import print_function, progress_bar
-    from specframe.engine.certificate.against import NEARLY, Foreign, load_function
 
     accept = load_function(options.against)
     found: list[dict[str, Any]] = []

@@ -12,9 +12,9 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.engine.distill.dialogue import Answerer, Dialogue
-    from specframe.engine.distill.store import Store
     from specframe.kernel.build import Plan
+    from specframe.training.distill.dialogue import Answerer, Dialogue
+    from specframe.training.distill.store import Store
 
 SUMMARY = "let the recipe's target answer prompts, as data to train drafters on; interrupted work goes on"
 
@@ -43,12 +43,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Answers what is not yet answered, and prints the figures."""
-    from specframe.engine.distill.prompts import read_dialogues
-    from specframe.engine.distill.store import Store
-    from specframe.engine.provenance import describe_run
+    from specframe.files.provenance import describe_run
     from specframe.kernel.build import plan
     from specframe.kernel.plugins import discover
     from specframe.kernel.recipe import Recipe
+    from specframe.training.distill.prompts import read_dialogues
+    from specframe.training.distill.store import Store
 
     recipe = Recipe.read(options.recipe, options.overrides)
     valid = plan(recipe, discover(), local_code=not options.no_local_code)
@@ -119,7 +119,7 @@ def _check(options: argparse.Namespace, valid: Plan) -> None:
 
 def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, Any]:
     """What decides the answers, up to the order in which they come."""
-    from specframe.engine.distill.prompts import fingerprint
+    from specframe.training.distill.prompts import fingerprint
 
     return {
         "target": options.model or valid.recipe.data["target"],
@@ -133,12 +133,12 @@ def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, 
 
 def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int) -> Answerer:
     if options.endpoint is None:
-        from specframe.engine.distill.decoding import Decoding
-        from specframe.engine.pipeline import Pipeline
+        from specframe.decoding.pipeline import Pipeline
+        from specframe.training.distill.decoding import Decoding
 
         return Decoding(Pipeline.build(valid), seed)
 
-    from specframe.engine.distill.endpoint import KEY, Endpoint
+    from specframe.training.distill.endpoint import KEY, Endpoint
 
     endpoint = Endpoint(
         url=options.endpoint,

@@ -14,15 +14,15 @@ SUMMARY = "write a plugin package: a small working component of a kind, and its 
 
 TEMPLATES = files("specframe.cli") / "templates"
 FILES = {
-    "pyproject.toml": "pyproject.toml",
-    "README.md": "README.md",
-    "LICENSE": "LICENSE",
-    "gitignore": ".gitignore",
-    "tests.yml": ".github/workflows/tests.yml",
-    "py.typed": "src/$module/py.typed",
-    "__init__.py": "src/$module/__init__.py",
-    "$kind.py": "src/$module/$kind.py",
-    "${kind}_test.py": "tests/test_$name.py",
+    "package/pyproject.toml": "pyproject.toml",
+    "package/README.md": "README.md",
+    "package/LICENSE": "LICENSE",
+    "package/gitignore": ".gitignore",
+    "package/tests.yml": ".github/workflows/tests.yml",
+    "package/py.typed": "src/$module/py.typed",
+    "package/__init__.py": "src/$module/__init__.py",
+    "component/$kind.py": "src/$module/$kind.py",
+    "tests/${kind}_test.py": "tests/test_$name.py",
 }
 """The templates, and the files that they become."""
 
@@ -83,7 +83,7 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
         )
     if any(entry.name == bare for entry in discover([]).of(kind)):  # of the built-ins alone
         raise InputError(f"there is a built-in {kind} '{bare}', and recipes could not tell the two apart")
-    component = _template(f"{kind}.py")
+    component = _template(f"component/{kind}.py")
     title = bare.title().replace("_", "")
     if re.search(rf"\b{title}\b", component):
         raise InputError(f"the class would be called {title}, which its module uses already; choose another name")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specframe.components.trees.optimal import Choice
-    from specframe.engine.forecast import Measured
-    from specframe.engine.profile import Profile
+    from specframe.components.trees.shapes.optimal import Choice
+    from specframe.inspect.forecast import Measured
+    from specframe.inspect.profile import Profile
 
 SUMMARY = "measure acceptance by level and rank, and compute the best tree from it"
 
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the table and the best trees; writes the table when asked to."""
-    from specframe.engine.prompts import read_prompts
+    from specframe.files.prompts import read_prompts
     from specframe.kernel.build import plan
     from specframe.kernel.errors import InputError
     from specframe.kernel.plugins import discover
@@ -73,8 +73,8 @@ def execute(options: argparse.Namespace) -> int:
     if min(options.depth, options.width) < 1:
         raise InputError("--depth and --width must be at least 1")
 
-    from specframe.engine.pipeline import Pipeline
-    from specframe.engine.profile import profile
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.inspect.profile import profile
 
     draw = Draw[options.draw.upper()]
     pipeline = Pipeline.build(valid)
@@ -84,9 +84,9 @@ def execute(options: argparse.Namespace) -> int:
     if options.check is not None:
         from dataclasses import replace
 
-        from specframe.components.trees.fixed import Fixed
-        from specframe.components.trees.shape import dotted
-        from specframe.engine.forecast import measure_tau
+        from specframe.components.trees.policies.fixed import Fixed
+        from specframe.components.trees.shapes.shape import dotted
+        from specframe.inspect.forecast import measure_tau
 
         tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=draw)
         again = replace(pipeline, run=replace(pipeline.run, seed=pipeline.run.seed + 1))
@@ -141,7 +141,7 @@ def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
 
 def show_trees(found: Profile, depth: int) -> list[str]:
     """The best tree of every size that was timed as lines of text, the fastest marked."""
-    from specframe.components.trees.optimal import fastest_shape
+    from specframe.components.trees.shapes.optimal import fastest_shape
 
     rows = []  # nodes, levels, tau, seconds
     for size, seconds in sorted(found.cycle_seconds.items()):

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.engine.measure import Figures, Spread
-    from specframe.engine.pipeline import Pipeline, Result
+    from specframe.bench.measure import Figures, Spread
+    from specframe.decoding.pipeline import Pipeline, Result
 
 SUMMARY = "decode the recipe's prompts and measure tau, alpha, speed and overhead"
 
@@ -39,16 +39,16 @@ def execute(options: argparse.Namespace) -> int:
     valid = plan(recipe, discover(), local_code=not options.no_local_code)
     prompts = options.prompt or valid.settings["run"].prompts
     if options.prompts is not None:
-        from specframe.engine.prompts import read_prompts
+        from specframe.files.prompts import read_prompts
 
         prompts = (options.prompt or []) + read_prompts(options.prompts, options.limit)
     if not prompts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
 
+    from specframe.bench.measure import measure
     from specframe.cli.figures import print_figures
-    from specframe.engine.measure import measure
-    from specframe.engine.pipeline import Pipeline
-    from specframe.engine.provenance import describe_run, write_json
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.files.provenance import describe_run, write_json
 
     pipeline = Pipeline.build(valid)
     result = _decode(pipeline, prompts, quiet=options.json)

@@ -39,9 +39,9 @@ def execute(options: argparse.Namespace) -> int:
         check_writable(options.html)  # before minutes of loading and decoding, not after
 
     from specframe.cli.trees import print_trace
-    from specframe.engine.page.document import render
-    from specframe.engine.pipeline import Pipeline
-    from specframe.engine.trace.collect import trace
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.inspect.page.document import render
+    from specframe.inspect.trace.collect import trace
 
     found = trace(Pipeline.build(valid), prompts[0])
     if options.html is not None:

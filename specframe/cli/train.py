@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specframe.engine.pipeline import Pipeline
+    from specframe.decoding.pipeline import Pipeline
     from specframe.kernel.build import Part
 
 SUMMARY = "train the recipe's drafter; an interrupted training resumes"
@@ -45,9 +45,9 @@ def execute(options: argparse.Namespace) -> int:
     import torch
     from accelerate import PartialState
 
-    from specframe.engine.pipeline import Pipeline
-    from specframe.engine.train import train
-    from specframe.engine.training.progress import watch
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.training.progress import watch
+    from specframe.training.train import train
 
     PartialState()  # under `accelerate launch` it gives every process its own device, before models load
     torch.manual_seed(settings.seed)

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from specframe.engine.trace.records import Bonus, Trace, TracedCycle, TracedNode
-from specframe.engine.trace.wording import escape_controls, probability, visible
+from specframe.inspect.trace.records import Bonus, Trace, TracedCycle, TracedNode
+from specframe.inspect.trace.wording import escape_controls, probability, visible
 
 STYLES = {"root": "bold", "accepted": "bold blue", "rejected": "dim", "draft": "blue", "bonus": "bold yellow"}
 MARKS = {"root": "", "accepted": "✓ ", "rejected": "  ", "bonus": "+ "}

@@ -10,15 +10,25 @@ COMPONENTS = [
     ("drafter", "none", "drafters.none:NoDrafter", "drafts nothing: plain autoregressive decoding"),
     ("drafter", "model", "drafters.model:ModelDrafter", "a smaller causal language model with the same vocabulary"),
     ("drafter", "lookup", "drafters.lookup:Lookup", "copies what followed the last time these tokens appeared"),
-    ("tree", "chain", "trees.chain:Chain", "one path"),
-    ("tree", "adaptive", "trees.adaptive:Adaptive", "as deep as pays, by what was accepted lately and what it costs"),
-    ("tree", "fixed", "trees.fixed:Fixed", "a given shape"),
-    ("tree", "dynamic", "trees.dynamic:Dynamic", "EAGLE-2: the most probable nodes under a budget"),
-    ("tree", "beam", "trees.beam:Beam", "RSD-S: a stochastic beam, siblings without replacement"),
-    ("tree", "dyspec", "trees.dyspec:DySpec", "DySpec: sampled, grown where tokens are most likely reached"),
-    ("tree", "greedy", "trees.greedy:Greedy", "the most probable tokens and one draw; contains SpecHub"),
-    ("tree", "sequoia", "trees.sequoia:Sequoia", "Sequoia: the best shape for measured acceptance"),
-    ("tree", "threshold", "trees.threshold:Threshold", "SpecDec++: a chain that stops when a rejection is likely"),
+    ("tree", "chain", "trees.policies.chain:Chain", "one path"),
+    (
+        "tree",
+        "adaptive",
+        "trees.policies.adaptive:Adaptive",
+        "as deep as pays, by recent acceptance and costs",
+    ),
+    ("tree", "fixed", "trees.policies.fixed:Fixed", "a given shape"),
+    ("tree", "dynamic", "trees.policies.dynamic:Dynamic", "EAGLE-2: the most probable nodes under a budget"),
+    ("tree", "beam", "trees.policies.beam:Beam", "RSD-S: a stochastic beam, siblings without replacement"),
+    ("tree", "dyspec", "trees.policies.dyspec:DySpec", "DySpec: sampled, grown where tokens are most likely reached"),
+    ("tree", "greedy", "trees.policies.greedy:Greedy", "the most probable tokens and one draw; contains SpecHub"),
+    ("tree", "sequoia", "trees.policies.sequoia:Sequoia", "Sequoia: the best shape for measured acceptance"),
+    (
+        "tree",
+        "threshold",
+        "trees.policies.threshold:Threshold",
+        "SpecDec++: a chain, stopped when a rejection is likely",
+    ),
     ("verifier", "match", "verifiers.match:Match", "draws from the target's law and follows the child that is equal"),
     ("verifier", "recursive", "verifiers.recursive:Recursive", "recursive rejection with recorded laws, for any draw"),
     ("verifier", "block", "verifiers.block:Block", "block verification: a sampled chain judged as a whole"),
@@ -100,7 +110,7 @@ def specframe_register(register: Register) -> None:
     for kind, name, target, summary in COMPONENTS:
         register(kind, name, f"specframe.components.{target}", summary=summary)
     for name, target, summary in CONTESTANTS:
-        register("contestant", name, f"specframe.engine.bench.{target}", summary=summary)
-    register("section", "sampling", "specframe.engine.settings:SamplingSettings", summary="how tokens are chosen")
-    register("section", "run", "specframe.engine.settings:RunSettings", summary="what is decoded, and how often")
-    register("section", "train", "specframe.engine.training.settings:TrainSettings", summary="how to train")
+        register("contestant", name, f"specframe.bench.contest.{target}", summary=summary)
+    register("section", "sampling", "specframe.decoding.settings:SamplingSettings", summary="how tokens are chosen")
+    register("section", "run", "specframe.decoding.settings:RunSettings", summary="what is decoded, and how often")
+    register("section", "train", "specframe.training.settings:TrainSettings", summary="how to train")

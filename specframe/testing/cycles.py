@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.sampling import Sampling
-from specframe.engine.certificate.emission import END, Comparison, compare
-from specframe.engine.certificate.enumeration import Enumeration, Outcome, enumerate_outcomes
-from specframe.engine.certificate.forks import Forks
+from specframe.certify.own.emission import END, Comparison, compare
+from specframe.certify.own.enumeration import Enumeration, Outcome, enumerate_outcomes
+from specframe.certify.own.forks import Forks
 from specframe.kernel.interfaces import TreePolicy, Verifier
+from specframe.sampling.laws import Sampling
 from specframe.testing.tables import GivenDrafter
 
 ROOT = 0

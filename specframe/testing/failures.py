@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from specframe.engine.certificate.forks import HiddenState, UnnormalisedLaw
+from specframe.certify.own.forks import HiddenState, UnnormalisedLaw
 
 
 @contextmanager

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
-from specframe.components.sampling import Sampling
-from specframe.components.trees.chain import Chain
-from specframe.components.trees.fixed import Fixed
+from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.policies.fixed import Fixed
 from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree
+from specframe.sampling.laws import Sampling
 
 NEAR = 1e-9
 """How far apart nearly tied weights are."""

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from tests.engine.conftest import make_model, make_tokenizer
+from tests.small_model import make_model, make_tokenizer
 
 PROMPTS = [
     ("talk", ["hello there", "and then?"]),

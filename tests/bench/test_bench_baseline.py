@@ -6,12 +6,12 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from specframe.bench.contest.contestants import Plain
+from specframe.bench.contest.generation import PromptLookup
 from specframe.components.targets.hf import HFTarget
-from specframe.engine.baseline import generate_with_transformers
-from specframe.engine.bench.contestants import Plain
-from specframe.engine.bench.generation import PromptLookup
-from specframe.engine.settings import SamplingSettings
-from tests.engine.conftest import make_model
+from specframe.decoding.baseline import generate_with_transformers
+from specframe.decoding.settings import SamplingSettings
+from tests.small_model import make_model
 
 ROWS = [[5, 6, 7], [9, 9, 9, 9, 20]]
 WISHES = {

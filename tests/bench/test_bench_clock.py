@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from specframe.engine.clock import Clock, DeviceTimer
-from specframe.engine.watch import watch
+from specframe.decoding.clock import Clock, DeviceTimer
+from specframe.decoding.watch import watch
 from specframe.kernel.types import Proposal, TokenTree
 
 

@@ -2,9 +2,9 @@ import json
 
 import pytest
 
+from specframe.bench.contest.stage import Stage
 from specframe.cli.bench import OPPONENTS
 from specframe.cli.main import main
-from specframe.engine.bench.stage import Stage
 from specframe.kernel.plugins import discover
 from specframe.kernel.registry import Entry
 
@@ -14,7 +14,7 @@ QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-t
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch):
     """Pictures have tests of their own, and take seconds."""
-    monkeypatch.setattr("specframe.engine.bench.report._draw", lambda summary, folder: [])
+    monkeypatch.setattr("specframe.bench.report.report._draw", lambda summary, folder: [])
 
 
 def read(path):
@@ -43,7 +43,7 @@ def test_recipes_alone_meet_the_baselines(here, capsys):
 
 def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
     slept = []
-    monkeypatch.setattr("specframe.engine.bench.engines.inprocess.sleep", slept.append)
+    monkeypatch.setattr("specframe.bench.contest.engines.inprocess.sleep", slept.append)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "3", "--pause", "90"]) == 0
     assert slept == [90, 90]
     began = [run["began"] for run in read(here / "runs" / "bench" / "results.json")["runs"]]
@@ -52,7 +52,7 @@ def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
 
 
 def test_without_matplotlib_the_terminal_says_what_to_install(here, capsys, monkeypatch):
-    monkeypatch.setattr("specframe.engine.bench.report.can_draw", lambda: False)
+    monkeypatch.setattr("specframe.bench.report.report.can_draw", lambda: False)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "1", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "pip install specframe[bench]" in err

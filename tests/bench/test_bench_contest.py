@@ -1,16 +1,16 @@
 import pytest
 import torch
 
-from specframe.engine.baseline import generate_with_transformers
-from specframe.engine.bench.contest import Contest
-from specframe.engine.bench.engines.inprocess import InProcess
-from specframe.engine.bench.journal import Journal
-from specframe.engine.bench.lineup import Invitation, plan_lineup
-from specframe.engine.bench.results import collect, describe_bench
-from specframe.engine.bench.sets import read_sets
-from specframe.engine.bench.summary import summarise
-from specframe.engine.bench.terms import Terms
-from specframe.engine.ledger import as_prompts
+from specframe.bench.contest.contest import Contest
+from specframe.bench.contest.engines.inprocess import InProcess
+from specframe.bench.contest.lineup import Invitation, plan_lineup
+from specframe.bench.contest.sets import read_sets
+from specframe.bench.contest.terms import Terms
+from specframe.bench.figures.journal import Journal
+from specframe.bench.figures.results import collect, describe_bench
+from specframe.bench.figures.summary import summarise
+from specframe.decoding.baseline import generate_with_transformers
+from specframe.decoding.ledger import as_prompts
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
 from specframe.kernel.plugins import discover
 from specframe.kernel.registry import Entry
@@ -179,7 +179,7 @@ def test_without_a_reference_the_bench_goes_on(here, monkeypatch, caplog):
     def failing(*arguments):
         raise NotImplementedError("no cache")
 
-    monkeypatch.setattr("specframe.engine.bench.identity.generate_with_transformers", failing)
+    monkeypatch.setattr("specframe.bench.contest.identity.generate_with_transformers", failing)
     results, _ = hold(here, "lookup.yaml")
     assert {run["identical"] for run in results["runs"]} == {None}
     assert len(results["runs"]) == 4 and caplog.text.count("NotImplementedError: no cache") == 1

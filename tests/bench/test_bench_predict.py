@@ -1,6 +1,6 @@
 import pytest
 
-from specframe.engine.bench.predict import predicted_speedup, predicted_speedup_by_weights
+from specframe.bench.figures.predict import predicted_speedup, predicted_speedup_by_weights
 from specframe.kernel.errors import InputError
 
 

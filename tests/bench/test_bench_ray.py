@@ -16,12 +16,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from specframe.bench.contest.engines.ray import TRIES, Ray, Worker, read_versions
+from specframe.bench.contest.lineup import Invitation
+from specframe.bench.contest.schedule import Round
+from specframe.bench.contest.sets import read_sets
+from specframe.bench.contest.terms import Terms
 from specframe.cli.main import main
-from specframe.engine.bench.engines.ray import TRIES, Ray, Worker, read_versions
-from specframe.engine.bench.lineup import Invitation
-from specframe.engine.bench.schedule import Round
-from specframe.engine.bench.sets import read_sets
-from specframe.engine.bench.terms import Terms
 from specframe.kernel.errors import SpecframeError
 from tests.bench.test_bench_contest import hold
 
@@ -226,7 +226,7 @@ def test_ray_outlives_a_death_and_an_interrupt_and_finds_the_same(here, capsys, 
     kept = int(re.search(rb"out keeps (\d) of 8 rounds", said)[1])
     assert kept >= 4 and journal.read_bytes().count(b"\n") == 1 + kept
     assert (here / "deaths").exists()
-    monkeypatch.setattr("specframe.engine.bench.report._draw", lambda summary, folder: [])
+    monkeypatch.setattr("specframe.bench.report.report._draw", lambda summary, folder: [])
     assert main(["bench", *ARGUMENTS, "--out", "alone"]) == 0
     assert main(["bench", *ARGUMENTS, "--out", "out"]) == 0  # the other engine goes on
     assert f"resuming after {kept} of 8 rounds" in capsys.readouterr().err

@@ -3,12 +3,12 @@ from collections import Counter
 
 import pytest
 
-from specframe.engine.bench.journal import Journal
-from specframe.engine.bench.outcome import describe, require_sound, token_quantiles
-from specframe.engine.bench.schedule import plan_rounds, take_turns
-from specframe.engine.bench.sets import Question
-from specframe.engine.bench.timing import Timed
-from specframe.engine.folders import make_folder
+from specframe.bench.contest.outcome import describe, require_sound, token_quantiles
+from specframe.bench.contest.schedule import plan_rounds, take_turns
+from specframe.bench.contest.sets import Question
+from specframe.bench.contest.timing import Timed
+from specframe.bench.figures.journal import Journal
+from specframe.files.folders import make_folder
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.kernel.types import Outcome
 

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from specframe.engine.bench.sets import FOLDER, Question, read_sets, spread
-from specframe.engine.prompts import read_prompts, read_records
+from specframe.bench.contest.sets import FOLDER, Question, read_sets, spread
+from specframe.files.prompts import read_prompts, read_records
 from specframe.kernel.errors import InputError
 
 

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from specframe.engine.bench.contestants import RecipeContestant
-from specframe.engine.bench.optimum import best_at_root
-from specframe.engine.bench.summary import summarise
-from specframe.engine.bench.variants import Variant, make_variants
+from specframe.bench.contest.contestants import RecipeContestant
+from specframe.bench.contest.variants import Variant, make_variants
+from specframe.bench.figures.optimum import best_at_root
+from specframe.bench.figures.summary import summarise
 from specframe.kernel.errors import InputError, RecipeError
 from specframe.kernel.types import Draw, TokenTree
 from tests.bench.test_bench_contest import hold, line_up, runs_of
-from tests.components.test_bound import cut, siblings_law
+from tests.components.verifiers.test_bound import cut, siblings_law
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 

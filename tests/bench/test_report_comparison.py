@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from specframe.engine.bench.comparison import compare, print_comparison
-from specframe.engine.bench.grid import Axes, Grid
-from specframe.engine.bench.price import price
-from specframe.engine.bench.summary import summarise
+from specframe.bench.figures.comparison import compare, print_comparison
+from specframe.bench.figures.grid import Axes, Grid
+from specframe.bench.figures.price import price
+from specframe.bench.figures.summary import summarise
 from specframe.kernel.errors import InputError
 from tests.bench.synthetic import World, contestant
 

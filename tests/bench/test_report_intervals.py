@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from specframe.engine.bench import intervals
-from specframe.engine.bench.grid import Axes, Grid
-from specframe.engine.bench.intervals import Luck, Measure, estimate, estimate_change, luck_of_moment, median, student
-from specframe.engine.bench.measures import rate, speedup
-from specframe.engine.bench.span import Span
+from specframe.bench.figures import intervals
+from specframe.bench.figures.grid import Axes, Grid
+from specframe.bench.figures.intervals import Luck, Measure, estimate, estimate_change, luck_of_moment, median, student
+from specframe.bench.figures.measures import rate, speedup
+from specframe.bench.figures.span import Span
 from tests.bench.synthetic import Drift, World
 
 BENCHES = 200

@@ -6,9 +6,9 @@ from importlib import resources
 
 import pytest
 
-from specframe.engine.bench.report import write_report
-from specframe.engine.bench.summary import summarise
-from specframe.engine.prompts import read_records
+from specframe.bench.figures.summary import summarise
+from specframe.bench.report.report import write_report
+from specframe.files.prompts import read_records
 from tests.bench.synthetic import World, contestant
 
 PLOTS = ("speedup_by_task", "tau_by_task", "alpha_by_depth", "phases", "speedup_against_tau")
@@ -61,7 +61,7 @@ def test_plain_alone_has_a_report_the_same_each_time(bench, tmp_path):
 
 
 def test_the_shipped_prompts_are_read_and_short():
-    file = resources.files("specframe.engine.bench") / "prompts" / "specframe.jsonl"
+    file = resources.files("specframe.bench") / "prompts" / "specframe.jsonl"
     with resources.as_file(file) as path:
         records = read_records(path)
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

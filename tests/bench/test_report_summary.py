@@ -5,8 +5,8 @@ from statistics import median
 
 import pytest
 
-from specframe.engine.bench.summary import summarise
-from specframe.engine.bench.table import print_table
+from specframe.bench.figures.summary import summarise
+from specframe.bench.report.table import print_table
 from specframe.kernel.errors import InputError
 from tests.bench.synthetic import World, contestant, results, run
 

@@ -1,4 +1,4 @@
-"""Imports point one way: kernel <- neural <- components <- engine <- cli."""
+"""Imports point one way: kernel <- sampling <- neural <- components <- files <- decoding <- its uses <- cli."""
 
 import ast
 import subprocess
@@ -9,7 +9,10 @@ import pytest
 
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
-LAYERS = ("kernel", "neural", "components", "engine", "cli")
+LAYERS = ("kernel", "sampling", "neural", "components", "files", "decoding")
+USES = ("training", "certify", "bench", "inspect")
+"""What is made of decoding; these do not import each other, but for the pairs below."""
+ACROSS = {("inspect", "bench")}
 KERNEL_NEEDS = {"omegaconf", "packaging", "pluggy", "yaml"}
 PUBLIC = ("specframe", "specframe.neural", "specframe.testing")
 
@@ -43,9 +46,17 @@ def is_part(imported: str, module: str) -> bool:
     return f"{imported}.".startswith(f"{module}.")
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+def above(layer: str) -> list[str]:
+    """The packages that the files of a layer must not import."""
+    if layer in USES:
+        others = [use for use in USES if use != layer and (layer, use) not in ACROSS]
+        return [*others, "cli", "testing"]
+    return [*LAYERS[LAYERS.index(layer) + 1 :], *USES, "cli", "testing"]
+
+
+@pytest.mark.parametrize("layer", [*LAYERS, *USES])
 def test_a_layer_imports_those_below_it_only(layer):
-    forbidden = [f"specframe.{above}" for above in (*LAYERS[LAYERS.index(layer) + 1 :], "testing")]
+    forbidden = [f"specframe.{package}" for package in above(layer)]
     found = sources(ROOT / "specframe" / layer)
     assert found, f"the layer {layer} has no files: this test would check nothing"
     wrong = [

@@ -19,7 +19,7 @@ def test_no_source_file_grows_long():
 
 
 def test_the_loop_fits_a_screen():
-    assert lines(ROOT / "specframe" / "engine" / "loop.py") < LOOP_LINES
+    assert lines(ROOT / "specframe" / "decoding" / "loop.py") < LOOP_LINES
 
 
 def test_the_repository_stays_small():

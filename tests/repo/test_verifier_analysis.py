@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specframe import Sampling, SeededRandom
+from specframe.certify.own.enumeration import enumerate_outcomes
 from specframe.components.verifiers.transport import Transport
-from specframe.engine.certificate.enumeration import enumerate_outcomes
 from specframe.testing.tables import GivenDrafter
 from specframe.testing.trees import take
 

@@ -10,10 +10,10 @@ from torch import nn
 
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.all_levels import AllLevels
-from specframe.engine.training.validation import agreement
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Student, Teacher
 from specframe.testing import check_loss
+from specframe.training.validation import agreement
 
 
 class Recorder:

@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from specframe.components.rollouts.teacher_forced import TeacherForced
-from specframe.engine import data
-from specframe.engine.training import texts
-from specframe.engine.training.encoding import encode
-from specframe.engine.training.settings import TrainSettings
 from specframe.kernel.errors import InputError
+from specframe.training.data import documents, texts
+from specframe.training.data.encoding import encode
+from specframe.training.settings import TrainSettings
 
 
 def write(path, *records):
@@ -37,10 +36,10 @@ def marked(tokenizer, ids, flags, wanted=True):
 def test_files_globs_and_blank_lines(tmp_path):
     write(tmp_path / "b.jsonl", {"text": "two"}, "", {"text": "three", "source": "x"})
     write(tmp_path / "a.jsonl", {"text": "one"})
-    found = list(data.read([str(tmp_path / "*.jsonl")]))
+    found = list(documents.read([str(tmp_path / "*.jsonl")]))
     assert [d.text for d in found] == ["one", "two", "three"]
     assert found[2].origin == f"{tmp_path / 'b.jsonl'}:3"
-    assert [d.text for d in data.read([str(tmp_path / "b.jsonl")])] == ["two", "three"]
+    assert [d.text for d in documents.read([str(tmp_path / "b.jsonl")])] == ["two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +56,7 @@ def test_files_globs_and_blank_lines(tmp_path):
 def test_a_bad_line_is_named(tmp_path, line, complaint):
     path = write(tmp_path / "bad.jsonl", {"text": "good"}, line)
     with pytest.raises(InputError, match=complaint) as error:
-        list(data.read([path]))
+        list(documents.read([path]))
     assert f"{path}:2" in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -72,13 +71,13 @@ def test_missing_and_unreadable_sources(tmp_path):
         (str(tmp_path / "latin.jsonl"), "not UTF-8"),
     ]:
         with pytest.raises(InputError, match=complaint):
-            list(data.read([source]))
+            list(documents.read([source]))
 
 
 def test_hub_names_need_the_package_and_the_network(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(InputError, match="pip install datasets"):
-        list(data.read(["some/name"]))
+        list(documents.read(["some/name"]))
 
     class Datasets:
         @staticmethod
@@ -88,19 +87,19 @@ def test_hub_names_need_the_package_and_the_network(monkeypatch):
             raise ConnectionError("no network\nmore")
 
     monkeypatch.setitem(sys.modules, "datasets", Datasets)
-    assert [d.text for d in data.read(["some/name", "some/name:test"])] == [
+    assert [d.text for d in documents.read(["some/name", "some/name:test"])] == [
         "some/name train",
         "some/name test",
     ]
     with pytest.raises(InputError, match=r"cannot be loaded \(ConnectionError: no network\)"):
-        list(data.read(["other/name"]))
+        list(documents.read(["other/name"]))
 
 
 @pytest.mark.parametrize("fast", [True, False])
 def test_only_the_assistant_s_turns_are_answers(tokenizer, fast, monkeypatch):
     if not fast:
         monkeypatch.setattr(type(tokenizer), "is_fast", property(lambda self: False))
-    document = data.as_document(chat("Hi", "Hello you", "Bye", "So long"), "x:1")
+    document = documents.as_document(chat("Hi", "Hello you", "Bye", "So long"), "x:1")
     ids, answer = encode(document, tokenizer)
     text = "<user>Hi</s>\n<assistant>Hello you</s>\n<user>Bye</s>\n<assistant>So long</s>\n"
     assert tokenizer.decode(ids) == text
@@ -114,17 +113,17 @@ def test_a_template_that_rewrites_history_still_finds_the_answers(tokenizer, mon
         "{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     monkeypatch.setattr(tokenizer, "chat_template", forgetful)
-    ids, answer = encode(data.as_document(chat("a", "Hi", "b", "Hello"), "x:1"), tokenizer)
+    ids, answer = encode(documents.as_document(chat("a", "Hi", "b", "Hello"), "x:1"), tokenizer)
     assert marked(tokenizer, ids, answer) == "HiHello"
 
 
 def test_plain_texts_count_whole_and_end(tokenizer):
-    ids, answer = encode(data.Document("x:1", text="abc"), tokenizer)
+    ids, answer = encode(documents.Document("x:1", text="abc"), tokenizer)
     assert tokenizer.decode(ids) == "abc</s>" and all(answer)
 
 
 def test_messages_without_a_template_and_refusing_templates(tokenizer, monkeypatch):
-    document = data.as_document(chat("a", "b"), "file.jsonl:7")
+    document = documents.as_document(chat("a", "b"), "file.jsonl:7")
     monkeypatch.setattr(tokenizer, "chat_template", "{{ raise_exception('roles must alternate') }}")
     with pytest.raises(InputError, match=r"file\.jsonl:7: the chat template refuses .*roles must alternate"):
         encode(document, tokenizer)
@@ -172,11 +171,11 @@ def test_packing_fills_rows(tmp_path, tokenizer):
 def test_the_split_is_by_document_and_by_seed(tmp_path, tokenizer):
     path = write(tmp_path / "t.jsonl", *({"text": f"{i:02d}" * 8} for i in range(20)))
 
-    def documents(part):
+    def contents(part):
         return {tokenizer.decode(part.tokens[a : a + 2].tolist()) for a in part.start[:-1].tolist()} - {"</s>"}
 
     train, held = texts.load(settings(path, validation=0.25), tokenizer, 257)
-    assert len(documents(held)) == 5 and not documents(train) & documents(held)
+    assert len(contents(held)) == 5 and not contents(train) & contents(held)
     again = texts.load(settings(path, validation=0.25), tokenizer, 257)
     assert (train.digest, held.digest) == (again[0].digest, again[1].digest)
     other = texts.load(settings(path, validation=0.25, seed=1), tokenizer, 257)

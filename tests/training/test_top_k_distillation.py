@@ -11,7 +11,7 @@ from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.top_k_distillation import TopKDistillation
 from specframe.kernel.errors import InputError
 from specframe.testing import check_loss
-from specframe.testing.losses import example
+from specframe.testing.conformance.losses import example
 
 
 def softmax(row: list[float]) -> list[float]:

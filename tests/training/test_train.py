@@ -21,13 +21,14 @@ from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.teacher_forced import TeacherForced
-from specframe.engine.train import train
-from specframe.engine.training import schedule, state, teaching, texts
-from specframe.engine.training.progress import Bar, Lines, Silent
-from specframe.engine.training.settings import TrainSettings
-from specframe.engine.training.validation import agreement, measure, unroll
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.kernel.types import Student
+from specframe.training import schedule, state, teaching
+from specframe.training.data import texts
+from specframe.training.progress import Bar, Lines, Silent
+from specframe.training.settings import TrainSettings
+from specframe.training.train import train
+from specframe.training.validation import agreement, measure, unroll
 
 LOSSES = [(FeatureRegression(), 1.0, "regression"), (Distillation(), 0.1, "distillation")]
 

@@ -9,7 +9,7 @@ import pytest
 
 import specframe
 from specframe import Sampling
-from specframe.engine.certificate.miniature import Miniature
+from specframe.certify.own.miniature import Miniature
 from specframe.kernel.build import plan
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe

@@ -26,12 +26,12 @@ from specframe.components.losses.top_k_distillation import TopKDistillation
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.chain import Chain
+from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.match import Match
-from specframe.engine.clock import Clock
-from specframe.engine.ledger import Ledger, as_prompts
-from specframe.engine.loop import Parts, decode
-from specframe.engine.stats import Acceptance
+from specframe.decoding.clock import Clock
+from specframe.decoding.ledger import Ledger, as_prompts
+from specframe.decoding.loop import Parts, decode
+from specframe.decoding.stats import Acceptance
 from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
 from specframe_eagle.drafter import Eagle
 

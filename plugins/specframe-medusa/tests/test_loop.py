@@ -3,7 +3,7 @@
 import pytest
 
 import specframe
-from specframe.components.trees.chain import Chain
+from specframe.components.trees.policies.chain import Chain
 from specframe.testing import check_decoding, check_drafter, check_plugin
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.shapes import published_shape

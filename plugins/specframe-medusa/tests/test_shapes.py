@@ -11,9 +11,9 @@ import torch
 
 from specframe import InputError, Student, Teacher
 from specframe.components.rollouts.all_levels import AllLevels
-from specframe.components.trees.fixed import Fixed
-from specframe.components.trees.optimal import expected_tau, optimal_product_shape
-from specframe.components.trees.shape import Shape, parse
+from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.shapes.optimal import expected_tau, optimal_product_shape
+from specframe.components.trees.shapes.shape import Shape, parse
 from specframe.kernel.recipe import Recipe
 from specframe_medusa.accuracies import rank_accuracies
 from specframe_medusa.medusa import Medusa

@@ -15,8 +15,8 @@ from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.rollouts.groups import GroupDrafter, Groups
 from specframe.components.targets.table import TableTarget
-from specframe.engine.training.validation import measure
 from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
+from specframe.training.validation import measure
 from specframe_parallelspec.drafter import ParallelSpec
 from specframe_parallelspec.groups import places, visible
 

@@ -27,7 +27,7 @@ class Trimmed:
     the bonus where the target says it.
 
     `counts` is a JSON object, {"token id": count}, over texts that the target wrote itself. `python -m
-    specframe.engine.training.counting RECIPE counts.json` makes it of the answers in the recipe's training data.
+    specframe.training.data.counting RECIPE counts.json` makes it of the answers in the recipe's training data.
     Without it the tokens of the smallest ids are kept: byte-pair vocabularies are numbered by the frequency
     of their merges. Tokens that were never counted follow, smallest ids first.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe.components.random import uniforms
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.sampling.random import uniforms
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,1 @@
+"""Contestants side by side: who decodes what, the figures, the report."""

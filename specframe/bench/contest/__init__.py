@@ -1,0 +1,1 @@
+"""The contest: contestants take turns over the same prompts."""

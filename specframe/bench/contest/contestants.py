@@ -1,0 +1,170 @@
+"""Contestants that decode with this package: a recipe, and plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specframe.bench.contest.bookkeeping import span_seconds
+from specframe.bench.figures.optimum import decode_beside
+from specframe.bench.figures.weights import weigh
+from specframe.components.drafters.none import NoDrafter
+from specframe.components.verifiers.match import Match
+from specframe.decoding.clock import Clock
+from specframe.decoding.loop import Cycle, Parts
+from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.settings import RunSettings, SamplingSettings
+from specframe.decoding.stats import Acceptance
+from specframe.kernel.build import Plan
+from specframe.kernel.interfaces import Target
+from specframe.kernel.types import Outcome, TokenTree, Verdict
+
+PHASES = ("prefill", "draft", "score", "verify", "commit")
+
+
+class RecipeContestant:
+    """A recipe's composition around the shared target."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name = name
+        self.plan = plan
+        self.lossless: bool | None = getattr(plan.parts["verifier"].component, "lossless", None)
+        self._pipeline: Pipeline | None = None
+
+    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
+        """Loads the drafter and binds it to the target."""
+        built = Pipeline.build(self.plan, target)
+        self.lossless = built.lossless
+        self._pipeline = replace(built, sampling=sampling, run=replace(built.run, batch=batch))
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompts, and tells cycles, acceptance and phases."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        return decode(self._pipeline, rows, seed)
+
+    def find_optimum(self, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
+        """What the best verifier would accept at the root, summed over the cycles of `decode`; see `decode_beside`."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        return decode_beside(self._pipeline, rows, seed)
+
+    def weigh(self, row: Sequence[int]) -> dict[str, int]:
+        """How many weights its forwards read, told from the first cycles after a prompt; see `weigh`."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant is weighed only after it was prepared")
+        return weigh(self._pipeline, row)
+
+
+class Plain:
+    """This package's plain autoregressive decoding of the target: one token a cycle, nothing drafted."""
+
+    name = "plain"
+    lossless: bool | None = True
+
+    def __init__(self) -> None:
+        self._pipeline: Pipeline | None = None
+
+    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
+        """Puts the parts around the target."""
+        self._pipeline = plain_pipeline(target, sampling, RunSettings(batch=batch))
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompts a token a cycle."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        return decode(self._pipeline, rows, seed)
+
+
+def plain_pipeline(target: Target, sampling: SamplingSettings, run: RunSettings) -> Pipeline:
+    """A pipeline that drafts nothing."""
+    return Pipeline(
+        parts=Parts(target, NoDrafter(), None, Match()),
+        sampling=sampling,
+        run=run,
+        tokenizer=getattr(target, "tokenizer", None),
+        ends=frozenset(getattr(target, "ends", ())),
+        lossless=True,
+    )
+
+
+def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+    """The pipeline's continuation of the prompts [B][tokens], watched."""
+    arrivals: list[list[float]] = [[] for _ in rows]
+
+    def hear(row: int, tokens: list[int]) -> None:
+        arrivals[row] += [perf_counter()] * len(tokens)
+
+    clock = Clock.on(getattr(pipeline.parts.target, "device", None))
+    ledger = pipeline.open_ledger(rows, pipeline.sampling, hear)
+    notes: list[Note] = []
+    with clock.phase("session"):
+        alive = [entry.row for entry in ledger.open]
+        for number, cycle in enumerate(pipeline.cycles(rows, ledger, pipeline.sampling, seed, clock=clock)):
+            if number:  # the first is the prefill's commit
+                notes.append(Note(alive, cycle))
+            alive = [entry.row for entry in ledger.open]
+    clock.settle()
+    tokens = [entry.tokens for entry in ledger.entries]
+    return Outcome(tokens, arrivals, lambda: describe(clock, notes, [len(row) for row in tokens]))
+
+
+class Note:
+    """What is needed of a cycle to count acceptance once the time is taken; q is let go."""
+
+    __slots__ = ("draft", "length", "parent", "rows", "valid")
+
+    def __init__(self, rows: list[int], cycle: Cycle) -> None:
+        self.rows = rows
+        self.draft = cycle.draft.levels
+        self.parent, self.valid = cycle.draft.parent, cycle.draft.valid
+        self.length = cycle.verdict.length
+
+    def of_row(self, index: int) -> Cycle:
+        """The cycle of one row of the batch alone."""
+        parent, valid = self.parent[index : index + 1], self.valid[index : index + 1]
+        nothing = torch.zeros_like(parent)
+        length: Tensor = self.length[index : index + 1]
+        draft = TokenTree(tokens=nothing, parent=parent, valid=valid, draw=nothing, levels=self.draft)
+        return Cycle(draft, Verdict(path=nothing, length=length, bonus=nothing[:, 0]))
+
+
+def describe(clock: Clock, notes: Sequence[Note], counts: Sequence[int]) -> list[Mapping[str, Any]]:
+    """A recipe's further figures for each row, given how many tokens each got.
+
+    Acceptance is counted by row. Times and calls belong to the whole batch: a row is given the share of
+    them that its tokens are of all tokens.
+    """
+    acceptances = [Acceptance() for _ in counts]
+    for note in notes:
+        for index, row in enumerate(note.rows):
+            acceptances[row].add(note.of_row(index))
+    phases = {name: clock.seconds[name] for name in PHASES}
+    phases["other"] = max(clock.seconds["session"] - sum(phases.values()), 0.0)
+    spans = sum(clock.calls.values())
+    found: list[Mapping[str, Any]] = []
+    for acceptance, count in zip(acceptances, counts, strict=True):
+        acceptance.settle()
+        share = count / sum(counts)
+        found.append(
+            {
+                "cycles": acceptance.cycles,
+                "accepted": acceptance.accepted,
+                "drafted": acceptance.drafted,
+                "reached": acceptance.reached,
+                "possible": acceptance.possible,
+                "phases": {name: share * seconds for name, seconds in phases.items()},
+                "target_seconds": share * clock.seconds["target"],
+                "target_calls": share * clock.calls["target"],
+                "drafter_seconds": share * clock.seconds["drafter"],
+                "drafter_calls": share * clock.calls["drafter"],
+                "overhead": clock.overhead,
+                "bench_seconds": share * spans * span_seconds(),
+            }
+        )
+    return found

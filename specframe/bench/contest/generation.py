@@ -1,0 +1,119 @@
+"""Contestants that decode with transformers' own `generate`, on the very model the recipes use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from specframe.decoding.baseline import generate_with_transformers
+from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.interfaces import Target
+from specframe.kernel.types import Outcome
+
+
+class Generate:
+    """transformers' `generate` with the target's own settings, its ends of sequence and nothing else."""
+
+    name = "hf:generate"
+    lossless: bool | None = True
+    alone = False
+    """Whether it decodes one prompt at a time only."""
+
+    def __init__(self) -> None:
+        self._model: Any = None
+        self._sampling = SamplingSettings()
+        self._ends: frozenset[int] = frozenset()
+        self._options: dict[str, Any] = {}
+
+    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
+        """Takes the target's model. Raises for a target that is none of transformers' models."""
+        self._model = getattr(target, "model", None)
+        if not callable(getattr(self._model, "generate", None)):
+            raise CompositionError(f"{self.name} needs a target that is a transformers model: {{use: hf, ...}}")
+        if self.alone and batch > 1:
+            raise InputError(f"{self.name} decodes one prompt at a time (transformers allows no more); use --batch 1")
+        self._sampling = sampling
+        self._ends = frozenset() if sampling.ignore_eos else frozenset(getattr(target, "ends", ()))
+        self._options = self._extras(target)
+
+    def _extras(self, target: Target) -> dict[str, Any]:
+        """Further arguments of `generate`."""
+        return {}
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompts."""
+        ear = Ear()
+        with torch.inference_mode():
+            tokens = generate_with_transformers(
+                self._model, rows, self._sampling, self._ends, {**self._options, "streamer": ear}
+            )
+        return Outcome(tokens, [ear.times[: len(row)] for row in tokens])
+
+
+class PromptLookup(Generate):
+    """transformers' assisted generation with n-grams of the prompt as drafts (`prompt_lookup_num_tokens`)."""
+
+    name = "hf:prompt-lookup"
+    alone = True
+
+    def __init__(self, *, tokens: int = 10) -> None:
+        super().__init__()
+        self._tokens = tokens
+
+    def _extras(self, target: Target) -> dict[str, Any]:
+        return {"prompt_lookup_num_tokens": self._tokens}
+
+
+class Assisted(Generate):
+    """transformers' assisted generation (`assistant_model`), with its own schedule of draft lengths.
+
+    Args:
+        model: a local folder, a name on the Hugging Face Hub, or zoo://name
+        dtype: the dtype of its weights; auto as for the target
+        revision: a branch, tag or commit on the Hub
+    """
+
+    name = "hf:assisted"
+    alone = True
+
+    def __init__(
+        self,
+        *,
+        model: str,
+        dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto",
+        revision: str | None = None,
+    ) -> None:
+        super().__init__()
+        self._place, self._dtype, self._revision = model, dtype, revision
+
+    def _extras(self, target: Target) -> dict[str, Any]:
+        from specframe.components.targets.loading import load
+
+        device = str(getattr(target, "device", "cpu"))
+        assistant: Any = load(self._place, dtype=self._dtype, device=device, revision=self._revision, attention=None)
+        mine, theirs = assistant.config.get_text_config().vocab_size, target.vocab_size
+        if mine != theirs:
+            raise CompositionError(f"the assistant {self._place} has {mine} tokens and the target {theirs}")
+        return {"assistant_model": assistant}
+
+
+class Ear:
+    """One of transformers' streamers, which only notes when tokens come; the prompt comes first."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+        self._begun = False
+
+    def put(self, value: Tensor) -> None:
+        """Notes the arrival of one token for each row [B], or of several for the only row [1, T]."""
+        if self._begun:
+            self.times += [perf_counter()] * (value.shape[-1] if value.dim() > 1 else 1)
+        self._begun = True
+
+    def end(self) -> None:
+        """Needs nothing done."""

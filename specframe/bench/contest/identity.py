@@ -1,0 +1,64 @@
+"""Whether greedy contestants say what transformers' `generate` says."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+import torch
+
+from specframe.decoding.baseline import find_divergences, generate_with_transformers
+from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.interfaces import Target
+from specframe.kernel.registry import one_line
+
+logger = logging.getLogger(__name__)
+
+Identity = tuple[bool | None, float | None]
+"""Whether two continuations are the same, ties included, and the gap of the logits where they part."""
+
+
+class Reference:
+    """One target's greedy continuations by `generate`, made once a prompt and never timed."""
+
+    def __init__(self, target: Target, sampling: SamplingSettings) -> None:
+        model: Any = getattr(target, "model", None)
+        self._model = model if callable(getattr(model, "generate", None)) else None
+        self._sampling = sampling
+        self._ends = frozenset() if sampling.ignore_eos else frozenset(getattr(target, "ends", ()))
+        self._known: dict[tuple[int, ...], list[int]] = {}
+
+    @property
+    def applies(self) -> bool:
+        """Whether there is anything to compare with: a transformers model, decoding greedily."""
+        return self._model is not None and self._sampling.temperature == 0
+
+    def learn(self, row: Sequence[int], tokens: Sequence[int]) -> None:
+        """Takes note of what `generate` said to a prompt that it decoded alone."""
+        self._known.setdefault(tuple(row), list(tokens))
+
+    def compare(self, row: Sequence[int], tokens: Sequence[int]) -> Identity:
+        """Whether the continuation of a prompt is that of `generate`; (None, None) where that means nothing.
+
+        Of two that differ, those that part at a tie of the logits are identical but for arithmetic, and
+        the gap is told. There is no gap where one of them is only shorter.
+        """
+        if not self.applies:
+            return None, None
+        theirs = self._known.get(tuple(row))
+        if theirs is None:
+            try:
+                with torch.inference_mode():
+                    theirs = generate_with_transformers(self._model, [row], self._sampling, self._ends)[0]
+            except Exception as error:  # the bench goes on without it
+                logger.warning("nothing is compared with transformers' generate: it failed: %s", one_line(error))
+                self._model = None
+                return None, None
+            self._known[tuple(row)] = theirs
+        found = find_divergences(self._model, [row], [tokens], [theirs])
+        if not found:
+            return True, None
+        gap = found[0].gap
+        return found[0].tie, gap if isfinite(gap) else None

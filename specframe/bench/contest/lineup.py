@@ -1,0 +1,242 @@
+"""Who takes part: words of the command line become contestants around shared targets."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from specframe.bench.contest.contestants import RecipeContestant
+from specframe.bench.contest.variants import Variant, make_variants
+from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.build import Part, Plan, plan
+from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
+from specframe.kernel.interfaces import Contestant, Target
+from specframe.kernel.options import read_options
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry, suggest
+
+HF = "hf:"
+TRANSFORMERS = ("generate", "prompt-lookup", "assisted")
+"""The built-in contestants that are transformers' own; their words begin with `hf:`."""
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """Who is asked to take part, as plain data: enough to make the same lineup in another process."""
+
+    words: tuple[str, ...]
+    """Recipe files, `hf:NAME`, or registered contestants."""
+    overrides: tuple[str, ...] = ()
+    """`key=value`, for every recipe."""
+    assistant: str | None = None
+    """The assistant model of `hf:assisted`."""
+    local_code: bool = True
+    """Whether recipes may name components in files beside them."""
+    variations: tuple[str, ...] = ()
+    """`key=a,b,c`: every recipe takes part once with each combination of these values."""
+
+
+@dataclass
+class Entrant:
+    """A contestant with its place in the bench."""
+
+    name: str
+    kind: str
+    """`recipe`, `plain`, `hf:generate` and its like, or a plugin's contestant as it was named."""
+    contestant: Contestant
+    plan: Plan
+    """Its recipe; of a contestant without one, the first recipe with its target."""
+    label: str
+    """Its target as people call it; equal for those that share one, and for no others."""
+
+    @property
+    def target(self) -> str:
+        """What tells its target from others: the target section's component and options."""
+        return describe_target(self.plan)
+
+
+@dataclass
+class Lineup:
+    """All contestants, planned: everything about them that can be checked without loading a model has been."""
+
+    entrants: list[Entrant]
+    sampling: SamplingSettings
+    """Common to all."""
+    chat: bool | None
+    """Whether prompts become a user's turn, where a recipe says so."""
+    misfits: dict[str, str] = field(default_factory=dict)
+    """Variants whose parts do not fit together, by name, and why: they take no part."""
+    targets: dict[str, Target] = field(default_factory=dict)
+    """The loaded targets, by `Entrant.target`."""
+
+    def load(self, batch: int) -> None:
+        """Loads each target once, and gets every contestant ready around it."""
+        for entrant in self.entrants:
+            first = self.targets.get(entrant.target)
+            if first is None:
+                first = self.targets[entrant.target] = entrant.plan.parts["target"].build()
+            entrant.contestant.prepare(_sibling(first, entrant.plan), self.sampling, batch)
+
+
+def plan_lineup(invitation: Invitation, registry: Registry) -> Lineup:
+    """The contestants that are invited.
+
+    Raises RecipeError with all problems of all recipes, InputError for words that name nothing, or recipes
+    whose settings do not let them be compared.
+    """
+    guests = _read_guests(invitation, registry)
+    plans, misfits = guests.plans, guests.misfits
+    if not plans:
+        raise InputError("give at least one recipe: it names the target that all contestants decode with")
+    if invitation.assistant is not None and f"{HF}assisted" not in guests.others:
+        raise InputError(f"--assistant is for the contestant {HF}assisted, which does not take part; add it")
+    sampling, chat = _agree(list(plans.values()))
+    names = _name([*plans, *misfits])
+    targets: dict[str, Plan] = {}
+    for p in plans.values():
+        targets.setdefault(describe_target(p), p)
+    labels = label_targets(targets)
+    entrants = []
+    for word in dict.fromkeys(invitation.words):
+        for variant, p in plans.items():
+            if variant.recipe == word:
+                name = names[variant]
+                entrants.append(Entrant(name, "recipe", RecipeContestant(name, p), p, labels[describe_target(p)]))
+        if word not in guests.others:
+            continue
+        for target, p in targets.items():
+            contestant = guests.others[word] if len(targets) == 1 else _build(word, registry, invitation.assistant)
+            name = contestant.name if len(targets) == 1 else f"{contestant.name} of {labels[target]}"
+            entrants.append(Entrant(name, _kind(word), contestant, p, labels[target]))
+    _require_names([entrant.name for entrant in entrants])
+    return Lineup(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
+
+
+@dataclass
+class _Guests:
+    """What the words of an invitation turned out to be."""
+
+    plans: dict[Variant, Plan] = field(default_factory=dict)
+    misfits: dict[Variant, str] = field(default_factory=dict)
+    others: dict[str, Contestant] = field(default_factory=dict)
+
+
+def _read_guests(invitation: Invitation, registry: Registry) -> _Guests:
+    """Who is invited. Raises RecipeError with all problems, where nothing fits together also with the misfits."""
+    guests, problems = _Guests(), list[str]()
+    for word in dict.fromkeys(invitation.words):
+        try:
+            if not _is_recipe(word):
+                guests.others[word] = _build(word, registry, invitation.assistant)
+                continue
+        except SpecframeError as error:
+            problems += str(error).splitlines()
+            continue
+        for variant in make_variants(word, invitation.variations):
+            try:
+                recipe = Recipe.read(word, [*invitation.overrides, *variant.changes])
+                guests.plans[variant] = plan(recipe, registry, invitation.local_code)
+            except MisfitError as error:
+                guests.misfits[variant] = str(error)
+            except SpecframeError as error:
+                problems += str(error).splitlines()
+    if not invitation.variations or not guests.plans:
+        problems += [line for error in guests.misfits.values() for line in error.splitlines()]
+    if problems:
+        raise RecipeError("\n".join(dict.fromkeys(problems)))
+    return guests
+
+
+def _name(variants: Sequence[Variant]) -> dict[Variant, str]:
+    """Short names: the recipe's file name, or its path where two are called alike, and what is varied."""
+    stems = Counter(Path(recipe).stem for recipe in {variant.recipe for variant in variants})
+    return {
+        v: f"{Path(v.recipe).stem if stems[Path(v.recipe).stem] == 1 else v.recipe} {v.label}".strip() for v in variants
+    }
+
+
+def describe_target(plan: Plan) -> str:
+    """The target section as one line: equal for recipes that share a target."""
+    part = plan.parts["target"]
+    return f"{part.entry.qualified} {sorted(part.options.items(), key=lambda item: item[0])}"
+
+
+def label_targets(targets: Mapping[str, Plan]) -> dict[str, str]:
+    """A name for each target: its model, with its other options where two would be called alike."""
+    parts = {key: p.parts["target"] for key, p in targets.items()}
+    short = {key: str(part.options.get("model", part.entry.name)) for key, part in parts.items()}
+    counts = Counter(short.values())
+    more = {
+        key: ", ".join(f"{name} {value}" for name, value in part.options.items() if name != "model")
+        for key, part in parts.items()
+    }
+    return {key: name if counts[name] == 1 else f"{name} ({more[key]})" for key, name in short.items()}
+
+
+def _is_recipe(word: str) -> bool:
+    return word.endswith((".yaml", ".yml")) or Path(word).is_file()
+
+
+def _kind(word: str) -> str:
+    """The word that is usual for a contestant, whichever of its names was given."""
+    bare = word.removeprefix("specframe/")
+    return f"{HF}{bare}" if bare in TRANSFORMERS else bare
+
+
+def _build(word: str, registry: Registry, assistant: str | None) -> Contestant:
+    known = registry.of("contestant")
+    name = f"specframe/{word.removeprefix(HF)}" if word.startswith(HF) else word
+    if not any(name in (entry.name, entry.qualified) for entry in known):
+        words = [f"{HF}{e.name}" if e.name in TRANSFORMERS and e.package == "specframe" else e.name for e in known]
+        raise InputError(
+            f"'{word}' is neither a recipe file nor a contestant{suggest(word, words)} "
+            f"(contestants: {', '.join(words)})"
+        )
+    entry = registry.find("contestant", name)
+    component = entry.load()
+    assisted = entry.qualified == "specframe/assisted"
+    options = {"model": assistant} if assisted and assistant is not None else {}
+    missing = [o.name for o in read_options(component).values() if o.required and o.name not in options]
+    if missing:
+        raise InputError(f"{word} needs {'--assistant MODEL' if assisted else 'the options ' + ', '.join(missing)}")
+    contestant: Contestant = Part(entry, component, options).build()
+    return contestant
+
+
+def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None]:
+    """What the recipes have in common. Raises InputError where they must agree and do not."""
+    samplings: list[SamplingSettings] = [p.settings["sampling"] for p in plans]
+    first = samplings[0]
+    for p, other in zip(plans, samplings, strict=True):
+        for name, value in vars(first).items():
+            if vars(other)[name] != value:
+                raise InputError(
+                    f"{p.recipe.path}: sampling.{name} is {vars(other)[name]}, but {value} in "
+                    f"{plans[0].recipe.path}; what is compared must decode alike: give sampling.{name}={value}"
+                )
+    if first.stop:
+        raise InputError("stop texts give contestants unequal budgets; give sampling.stop=[]")
+    said = {chat for p in plans if (chat := (p.recipe.data.get("run") or {}).get("chat")) is not None}
+    if len(said) > 1:
+        raise InputError("the recipes disagree on run.chat, so they would get different prompts; give run.chat=true")
+    return first, next(iter(said), None)
+
+
+def _require_names(names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"two contestants are called {twice[0]}; rename one recipe file")
+
+
+def _sibling(target: Any, plan: Plan) -> Target:
+    """A target of its own state and features around the same weights, where the target offers one."""
+    make = getattr(type(target), "from_model", None)
+    if make is not None and inspect.ismethod(make) and hasattr(target, "model"):
+        built: Target = make(target.model, target.tokenizer)
+    else:
+        built = plan.parts["target"].build()
+    return built

@@ -1,0 +1,211 @@
+"""Where rounds are played: the loaded contestants take turns over the same prompts, in one process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from specframe.bench.contest.contestants import RecipeContestant, plain_pipeline
+from specframe.bench.contest.identity import Reference
+from specframe.bench.contest.lineup import Entrant, Lineup
+from specframe.bench.contest.outcome import describe, require_sound
+from specframe.bench.contest.schedule import Round, take_turns
+from specframe.bench.contest.sets import Question
+from specframe.bench.contest.terms import Terms
+from specframe.bench.contest.timing import time_decoding
+from specframe.bench.figures.summary import TRANSFORMERS
+from specframe.decoding.settings import RunSettings
+from specframe.kernel.errors import InputError
+from specframe.kernel.registry import one_line
+
+logger = logging.getLogger(__name__)
+
+Errors = dict[str, str]
+"""What contestants failed with, by name; they take no further part."""
+Played = dict[str, Any]
+"""What a round gave, as plain data: a line of runs.jsonl."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """What a contestant gave for the prompts of a turn."""
+
+    tokens: Sequence[Sequence[int]]
+    seconds: float
+    lines: list[dict[str, Any]]
+    """Each row's figures for results.json."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One decoding of the bench, for whoever watches."""
+
+    contestant: str
+    tokens: int
+    seconds: float
+    error: str | None
+
+    @classmethod
+    def of(cls, name: str, decoded: Decoded | None, error: str | None) -> Step:
+        """The step that gave this; None is a failure."""
+        if decoded is None:
+            return cls(name, 0, 0.0, error)
+        return cls(name, sum(map(len, decoded.tokens)), decoded.seconds, None)
+
+
+class Stage:
+    """A lineup that is loaded, and what it takes to play rounds with it."""
+
+    def __init__(self, lineup: Lineup, terms: Terms) -> None:
+        self.lineup, self.terms = lineup, terms
+        targets, chat = lineup.targets, lineup.chat
+        if chat is None:
+            chat = all(getattr(getattr(t, "tokenizer", None), "chat_template", None) for t in targets.values())
+        if terms.turns > 1 and not chat:
+            raise InputError("a second turn needs the tokenizer's chat template, which is not used here; use --turns 1")
+        self.chat = chat
+        """Whether prompts become a user's turn."""
+        run = RunSettings(batch=terms.batch, chat=chat)
+        self.coders = {key: plain_pipeline(target, lineup.sampling, run) for key, target in targets.items()}
+        self.weights: dict[str, dict[str, int]] = {}
+        """How many weights a forward of each contestant's models reads, where it could be told in the warm-up."""
+        self.references = {key: Reference(target, lineup.sampling) for key, target in targets.items()}
+        self.device: torch.device = getattr(next(iter(targets.values())), "device", torch.device("cpu"))
+
+    def encode(self, key: str, question: Question, answers: Sequence[str]) -> list[int]:
+        """The prompt's tokens for a target, after the answers to the turns before."""
+        coder = self.coders[key]
+        if not answers:
+            return coder.encode(question.turns[0])
+        said = [{"role": "user", "content": question.turns[0]}]
+        for answer, turn in zip(answers, question.turns[1:], strict=False):
+            said += [{"role": "assistant", "content": answer}, {"role": "user", "content": turn}]
+        return coder.encode_turns(said)
+
+    def fits(self, key: str, row: Sequence[int]) -> bool:
+        """Whether a prompt and the whole budget fit the target's context."""
+        return len(row) + self.lineup.sampling.max_new_tokens <= self.lineup.targets[key].context
+
+    def warm_up(self, questions: Sequence[Question], errors: Errors) -> None:
+        """Lets everybody decode some prompts that nobody counts; whoever fails is added to `errors`."""
+        for entrant in self._alive(errors):
+            rows = [self.encode(entrant.target, question, []) for question in questions]
+            self._decode(entrant, rows, self.terms.seed, errors)
+            if entrant.name not in errors:
+                self._weigh(entrant, rows[0])
+
+    def play(self, this: Round, errors: Errors, listener: Callable[[Step], None]) -> Played:
+        """Plays a round with all who are not among `errors`; whoever fails is added there."""
+        answers: dict[str, list[list[str]]] = {e.name: [[] for _ in this.questions] for e in self._alive(errors)}
+        names = [entrant.name for entrant in self.lineup.entrants]
+        runs: list[dict[str, Any]] = []
+        skipped = 0
+        for turn in range(this.turns):
+            places = take_turns(names, this.index + turn, self.terms.seed)
+            found: list[tuple[Entrant, dict[int, list[int]], Decoded]] = []
+            for entrant in sorted(self._alive(errors), key=lambda e: places.index(e.name)):
+                rows, left_out = self._rows(entrant, this, turn, answers[entrant.name])
+                skipped += left_out
+                if not rows:
+                    continue
+                seed = self.terms.seed * 1_000_003 + this.index
+                decoded = self._decode(entrant, list(rows.values()), seed, errors)
+                if decoded is not None:
+                    found.append((entrant, rows, decoded))
+                    self._bound(entrant, list(rows.values()), seed, this.repeat, decoded.lines, errors)
+                listener(Step.of(entrant.name, decoded, errors.get(entrant.name)))
+            # Before anyone is compared, what `generate` said is known.
+            for entrant, rows, decoded in found:
+                if entrant.kind == TRANSFORMERS and len(rows) == 1:
+                    self.references[entrant.target].learn(next(iter(rows.values())), decoded.tokens[0])
+            for entrant, rows, decoded in found:
+                runs += self._describe(entrant, this, turn, places.index(entrant.name), rows, decoded)
+                for index, tokens in zip(rows, decoded.tokens, strict=True):
+                    answers[entrant.name][index].append(self.coders[entrant.target].decode(tokens))
+        repeat, prompts = this.key
+        return {
+            "repeat": repeat,
+            "prompts": prompts,
+            "skipped_turns": skipped,
+            "errors": dict(errors),
+            "weights": self.weights,
+            "runs": runs,
+        }
+
+    def _bound(
+        self,
+        entrant: Entrant,
+        rows: list[list[int]],
+        seed: int,
+        repeat: int,
+        lines: list[dict[str, Any]],
+        errors: Errors,
+    ) -> None:
+        """Adds the best verifier's acceptance to the lines of a first repeat, shared out by their cycles."""
+        cycles = sum(line.get("cycles", 0) for line in lines)
+        if not self.terms.bound or repeat or not cycles or not isinstance(entrant.contestant, RecipeContestant):
+            return
+        try:
+            total, count = entrant.contestant.find_optimum(rows, seed)
+        except Exception as error:  # as in any other decoding: the others go on
+            errors[entrant.name] = one_line(error)
+            return
+        for line in lines:
+            share = line["cycles"] / cycles
+            line |= {"optimum": share * total, "optimum_cycles": share * count}
+
+    def _weigh(self, entrant: Entrant, row: list[int]) -> None:
+        if not isinstance(entrant.contestant, RecipeContestant):
+            return
+        try:
+            self.weights[entrant.name] = entrant.contestant.weigh(row)
+        except Exception as error:  # some operation that cannot be watched: one estimate less
+            logger.debug("the weights of %s are unknown: %s", entrant.name, one_line(error))
+
+    def _alive(self, errors: Errors) -> list[Entrant]:
+        return [entrant for entrant in self.lineup.entrants if entrant.name not in errors]
+
+    def _rows(
+        self, entrant: Entrant, this: Round, turn: int, answers: list[list[str]]
+    ) -> tuple[dict[int, list[int]], int]:
+        """The prompts of a turn by their place in the batch, and how many had become too long to be among them."""
+        rows = {
+            index: self.encode(entrant.target, question, answers[index])
+            for index, question in enumerate(this.questions)
+            if len(answers[index]) == turn
+        }
+        fitting = {index: row for index, row in rows.items() if self.fits(entrant.target, row)}
+        return fitting, len(rows) - len(fitting)
+
+    def _decode(self, entrant: Entrant, rows: list[list[int]], seed: int, errors: Errors) -> Decoded | None:
+        """What the contestant gave, or None: then its error is noted."""
+        target = self.lineup.targets[entrant.target]
+        try:
+            timed = time_decoding(entrant.contestant, rows, seed, self.device)
+            require_sound(timed.outcome, len(rows), self.lineup.sampling.max_new_tokens, target.vocab_size)
+            return Decoded(timed.outcome.tokens, timed.seconds, describe(timed))
+        except Exception as error:  # whatever a contestant does, the others go on
+            logger.debug("contestant %s failed", entrant.name, exc_info=True)
+            errors[entrant.name] = one_line(error)
+            return None
+
+    def _describe(
+        self, entrant: Entrant, this: Round, turn: int, place: int, rows: Mapping[int, list[int]], decoded: Decoded
+    ) -> Iterator[dict[str, Any]]:
+        reference = self.references[entrant.target]
+        for (index, row), tokens, line in zip(rows.items(), decoded.tokens, decoded.lines, strict=True):
+            identical, gap = reference.compare(row, tokens)
+            yield line | {
+                "contestant": entrant.name,
+                "prompt": this.questions[index].id,
+                "repeat": this.repeat,
+                "turn": turn,
+                "order": place,
+                "prompt_tokens": len(row),
+                "identical": identical,
+                "gap": gap,
+            }

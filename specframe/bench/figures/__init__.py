@@ -1,0 +1,1 @@
+"""What a bench found, as figures with intervals."""

@@ -1,0 +1,158 @@
+"""One contestant's figures over some prompts, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from specframe.bench.figures.grid import Axes, Grid, Run, dig
+from specframe.bench.figures.intervals import Measure, estimate
+from specframe.bench.figures.measures import (
+    CYCLE_PHASES,
+    PHASES,
+    cost_per_token,
+    mean_time,
+    overhead_factor,
+    rate,
+    speedup,
+    tau,
+)
+from specframe.bench.figures.predict import predicted_speedup, predicted_speedup_by_weights
+
+Figures = dict[str, Any]
+
+
+def gather(
+    runs: Mapping[str, Sequence[Run]],
+    contestant: Mapping[str, Any],
+    axes: Axes,
+    baselines: Mapping[str, str],
+    seed: int,
+) -> Figures:
+    """A contestant's figures over the axes' prompts; None where one is not defined, absent what needs cycles.
+
+    `runs` are every contestant's by name; `baselines` names whom `speedup` and `speedup_hf` are against.
+    Figures with an interval are {value, low, high}.
+    """
+    grid = Grid(runs[contestant["name"]], axes)
+    others = {figure: Grid(runs[base], axes) for figure, base in baselines.items()}
+    figures = {
+        "prompts": len({run["prompt"] for run in grid.runs}),
+        "runs": len(grid.runs),
+        "tokens": int(_total(grid.runs, "tokens")),
+        "tokens_per_second": _estimate(rate(grid), seed),
+        **{figure: _estimate(speedup(grid, other), seed) for figure, other in others.items()},
+        "pairs": {figure: _spread(other, grid) for figure, other in others.items()},
+        "first_token_seconds": _estimate(mean_time(grid, "first_token_seconds"), seed),
+        "token_seconds": [_value(mean_time(grid, "token_seconds", index)) for index in (0, 1)],
+        "peak_memory_bytes": max((run.get("peak_memory_bytes") or 0 for run in grid.runs), default=0) or None,
+        "identity": identify(grid.runs),
+    }
+    if any(run.get("cycles") for run in grid.runs):
+        figures |= _acceptance(grid, seed) | _costs(grid)
+        if baselines.get("speedup") != contestant["name"]:
+            plain = _costs(others["speedup"]) if "speedup" in others else None
+            figures["predicted"] = _predict(figures, plain, contestant.get("weights"))
+    return figures
+
+
+def _acceptance(grid: Grid, seed: int) -> Figures:
+    cycles, accepted = (_total(grid.runs, field) for field in ("cycles", "accepted"))
+    drafted, bounded = (_total(grid.runs, field) for field in ("drafted", "optimum_cycles"))
+    alpha = [count / cycles for count in _by_depth(grid.runs)]
+    return {
+        "cycles": int(cycles),
+        "tau": _estimate(tau(grid), seed),
+        "accepted_per_cycle": accepted / cycles,
+        "alpha": alpha,
+        "optimal_alpha": _total(grid.runs, "optimum") / bounded if bounded else None,
+        "alpha_conditional": [
+            here / above if above else 0.0 for above, here in zip([1.0, *alpha], alpha, strict=False)
+        ],
+        "draft_efficiency": accepted / drafted if drafted else None,
+    }
+
+
+def _costs(grid: Grid) -> Figures:
+    """Where the time goes: shares of the cycles, seconds a token, seconds a forward, overhead."""
+    seconds = {phase: _total(grid.runs, "phases", phase) for phase in PHASES}
+    cycles = sum(seconds[phase] for phase in CYCLE_PHASES)
+    tokens = _total(grid.runs, "tokens")
+    factor = _value(overhead_factor(grid))
+    forwards = {}
+    for model in ("target", "drafter"):
+        calls = _total(grid.runs, f"{model}_calls")
+        forwards[model] = _total(grid.runs, f"{model}_seconds") / calls if calls else None
+    return {
+        "phases": {phase: seconds[phase] / cycles for phase in CYCLE_PHASES} if cycles else None,
+        "phase_token_seconds": {phase: seconds[phase] / tokens for phase in PHASES} if cycles and tokens else None,
+        "forward_seconds": forwards,
+        "steps": _total(grid.runs, "drafter_calls") / (_total(grid.runs, "target_calls") or 1),
+        "overhead": None if factor is None else factor - 1,
+    }
+
+
+def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int] | None) -> dict[str, float | None]:
+    """What CORAL's Eq. (1) and Eq. (6) say the speedup should be; None without what they need."""
+    found: dict[str, float | None] = {"coral_1": None, "coral_6": None}
+    mean, steps = figures["tau"]["value"], figures["steps"]
+    alone, many = dig(plain, "forward_seconds", "target"), figures["forward_seconds"]["target"]
+    if alone and many:
+        drafting = figures["forward_seconds"]["drafter"] or 0.0
+        found["coral_1"] = predicted_speedup(
+            mean, target_seconds=alone, scoring_seconds=many, drafter_seconds=drafting, steps=steps
+        )
+    target, drafter = dig(weights, "target"), dig(weights, "drafter")
+    if target and (drafter is not None or not steps):
+        found["coral_6"] = predicted_speedup_by_weights(
+            mean, target_weights=target, drafter_weights=drafter or 0, steps=steps
+        )
+    return found
+
+
+def identify(runs: Sequence[Run]) -> Figures | None:
+    """Whether the output was the reference's: each prompt counts by its worst run. None when not compared.
+
+    A run that is identical but has a gap parted from the reference at a tie of the logits.
+    """
+    compared = [run for run in runs if run.get("identical") is not None]
+    if not compared:
+        return None
+    prompts = {run["prompt"] for run in compared}
+    differing = {run["prompt"] for run in compared if not run["identical"]}
+    ties = {run["prompt"] for run in compared if run["identical"] and run.get("gap") is not None} - differing
+    return {
+        "identical": len(prompts - differing - ties),
+        "ties": len(ties),
+        "differing": sorted(differing),
+        "largest_gap": max((run["gap"] for run in compared if run.get("gap") is not None), default=None),
+    }
+
+
+def _estimate(measure: Measure, seed: int) -> dict[str, float | None] | None:
+    found = estimate(measure, seed)
+    return found.as_dict() if found else None
+
+
+def _value(measure: Measure) -> float | None:
+    above, below = measure.parts()
+    return float(above.sum() / below.sum()) if below.sum() else None
+
+
+def _spread(baseline: Grid, ours: Grid) -> dict[str, float] | None:
+    """The paired ratios of single runs: median and extremes."""
+    ratios = cost_per_token(baseline) / cost_per_token(ours)
+    there = ratios[np.isfinite(ratios)].tolist()
+    return {"median": median(there), "low": min(there), "high": max(there)} if there else None
+
+
+def _by_depth(runs: Sequence[Run]) -> list[float]:
+    depth = max((len(run.get(field) or ()) for run in runs for field in ("reached", "possible")), default=0)
+    return [_total(runs, "reached", level) for level in range(depth)]
+
+
+def _total(runs: Sequence[Run], *path: str | int) -> float:
+    return float(sum(dig(run, *path) or 0 for run in runs))

@@ -1,0 +1,97 @@
+"""The bench's figures, defined once: each is a ratio of two totals over prompts.
+
+A timing's noise is taken out where it arises: the median over the repeats of a prompt's turn first, then the
+totals. A hiccup of the machine then costs one repeat of one prompt, not the figure.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specframe.bench.figures.grid import Grid
+from specframe.bench.figures.intervals import Array, Measure, median
+
+CYCLE_PHASES = ("draft", "score", "verify", "commit", "other")
+PHASES = ("prefill", *CYCLE_PHASES)
+
+
+def rate(grid: Grid) -> Measure:
+    """Tokens per second: the tokens of all prompts over the time that they take."""
+    cost, tokens = cost_per_token(grid), grid.field("tokens")
+
+    def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
+        typical = median(redraw(cost, picks))  # [P, T, S]
+        there = np.where(np.isnan(typical), np.nan, median(tokens)[..., None])
+        return _sum(there), _sum(there * typical)
+
+    return Measure(totals, *grid.axes.size)
+
+
+def speedup(ours: Grid, baseline: Grid) -> Measure:
+    """How many times sooner the baseline's tokens would have come from us.
+
+    Each run is paired with the baseline's of the same prompt, turn and repeat, so a drift of the machine
+    cancels; the ratio is that of the times per token, so texts of unequal length compare. A prompt's time
+    with us is the baseline's time over the median ratio, and the speedup the ratio of the total times.
+    """
+    tokens = baseline.field("tokens")
+    ratio = cost_per_token(baseline) / cost_per_token(ours)
+    theirs = np.where(np.isnan(ratio), np.nan, cost_per_token(baseline))
+
+    def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
+        typical = median(redraw(ratio, picks))  # [P, T, S]
+        time = median(tokens)[..., None] * median(redraw(theirs, picks))
+        return _sum(time), _sum(time / typical)
+
+    return Measure(totals, *ours.axes.size)
+
+
+def mean_time(grid: Grid, *path: str | int) -> Measure:
+    """A duration in seconds: the mean over prompts and turns of its median over repeats."""
+    seconds = grid.field(*path)
+
+    def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
+        typical = median(redraw(seconds, picks))  # [P, T, S]
+        return _sum(typical), _sum(np.where(np.isnan(typical), np.nan, 1.0))
+
+    return Measure(totals, *grid.axes.size)
+
+
+def tau(grid: Grid) -> Measure:
+    """Tokens committed per cycle, the bonus included."""
+    cycles = grid.field("cycles")
+    return pooled(cycles + grid.field("accepted"), cycles)
+
+
+def overhead_factor(grid: Grid) -> Measure:
+    """1 + overhead: the time of the cycles over that of the forwards in them."""
+    cycles = sum(grid.field("phases", phase) for phase in CYCLE_PHASES)
+    return pooled(np.asarray(cycles), grid.field("target_seconds") + grid.field("drafter_seconds"), timed=True)
+
+
+def pooled(above: Array, below: Array, timed: bool = False) -> Measure:
+    """The ratio of two counts [P, T, R], each summed over everything."""
+    there = np.isfinite(above) & np.isfinite(below)
+    above, below = np.where(there, above, 0.0), np.where(there, below, 0.0)
+
+    def totals(picks: NDArray[np.int64]) -> tuple[Array, Array]:
+        return _sum(redraw(above, picks).sum(-1)), _sum(redraw(below, picks).sum(-1))
+
+    return Measure(totals, len(above), above.shape[-1], timed)
+
+
+def cost_per_token(grid: Grid) -> Array:
+    """Seconds per new token of each run, [P, T, R]."""
+    seconds, tokens = grid.field("seconds"), grid.field("tokens")
+    return np.where(seconds > 0, seconds, np.nan) / np.where(tokens > 0, tokens, np.nan)
+
+
+def redraw(cells: Array, picks: NDArray[np.int64]) -> Array:
+    """Cells [P, T, R] with other repeats in place of those measured, picks [S, P, R] -> [P, T, S, R]."""
+    return np.take_along_axis(cells[:, :, None], picks.swapaxes(0, 1)[:, None], -1)
+
+
+def _sum(cells: Array) -> Array:
+    """Totals per prompt, missing cells left out: [P, T, S] -> [S, P]."""
+    return np.nansum(cells, 1).T

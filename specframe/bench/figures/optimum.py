@@ -1,0 +1,70 @@
+"""How far a verifier is from the best one: the optimal acceptance of the very drafts that it judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specframe.components.verifiers.bound import optimal_acceptance
+from specframe.decoding.pipeline import Pipeline
+from specframe.kernel.interfaces import Observer, RandomSource, Verifier
+from specframe.kernel.types import Draw, TokenTree, Verdict
+
+
+class Beside:
+    """A verifier that leaves its verdicts as they are, and notes what the best rule would accept at the root."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        self.verifier = verifier
+        self.accepts, self.needs_exact = verifier.accepts, verifier.needs_exact
+        self.lossless = verifier.lossless
+        self.found: list[list[float]] = []
+        """Each cycle's optimum, by row."""
+        if isinstance(verifier, Observer):  # then so is this
+            self.begin, self.hear, self.keep = verifier.begin, verifier.hear, verifier.keep
+
+    def verify(self, draft: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The verifier's own verdict on the draft, p [B, N, V]."""
+        if draft.levels:  # the prefill's stump drafts nothing
+            self.found.append(best_at_root(draft, p).tolist())
+        return self.verifier.verify(draft, p, random)
+
+
+def decode_beside(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
+    """The sum over cycles of the optimal acceptance at the root while decoding the prompts, and their number.
+
+    The decoding is the one that the same seed gives without this. It takes time: nothing here is for timing.
+    """
+    beside = Beside(pipeline.parts.verifier)
+    watched = pipeline.with_parts(verifier=beside)
+    for _ in watched.cycles(rows, watched.open_ledger(rows, watched.sampling), watched.sampling, seed):
+        pass
+    found = [value for cycle in beside.found for value in cycle]
+    return sum(found), len(found)
+
+
+def best_at_root(draft: TokenTree, p: Tensor) -> Tensor:
+    """The largest probability with which any rule could accept a child of the root: p [B, N, V] -> [B] float64.
+
+    Children drawn from one law are counted by `optimal_acceptance`. Most probable tokens among them are always
+    there, so their whole probability is won, and the drawn ones contend for the rest: by min-cut the optimum is
+    p(top) plus that of p without the top tokens. Where a policy lets a draw decide how many siblings it gets,
+    their number is taken as if it had been settled before.
+    """
+    children = (draft.parent == 0) & draft.valid  # [B, N]
+    return torch.stack([_best(draft, row, children[row].nonzero().squeeze(1), p[row, 0]) for row in range(len(p))])
+
+
+def _best(draft: TokenTree, row: int, children: Tensor, p: Tensor) -> Tensor:
+    """The same for the children [k] of one row's root, whose law is p [V]."""
+    fixed = draft.draw[row, children] == Draw.TOP
+    top = draft.tokens[row, children[fixed]].unique()
+    p = p.double()
+    drawn, won = children[~fixed], p[top].sum()
+    if not len(drawn) or draft.q is None or draft.q_row is None:
+        return won
+    q = draft.q[row, draft.q_row[row, drawn[0]]]
+    draw = Draw(int(draft.draw[row, drawn[0]]))
+    return won + optimal_acceptance(p.index_fill(0, top, 0), q, draw, len(drawn))

@@ -1,0 +1,120 @@
+"""results.json, schema 1: settings, provenance, contestants, prompts and every run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+from specframe.bench.contest.contest import Contest
+from specframe.bench.contest.lineup import Entrant
+from specframe.bench.figures.journal import Journal
+from specframe.files.provenance import describe_run
+from specframe.kernel.build import Plan
+
+SCHEMA = 1
+
+
+def describe_bench(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
+    """What tells this bench from another, as plain data: a bench resumes where all of it is equal."""
+    provenance = _provenance(contest)
+    hardware = {name: value for name, value in provenance["hardware"].items() if name != "load"}
+    return {
+        "settings": _settings(contest, sets),
+        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contest.lineup.entrants],
+        "prompts": [vars(question) for question in contest.questions],
+        "versions": provenance["versions"],
+        "hardware": hardware,
+    }
+
+
+def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str, Any]:
+    """The results of all rounds in the journal, in the rounds' order; numbers that are not finite read null."""
+    order = {this.key: this.index for this in contest.rounds}
+    entries = sorted(journal.rounds, key=lambda entry: order[entry["repeat"], tuple(entry["prompts"])])
+    runs = [line for entry in entries for line in entry["runs"]]
+    weights = {name: found for entry in entries for name, found in entry["weights"].items()}
+    lengths: dict[tuple[str, int], int] = {}
+    for line in runs:
+        lengths.setdefault((line["prompt"], line["turn"]), line["prompt_tokens"])
+    prompts = [
+        {
+            "id": question.id,
+            "set": question.set,
+            "task": question.task,
+            "tokens": [lengths[question.id, t] for t in range(contest.terms.turns) if (question.id, t) in lengths],
+        }
+        for question in contest.questions
+    ]
+    seconds = sum(line["seconds"] for line in runs)
+    results = {
+        "schema": SCHEMA,
+        "settings": _settings(contest, sets),
+        "provenance": _provenance(contest),
+        "contestants": [
+            _contestant(entrant) | {"weights": weights.get(entrant.name), "error": contest.errors.get(entrant.name)}
+            for entrant in contest.lineup.entrants
+        ],
+        "prompts": prompts,
+        "skipped": {"prompts": contest.skipped, "turns": sum(entry["skipped_turns"] for entry in entries)},
+        "workers": _workers(entries),
+        "runs": runs,
+        "bench_overhead": sum(line["bench_seconds"] for line in runs) / seconds if seconds else 0.0,
+    }
+    finite: dict[str, Any] = _finite(results)
+    return finite
+
+
+def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
+    terms, sampling = contest.terms, contest.lineup.sampling
+    return {
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "max_new_tokens": sampling.max_new_tokens,
+        "ignore_eos": sampling.ignore_eos,
+        "chat": bool(contest.stage.chat),
+        "batch": terms.batch,
+        "repeats": terms.repeats,
+        "seed": terms.seed,
+        "sets": list(sets),
+        "limit": terms.limit,
+        "turns": terms.turns,
+        "bound": terms.bound,
+    }
+
+
+def _workers(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Where the rounds were played, and how many at each place."""
+    counts = Counter(tuple(entry["worker"].items()) for entry in entries)
+    return [{**dict(worker), "rounds": count} for worker, count in counts.items()]
+
+
+def _contestant(entrant: Entrant) -> dict[str, Any]:
+    is_recipe = entrant.kind == "recipe"
+    return {
+        "name": entrant.name,
+        "kind": entrant.kind,
+        "recipe": str(entrant.plan.recipe.path) if is_recipe else None,
+        "resolved": entrant.plan.recipe.data if is_recipe else None,
+        "lossless": entrant.contestant.lossless,
+        "target": entrant.label,
+    }
+
+
+def _provenance(contest: Contest) -> dict[str, Any]:
+    """How the numbers were made; the packages of all recipes' components are among the versions."""
+    plans = [entrant.plan for entrant in contest.lineup.entrants]
+    parts = {f"{index}.{name}": part for index, plan in enumerate(plans) for name, part in plan.parts.items()}
+    described = describe_run(Plan(plans[0].recipe, parts), {})
+    return {name: value for name, value in described.items() if name not in ("recipe", "origins", "figures")}
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not isfinite(data) else data

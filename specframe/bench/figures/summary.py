@@ -1,0 +1,135 @@
+"""What a bench found: `results.json` read into figures, overall, by task and by prompt set."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from specframe.bench.figures.figures import gather
+from specframe.bench.figures.grid import Axes
+from specframe.bench.figures.intervals import CONFIDENCE
+from specframe.bench.figures.span import Span
+from specframe.kernel.errors import InputError
+
+SCHEMA = 1
+MACHINE = ("processor", "cores", "threads", "accelerator")
+"""What machines must have in common for times to compare."""
+PLAIN, TRANSFORMERS = "plain", "hf:generate"
+BASELINES = {"speedup": PLAIN, "speedup_hf": TRANSFORMERS}
+"""Whom each speedup is against, by kind: with several targets there is one of each for every target."""
+
+
+def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of every contestant, as plain data; the definitions are those of the Metrics page.
+
+    Each entry of `contestants` has what the bench said of it and `overall`, `tasks` and `sets`: figures,
+    or None for a contestant that failed. Raises InputError for results of another schema.
+    """
+    check_schema(results)
+    settings = results["settings"]
+    runs = gather_runs(results)
+    groups = {kind: _group(results["prompts"], kind) for kind in ("task", "set")}
+    everything = [prompt["id"] for prompt in results["prompts"]]
+    axes, span = Axes.of(results["runs"], everything), Span.of(results)
+    entries = []
+    for contestant in results["contestants"]:
+        about = {key: contestant.get(key) for key in ("name", "kind", "recipe", "lossless", "target", "error")}
+        if about["error"] is None and not runs.get(about["name"]):
+            about["error"] = "no runs"
+        entry = about | {"overall": None, "tasks": {}, "sets": {}}
+        if about["error"] is None:
+            against = find_baselines(contestant, results["contestants"], runs)
+
+            def figures(prompts: Iterable[str], about: Any = contestant, against: Any = against) -> dict[str, Any]:
+                return gather(runs, about, replace(axes, prompts=tuple(prompts)), against, settings.get("seed") or 0)
+
+            entry["overall"] = figures(everything)
+            for kind in ("task", "set"):
+                entry[f"{kind}s"] = {name: figures(prompts) for name, prompts in groups[kind].items()}
+        entries.append(entry)
+    summary = {
+        "schema": SCHEMA,
+        "confidence": CONFIDENCE,
+        "settings": settings,
+        "provenance": results.get("provenance") or {},
+        "prompts": len(everything),
+        "tasks": {task: len(prompts) for task, prompts in groups["task"].items()},
+        "sets": {name: len(prompts) for name, prompts in groups["set"].items()},
+        "repeats": len(axes.repeats),
+        "span_seconds": span.seconds if span else None,
+        "contestants": entries,
+        "skipped": results.get("skipped") or {},
+        "workers": results.get("workers") or [],
+        "bench_overhead": results.get("bench_overhead"),
+    }
+    return summary | {"notes": list(_notes(summary))}
+
+
+def check_schema(results: Mapping[str, Any]) -> None:
+    """Raises InputError for results that this version cannot read."""
+    found = results.get("schema")
+    if found != SCHEMA:
+        raise InputError(
+            f"these are bench results of schema {found}, and schema {SCHEMA} is needed; run the bench again"
+        )
+
+
+def gather_runs(results: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]]:
+    """The runs of each contestant that did not fail; a failed one's are of unknown worth."""
+    failed = {contestant["name"] for contestant in results["contestants"] if contestant.get("error") is not None}
+    runs = defaultdict(list)
+    for run in results["runs"]:
+        if run["contestant"] not in failed:
+            runs[run["contestant"]].append(run)
+    return dict(runs)
+
+
+def find_baselines(
+    contestant: Mapping[str, Any], others: Iterable[Mapping[str, Any]], runs: Mapping[str, Any]
+) -> dict[str, str]:
+    """Whom each speedup of the contestant is against: the contestant of that kind that ran on its target."""
+    here = {
+        other["kind"]: other["name"]
+        for other in others
+        if other["name"] in runs and other.get("target") == contestant.get("target")
+    }
+    return {figure: here[kind] for figure, kind in BASELINES.items() if kind in here}
+
+
+def _group(prompts: Iterable[Mapping[str, Any]], kind: str) -> dict[str, list[str]]:
+    groups = defaultdict(list)
+    for prompt in prompts:
+        groups[prompt.get(kind) or "other"].append(prompt["id"])
+    return dict(groups)
+
+
+def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
+    """What a reader must know before trusting the figures."""
+    if summary["repeats"] < 2:
+        yield "One repeat: what the machine's moods do to a time is unknown, so times have no interval."
+    if summary["prompts"] < 2:
+        yield "One prompt: what other prompts would give is unknown, so there are no intervals."
+    if (summary["settings"].get("temperature") or 0) > 0:
+        yield "Sampled texts differ between contestants and runs: times are compared per token, outputs not at all."
+    skipped = summary["skipped"]
+    if skipped.get("prompts"):
+        yield f"Prompts too long for the context were left out: {skipped['prompts']}."
+    if skipped.get("turns"):
+        yield f"Later turns that had become too long for the context were left out: {skipped['turns']}."
+    if len({tuple(worker.get(key) for key in MACHINE) for worker in summary["workers"]}) > 1:
+        yield "Rounds were played on unlike machines: trust the speedups, which are within a round, not the times."
+    elif any(worker["engine"] == "ray" for worker in summary["workers"]):
+        yield "Rounds were played side by side on Ray workers: times are those of a worker that had company."
+    for entry in summary["contestants"]:
+        figures = entry["overall"]
+        if figures is None:
+            yield f"{entry['name']} was left out: {entry['error']}"
+            continue
+        if figures["prompts"] < summary["prompts"]:
+            yield f"{entry['name']} has runs of {figures['prompts']} of the {summary['prompts']} prompts only."
+        if entry["lossless"] is False:
+            yield f"{entry['name']} is LOSSY: its verifier changes the target's law."
+        if (identity := figures["identity"]) and identity["differing"]:
+            yield f"{entry['name']} DIFFERS from the reference on {', '.join(identity['differing'])}."

@@ -1,0 +1,89 @@
+"""A bench's figures in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from specframe.bench.report.phrases import (
+    is_suspect,
+    say,
+    say_alpha,
+    say_intervals,
+    say_memory,
+    say_optimum,
+    say_output,
+    say_share,
+    say_workload,
+)
+
+
+def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """Prints the contestants side by side, then tasks, then what a reader must know."""
+    console = console or Console(highlight=False)
+    console.print(_overall(summary))
+    if len(summary["tasks"]) > 1:
+        console.print(_by_task(summary))
+    for note in summary["notes"]:
+        console.print(note, style="bold red" if "LOSSY" in note or "DIFFERS" in note else "yellow", markup=False)
+    console.print("Speedups are paired ratios within this bench; vs plain, vs HF generate.", style="dim")
+    console.print(say_intervals(summary), style="dim")
+
+
+def _overall(summary: Mapping[str, Any]) -> Table:
+    table = Table(title=say_workload(summary), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    _add_names(table)
+    for name in ("tau", "alpha by depth", "tokens/s", "vs plain", "vs HF", "overhead", "MiB"):
+        table.add_column(name, justify="left" if "alpha" in name else "right")
+    for entry in summary["contestants"]:
+        table.add_row(*_row(entry), style="red" if is_suspect(entry) else None)
+    return table
+
+
+def _add_names(table: Table) -> None:
+    """The column of names: those of variants are long, and break where one change ends."""
+    table.add_column("contestant", min_width=18)
+
+
+def _row(entry: Mapping[str, Any]) -> list[str]:
+    figures = entry["overall"]
+    if figures is None:
+        return [f"{entry['name']}\n  left out"]
+    return [
+        f"{entry['name']}\n  {say_output(entry)}",
+        _stack(say(figures.get("tau"))),
+        say_alpha(figures.get("alpha")) + say_optimum(figures.get("optimal_alpha")),
+        _stack(say(figures["tokens_per_second"], 1)),
+        _stack(say(figures.get("speedup"), unit="x")),
+        _stack(say(figures.get("speedup_hf"), unit="x")),
+        say_share(figures.get("overhead")),
+        say_memory(figures["peak_memory_bytes"]).removesuffix(" MiB"),
+    ]
+
+
+def _by_task(summary: Mapping[str, Any]) -> Table:
+    table = Table(
+        title="\nspeedup against plain, and tau, by task", title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )
+    _add_names(table)
+    for task, prompts in summary["tasks"].items():
+        table.add_column(f"{task} ({prompts})", justify="right")
+    for entry in summary["contestants"]:
+        if entry["overall"] is not None and entry["overall"].get("alpha"):
+            cells = [_task_cell(entry["tasks"].get(task)) for task in summary["tasks"]]
+            table.add_row(entry["name"], *cells, style="red" if is_suspect(entry) else None)
+    return table
+
+
+def _task_cell(figures: Mapping[str, Any] | None) -> str:
+    if not figures or not figures.get("tau"):
+        return say(None)
+    return _stack(f"{say(figures.get('speedup'), unit='x')}") + f"\ntau {figures['tau']['value']:.2f}"
+
+
+def _stack(text: str) -> str:
+    """A figure above its interval: both fit a narrow terminal."""
+    return text.replace(" [", "\n[")

@@ -1,0 +1,1 @@
+"""Other people's acceptance code, enumerated unmodified."""

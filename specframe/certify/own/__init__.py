@@ -1,0 +1,1 @@
+"""The project's own enumerator: the distribution of what the real loop emits, exactly."""

@@ -1,0 +1,231 @@
+"""The certificate's other half: the recipe's own model, greedy and sampled, against plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specframe.certify.own.controls import UnprocessedBonus
+from specframe.components.drafters.none import NoDrafter
+from specframe.components.verifiers.match import Match
+from specframe.decoding.ledger import as_prompts
+from specframe.decoding.pipeline import Pipeline
+from specframe.kernel.interfaces import Target
+from specframe.kernel.types import Draw, TokenTree, Verdict
+
+ERROR_RATE = 0.001
+"""How often the test of sampled tokens raises a false alarm."""
+TOKENS = 3
+"""Tokens of each sample: the prompt's own first one, and what the first cycle adds."""
+SHUFFLES = 1999
+
+
+@dataclass(frozen=True)
+class GreedyDivergence:
+    """Where the greedy continuation of a prompt leaves plain decoding's."""
+
+    prompt: int
+    position: int
+    ours: int | None
+    plain: int | None
+    gap: float
+    """How far apart the target's logits of the two tokens are there."""
+    tie: bool
+    """Whether the gap is within what scoring many tokens at once changes: arithmetic, not algorithm."""
+
+
+@dataclass(frozen=True)
+class GreedyReport:
+    """Greedy decoding against plain autoregressive decoding of the same target."""
+
+    prompts: int
+    tokens: int
+    divergences: tuple[GreedyDivergence, ...]
+    noise: float
+    """The largest difference that scoring a whole chain at once made to one of the two best logits."""
+    smallest_margin: float
+    """The smallest gap of the two best logits on the way: the nearest thing to a tie."""
+    median_margin: float
+
+    @property
+    def identical(self) -> bool:
+        """Whether all output is the same, ties aside."""
+        return all(divergence.tie for divergence in self.divergences)
+
+
+@dataclass(frozen=True)
+class SampledReport:
+    """Sampled tokens against plain decoding's: a two-sample permutation test of the first tokens' law."""
+
+    temperature: float
+    samples: int
+    """Continuations on each side, all of one prompt."""
+    tokens: int
+    p_value: float
+    """How often shuffled samples differ as much as the two do."""
+    error_rate: float
+    control_p_value: float
+    """The same for a verifier broken on purpose: above `error_rate`, the test was too small to see that."""
+
+    @property
+    def consistent(self) -> bool:
+        """Whether the test finds no difference."""
+        return self.p_value > self.error_rate
+
+
+@dataclass(frozen=True)
+class RealReport:
+    """What happened on the recipe's own model."""
+
+    greedy: GreedyReport
+    sampled: SampledReport
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against the composition."""
+        return self.greedy.identical and self.sampled.consistent
+
+    def as_dict(self) -> dict[str, Any]:
+        """The report as plain data."""
+        greedy = asdict(self.greedy) | {"identical": self.greedy.identical}
+        sampled = asdict(self.sampled) | {"consistent": self.sampled.consistent}
+        return {"passed": self.passed, "greedy": greedy, "sampled": sampled}
+
+
+def certify_real(
+    pipeline: Pipeline, prompts: Sequence[Any], *, max_new_tokens: int = 48, samples: int = 128
+) -> RealReport:
+    """Checks the pipeline's own model on its prompts: greedy identity, and the law of sampled tokens."""
+    rows = [pipeline.encode(prompt) for prompt in prompts]
+    return RealReport(
+        greedy=check_greedy(pipeline, rows, max_new_tokens), sampled=check_sampled(pipeline, rows[0], samples)
+    )
+
+
+def plain(pipeline: Pipeline) -> Pipeline:
+    """Plain autoregressive decoding of the same target."""
+    return pipeline.with_parts(drafter=NoDrafter(), tree=None, verifier=Match())
+
+
+def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_tokens: int) -> GreedyReport:
+    """Greedy output token by token; where it parts, the gap of the two logits against arithmetic noise."""
+    greedy = replace(
+        pipeline, sampling=replace(pipeline.sampling, temperature=0.0, max_new_tokens=max_new_tokens, stop=[])
+    )
+    ours, theirs = greedy.generate(rows).tokens, plain(greedy).generate(rows).tokens
+    target = pipeline.parts.target
+    noise, margins = 0.0, []
+    for row, tokens in zip(rows, theirs, strict=True):
+        logits, disturbance = chain_logits(target, row, tokens)
+        best = logits.topk(2).values
+        margins += (best[:, 0] - best[:, 1]).tolist()
+        noise = max(noise, disturbance)
+    found = []
+    for prompt, (row, mine, other) in enumerate(zip(rows, ours, theirs, strict=True)):
+        if mine == other:
+            continue
+        pairs = zip(mine, other, strict=False)
+        at = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(mine), len(other)))
+        a, b = (tokens[at] if at < len(tokens) else None for tokens in (mine, other))
+        gap = float("inf")
+        if a is not None and b is not None:
+            logits = logits_after(target, [*row, *mine[:at]])
+            gap = float((logits[a] - logits[b]).abs())
+        found.append(GreedyDivergence(prompt, at, a, b, gap, gap <= 2 * noise))
+    return GreedyReport(
+        prompts=len(rows),
+        tokens=sum(map(len, theirs)),
+        divergences=tuple(found),
+        noise=noise,
+        smallest_margin=min(margins),
+        median_margin=median(margins),
+    )
+
+
+@torch.inference_mode()
+def logits_after(target: Target, row: Sequence[int]) -> Tensor:
+    """The target's logits after a text, processed in one go: [V] float64."""
+    device = getattr(target, "device", None)
+    return target.prefill(as_prompts([row], device), 1)[1].logits[0, 0].double().cpu()
+
+
+@torch.inference_mode()
+def chain_logits(target: Target, row: Sequence[int], tokens: Sequence[int]) -> tuple[Tensor, float]:
+    """Logits before every new token, scored as one long chain, [L, V]; and how much that disturbs them.
+
+    The disturbance is the largest difference to a text processed in one go, among the two best tokens, at
+    a few positions.
+    """
+    device = getattr(target, "device", None)
+    stump, scores = target.prefill(as_prompts([row], device), len(tokens) + 1)
+    parts = [scores.logits[0]]
+    if len(tokens) > 1:
+        chain = torch.tensor([tokens[:-1]], device=stump.tokens.device)
+        target.commit(stump, Verdict(stump.tokens[:, :0], torch.zeros_like(chain[:, 0]), chain[:, 0]))
+        parts.append(target.score(chain_tree(chain)).logits[0])
+    logits = torch.cat(parts).double().cpu()
+    disturbance = 0.0
+    for at in sorted({0, len(tokens) // 3, 2 * len(tokens) // 3, len(tokens) - 1}):
+        alone = logits_after(target, [*row, *tokens[:at]])
+        best = alone.topk(2).indices
+        disturbance = max(disturbance, float((alone[best] - logits[at, best]).abs().max()))
+    return logits, disturbance
+
+
+def chain_tree(tokens: Tensor) -> TokenTree:
+    """A chain of the given tokens [B, N], the first one its root."""
+    count = tokens.shape[1]
+    return TokenTree(
+        tokens=tokens,
+        parent=torch.arange(-1, count - 1, device=tokens.device).expand_as(tokens),
+        valid=torch.ones_like(tokens, dtype=torch.bool),
+        draw=torch.full_like(tokens, int(Draw.TOP)),
+        levels=count - 1,
+    )
+
+
+def check_sampled(pipeline: Pipeline, row: Sequence[int], samples: int) -> SampledReport:
+    """Many continuations of one prompt by the composition and by plain decoding, compared by permutation."""
+    temperature = pipeline.sampling.temperature or 1.0
+    sampling = replace(pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], ignore_eos=True)
+    hot = replace(pipeline, sampling=sampling, run=replace(pipeline.run, batch=min(samples, 64)))
+    broken = hot.with_parts(verifier=UnprocessedBonus(hot.parts.verifier))
+    rows = [list(row)] * samples
+    base = pipeline.run.seed
+    theirs = torch.tensor(plain(hot).generate(rows, seed=base + 1).tokens)
+    ours = torch.tensor(hot.generate(rows, seed=base + 2).tokens)
+    control = torch.tensor(broken.generate(rows, seed=base + 3).tokens)
+    return SampledReport(
+        temperature=temperature,
+        samples=samples,
+        tokens=TOKENS,
+        p_value=permutation_test(ours, theirs),
+        error_rate=ERROR_RATE,
+        control_p_value=permutation_test(control, theirs),
+    )
+
+
+def permutation_test(a: Tensor, b: Tensor, shuffles: int = SHUFFLES) -> float:
+    """The p-value of two samples of sequences [N, L] having one law: exact at any size.
+
+    The statistic adds up (n_a - n_b)^2 / (n_a + n_b) over the values of every single position and of the
+    sequences as a whole.
+    """
+    both = torch.cat([a, b])
+    columns = [both[:, i : i + 1] for i in range(both.shape[1])] + [both]
+    cells = [column.unique(dim=0, return_inverse=True)[1] for column in columns]
+    generator = torch.Generator().manual_seed(0)
+    order = torch.rand(shuffles, len(both), generator=generator).argsort(1)
+    sides = torch.cat([torch.arange(len(both))[None], order]) < len(a)  # [1 + shuffles, 2N]; the first is real
+    signs = sides.double() * 2 - 1
+    statistic = torch.zeros(len(signs), dtype=torch.float64)
+    for cell in cells:
+        difference = torch.zeros(len(signs), int(cell.max()) + 1, dtype=torch.float64)
+        difference.index_add_(1, cell, signs)
+        statistic += (difference**2 / cell.bincount()).sum(1)
+    return float((statistic >= statistic[0] - 1e-9).double().mean())

@@ -1,0 +1,1 @@
+"""Tree policies: which nodes a draft has."""

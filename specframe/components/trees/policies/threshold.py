@@ -1,0 +1,76 @@
+"""A chain that ends where a rejection has become too likely: SpecDec++."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.shapes.growth import Growth
+from specframe.components.trees.shapes.search import Forecast, one_of
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import RandomSource, Sampling
+from specframe.kernel.types import Draw, Expand, TokenTree
+
+
+class Threshold:
+    """A chain that goes on while the chance that all of it is accepted stays high (Huang et al. 2024, SpecDec++).
+
+    A token is drafted only if 1 - (product of the confidences down to it) is at most `threshold`: the predicted
+    probability that some token is rejected. The confidence is the drafter's own estimate where it makes
+    one, as with the head `acceptance`, else the probability of its most probable token at temperature 1. Either is
+    known before the token is drawn, so that stopping says nothing of the token left out. The first token is
+    always drafted.
+
+    Each level costs one look at the rows from the host, and the drafter is not called once all have stopped.
+
+    Options:
+        depth: how many tokens to draft at most
+        threshold: the predicted probability of a rejection at which to stop
+        draw: top (the most probable token) or iid (a draw from the drafter's law)
+    """
+
+    exact = True
+    settled = True
+
+    def __init__(self, *, depth: int = 8, threshold: float = 0.7, draw: Draw = Draw.TOP) -> None:
+        if depth < 1:
+            raise InputError(f"a chain needs a depth of at least 1, got {depth}")
+        if not 0 <= threshold <= 1:
+            raise InputError(f"a threshold is a probability, got {threshold}")
+        self.depth = depth
+        self.threshold = threshold
+        self.draw = draw
+        self.draws = frozenset({draw})
+        self.nodes = depth + 1
+
+    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """The chain below root [B]: as many levels as the longest row has, invalid where others have stopped."""
+        growth = Growth(root)
+        forecast = Forecast(expand, growth)
+        node = torch.zeros_like(root)[:, None]  # [B, 1]
+        hope = torch.ones_like(root, dtype=torch.float64)[:, None]  # [B, 1] that all of the chain is accepted
+        going = torch.ones_like(root, dtype=torch.bool)[:, None]
+        above: Tensor | None = None
+        while growth.levels < self.depth:
+            logits, confidence = forecast.below(node, above)  # [B, 1, V], [B, 1]
+            if confidence is None:
+                confidence = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)).amax(-1)
+            hope = hope * confidence
+            if growth.levels:
+                going = going & (1 - hope <= self.threshold)
+                if not going.any():
+                    break
+            self._add(growth, logits, node, going, sampling, random)
+            above, node = torch.zeros_like(node), node + 1
+        return growth.tree
+
+    def _add(
+        self, growth: Growth, logits: Tensor, node: Tensor, going: Tensor, sampling: Sampling, random: RandomSource
+    ) -> None:
+        """Appends a token below `node` in the rows that are `going`, all [B, 1]."""
+        if self.draw is Draw.TOP:
+            growth.add(logits.argmax(-1), node, valid=going)
+            return
+        law = sampling.law(logits, growth.tree, node)  # [B, 1, V]
+        rows = torch.full_like(node, growth.record(law))
+        growth.add(random.categorical(one_of(law, going.to(law.dtype))), node, self.draw, valid=going, q_rows=rows)

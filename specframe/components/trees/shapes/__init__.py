@@ -1,0 +1,1 @@
+"""What tree policies are made of: shapes, growth, search, costs."""

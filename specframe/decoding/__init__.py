@@ -1,0 +1,1 @@
+"""The engine: one session, its loop, its books and its clock."""

@@ -1,0 +1,109 @@
+"""transformers' own `generate`, as the yardstick for speed and for the greedy output."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specframe.decoding.settings import SamplingSettings
+
+if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
+TIE = 1e-4
+"""A greedy divergence whose two best logits lie closer than this is arithmetic, not algorithm (float32)."""
+
+
+def generate_with_transformers(
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    settings: SamplingSettings,
+    ends: frozenset[int],
+    options: Mapping[str, Any] = MappingProxyType({}),
+) -> list[list[int]]:
+    """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
+
+    It decodes by the settings alone: a repetition penalty, say, that the model's own generation config asks
+    for is no part of the target's law. `options` are further arguments of `generate`.
+    """
+    width = max(map(len, rows))
+    tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=model.device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
+    # `generate` fills what a config leaves open from the model's: give it a twin that shares all but the config.
+    twin = copy.copy(model)
+    twin.generation_config = describe_generation(settings, ends)
+    output = twin.generate(tokens, attention_mask=mask, **options)
+    return [_until(row, ends) for row in output[:, width:].tolist()]
+
+
+def describe_generation(settings: SamplingSettings, ends: frozenset[int]) -> GenerationConfig:
+    """The settings and ends of sequence as transformers' config; it asks for nothing else."""
+    from transformers import GenerationConfig
+
+    laws: dict[str, Any] = {}
+    if settings.temperature > 0:
+        laws = {
+            "temperature": settings.temperature,
+            "top_k": settings.top_k,
+            "top_p": settings.top_p,
+            "min_p": settings.min_p or None,
+        }
+    return GenerationConfig(
+        max_new_tokens=settings.max_new_tokens,
+        do_sample=settings.temperature > 0,
+        eos_token_id=sorted(ends) or None,
+        pad_token_id=0,
+        **laws,
+    )
+
+
+def _until(tokens: list[int], ends: frozenset[int]) -> list[int]:
+    for index, token in enumerate(tokens):
+        if token in ends:
+            return tokens[: index + 1]
+    return tokens
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where two greedy continuations of one prompt part."""
+
+    prompt: int
+    position: int
+    """Index of the first differing new token."""
+    ours: int | None
+    theirs: int | None
+    gap: float
+    """How far apart the target's logits for the two tokens are there, in one plain forward."""
+
+    @property
+    def tie(self) -> bool:
+        """Whether the gap is within arithmetic noise."""
+        return self.gap < TIE
+
+
+@torch.inference_mode()
+def find_divergences(
+    model: Any, rows: Sequence[Sequence[int]], ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
+) -> list[Divergence]:
+    """The first divergence of every prompt whose two continuations differ."""
+    found = []
+    for prompt, (row, mine, other) in enumerate(zip(rows, ours, theirs, strict=True)):
+        if list(mine) == list(other):
+            continue
+        paired = zip(mine, other, strict=False)
+        position = next((i for i, (a, b) in enumerate(paired) if a != b), min(len(mine), len(other)))
+        a = mine[position] if position < len(mine) else None
+        b = other[position] if position < len(other) else None
+        gap = float("inf")
+        if a is not None and b is not None:
+            context = torch.tensor([[*row, *mine[:position]]], device=model.device)
+            logits = model(context).logits[0, -1]
+            gap = float((logits[a] - logits[b]).abs())
+        found.append(Divergence(prompt, position, a, b, gap))
+    return found

@@ -1,0 +1,70 @@
+"""Acceptance figures, defined once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from specframe.decoding.loop import Cycle
+
+
+@dataclass
+class Acceptance:
+    """Counts over cycles; the prefill's commit is none.
+
+    A row's cycle counts as the verifier judged it, before budgets and ends of sequence cut it.
+    """
+
+    cycles: int = 0
+    accepted: int = 0
+    drafted: int = 0
+    reached: list[int] = field(default_factory=list)
+    """reached[d]: cycles whose accepted path has more than d nodes."""
+    possible: list[int] = field(default_factory=list)
+    """possible[d]: cycles whose draft has a node at depth d + 1."""
+    _pending: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list, repr=False)
+
+    def add(self, cycle: Cycle) -> None:
+        """Notes one cycle; it is counted later, so that counting is not part of what is timed."""
+        self._pending.append((cycle.verdict.length, cycle.draft.depth, cycle.draft.valid))
+
+    def settle(self) -> Acceptance:
+        """Counts what was noted, and returns itself."""
+        for length, depth, valid in self._pending:
+            self.drafted += int(valid.sum()) - len(valid)
+            for accepted, deepest in zip(length.tolist(), (depth * valid).amax(1).tolist(), strict=True):
+                self.cycles += 1
+                self.accepted += accepted
+                _count(self.reached, accepted)
+                _count(self.possible, deepest)
+        self._pending.clear()
+        return self
+
+    @property
+    def tau(self) -> float:
+        """Tokens committed per cycle, the bonus included."""
+        return 1 + self.accepted / self.cycles if self.cycles else 1.0
+
+    @property
+    def alpha(self) -> list[float]:
+        """By depth, the share of cycles whose path got that far; tau = 1 + sum(alpha)."""
+        reached = self.reached + [0] * (len(self.possible) - len(self.reached))
+        return [count / self.cycles for count in reached]
+
+    @property
+    def conditional_alpha(self) -> list[float]:
+        """By depth, the share accepted among cycles whose path reached the depth above."""
+        alpha = self.alpha
+        return [here / above if above else 0.0 for above, here in zip([1.0, *alpha], alpha, strict=False)]
+
+    @property
+    def efficiency(self) -> float:
+        """The share of drafted nodes that were accepted."""
+        return self.accepted / self.drafted if self.drafted else 0.0
+
+
+def _count(counts: list[int], depth: int) -> None:
+    counts.extend([0] * (depth - len(counts)))
+    for level in range(depth):
+        counts[level] += 1

@@ -1,0 +1,1 @@
+"""Looking inside: traces, pages, profiles, forecasts."""

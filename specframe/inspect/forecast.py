@@ -1,0 +1,189 @@
+"""What was forecast of a tree, held against what decoding with it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.policies.dynamic import Dynamic
+from specframe.components.trees.shapes.calibration import Calibration, Fit
+from specframe.components.trees.shapes.shape import Path
+from specframe.decoding.clock import Clock
+from specframe.decoding.loop import Cycle
+from specframe.decoding.pipeline import Pipeline, Prompt
+from specframe.kernel.interfaces import Observer, RandomSource, Sampling, TreePolicy
+from specframe.kernel.types import Draw, Expand, Frontier, Proposal, TokenTree
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What decoding some prompts with a tree gave, prompt by prompt."""
+
+    cycles: Tensor  # [P]
+    reached: Tensor  # [P, D] cycles whose accepted path has a node of depth 1, 2, ...
+    promised: Tensor | None  # [P, D] of as many the drafter's probabilities spoke; None for sampled trees
+
+    @property
+    def tau(self) -> float:
+        """Tokens committed per cycle, the bonus included."""
+        return 1 + sum(self.alpha)
+
+    @property
+    def error(self) -> float:
+        """The standard error of tau, as another choice of so many prompts would have it; inf for a single one."""
+        count = len(self.cycles)
+        off = self.reached.sum(1) - (self.tau - 1) * self.cycles  # [P], of a ratio of sums
+        spread = count / (count - 1) * float(off.square().sum()) if count > 1 else float("inf")
+        return spread**0.5 / float(self.cycles.sum().clamp(min=1))
+
+    @property
+    def alpha(self) -> list[float]:
+        """By depth, the share of cycles whose path got that far."""
+        return self._by_depth(self.reached)
+
+    @property
+    def promise(self) -> list[float] | None:
+        """By depth, the share of cycles that was to get that far by the drafter's probabilities."""
+        return None if self.promised is None else self._by_depth(self.promised)
+
+    def _by_depth(self, sums: Tensor) -> list[float]:
+        return (sums.sum(0) / self.cycles.sum().clamp(min=1)).tolist()
+
+
+def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Calibration | None = None) -> Measured:
+    """What decoding the prompts with the pipeline's tree gives; its drafter grows a tree policy.
+
+    A tree of `top` nodes has a promise of its own, OPT-Tree's (Wang et al. 2024): a node is accepted with the product
+    of the drafter's probabilities along its path. So it promises as many tokens as these products sum to, as far as
+    the drafter knows the target's law. The probabilities are those of temperature 1 where the tree has no calibration
+    of its own and none is given.
+    """
+    tree = pipeline.parts.tree
+    heard = Overheard(tree) if tree is not None and tree.draws == {Draw.TOP} else None
+    if heard is not None:
+        pipeline = pipeline.with_parts(tree=heard)
+        calibration = (tree.calibration if isinstance(tree, Dynamic) else None) or calibration
+    depth = 1
+    counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, how far they got, what was promised
+    for rows, cycle in cycles_of(pipeline, prompts, Clock()):
+        promised = heard.promise(cycle.draft, calibration) if heard is not None else None
+        counts.append((rows, cycle.verdict.length.cpu(), promised))
+        depth = max(depth, cycle.draft.levels)
+    cycles = torch.zeros(len(prompts), dtype=torch.float64)
+    reached = torch.zeros(len(prompts), depth, dtype=torch.float64)
+    total = torch.zeros_like(reached)
+    for rows, length, promised in counts:
+        index = torch.tensor(rows)
+        cycles[index] += 1
+        reached[index] += (torch.arange(depth) < length[:, None]).double()
+        if promised is not None:
+            total[index, : promised.shape[1]] += promised
+    return Measured(cycles, reached, total if heard is not None else None)
+
+
+def cycles_of(
+    pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock, first: int = 0
+) -> Iterator[tuple[list[int], Cycle]]:
+    """The cycles of decoding prompts, without the prefills, and the numbers of their rows' prompts, from `first` on."""
+    tokens = [pipeline.encode(prompt) for prompt in prompts]
+    for start in range(0, len(tokens), pipeline.run.batch):
+        chunk = tokens[start : start + pipeline.run.batch]
+        ledger = pipeline.open_ledger(chunk, pipeline.sampling)
+        number = first + start
+        cycles = pipeline.cycles(chunk, ledger, pipeline.sampling, pipeline.run.seed, number, clock)
+        next(cycles)  # the prefill's commit
+        rows = [number + entry.row for entry in ledger.open]
+        for cycle in cycles:
+            yield rows, cycle
+            rows = [number + entry.row for entry in ledger.open]
+
+
+class Overheard:
+    """A tree policy whose drafter's proposals are noted."""
+
+    def __init__(self, policy: TreePolicy) -> None:
+        self.policy = policy
+        self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
+        if isinstance(policy, Observer):  # then so is this
+            self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
+        self.said: list[Spoken] = []
+        """What the drafter said for the last tree, row by row."""
+
+    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """The policy's tree."""
+        noted: list[tuple[Frontier, Proposal]] = []
+
+        def overhear(frontier: Frontier) -> Proposal:
+            noted.append((frontier, expand(frontier)))
+            return noted[-1][1]
+
+        draft = self.policy.grow(overhear, root, sampling, random)
+        self.said = [Spoken(noted, row) for row in range(len(root))]
+        return draft
+
+    def promise(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
+        """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
+        rows = [promise(draft, row, said, calibration) for row, said in enumerate(self.said)]
+        return torch.tensor(rows, dtype=torch.float64)
+
+    def teach(self, fit: Fit, cycle: Cycle) -> None:
+        """Counts what the target said at the nodes of the last tree that it came to."""
+        levels: dict[int, list[tuple[Tensor, int]]] = {}
+        for said, tokens in zip(self.said, cycle.verdict.tell(cycle.draft).tokens, strict=True):
+            for level, token in enumerate(tokens):
+                logits = said.below(tuple(tokens[:level]))
+                if logits is not None:
+                    levels.setdefault(level, []).append((logits, token))
+        for level, pairs in sorted(levels.items()):
+            logits = torch.stack([logits for logits, _ in pairs])  # [M, V]
+            fit.add(logits, torch.tensor([token for _, token in pairs], device=logits.device), level)
+
+
+class Spoken:
+    """What a drafter said while it drafted for one row. Nodes are told by their paths, the root's is empty."""
+
+    def __init__(self, noted: Sequence[tuple[Frontier, Proposal]], row: int) -> None:
+        self._logits: dict[Path, Tensor] = {}  # [K, V] below every path that was expanded
+        for frontier, proposal in noted:
+            paths = paths_of(frontier.tree, row)
+            for place, node in enumerate(frontier.nodes[row].tolist()):
+                self._logits[paths[node]] = proposal.logits[row, place]
+
+    def below(self, path: Path) -> Tensor | None:
+        """The logits [V] of the level below a path; None where it said nothing."""
+        above = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._logits), None)
+        if above is None or len(path) - len(above) >= len(self._logits[above]):
+            return None
+        return self._logits[above][len(path) - len(above)]
+
+
+def promise(draft: TokenTree, row: int, said: Spoken, calibration: Calibration | None = None) -> list[float]:
+    """By depth, the sum over a row's nodes of the product of the drafter's probabilities along their paths.
+
+    The probabilities are those of temperature 1, or calibrated. Every node of the draft must have been spoken of.
+    """
+    paths, valid = paths_of(draft, row), draft.valid[row].tolist()
+    laws: dict[Path, Tensor] = {}
+    value: dict[Path, float] = {(): 1.0}
+    total = [0.0] * draft.levels
+    for path, real in zip(paths[1:], valid[1:], strict=True):
+        if real and path not in value:
+            above, level = path[:-1], len(path) - 1
+            if above not in laws:
+                logits = said.below(above)
+                assert logits is not None, "a tree policy drafts what its drafter proposed"
+                laws[above] = (logits.double() * (calibration.power(level) if calibration else 1.0)).softmax(-1)
+            value[path] = value[above] * float(laws[above][path[-1]])
+            total[level] += value[path]
+    return total
+
+
+def paths_of(tree: TokenTree, row: int) -> list[Path]:
+    """The tokens from below the root to each node of a row."""
+    paths: list[Path] = [()]
+    for token, parent in zip(tree.tokens[row].tolist()[1:], tree.parent[row].tolist()[1:], strict=True):
+        paths.append((*paths[parent], token))
+    return paths

@@ -1,0 +1,216 @@
+"""What a drafter is worth: how often each of its choices is accepted, and what the forwards cost.
+
+The two tables from which `specframe.components.trees.shapes.optimal` computes the best tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path as FilePath
+from statistics import median
+
+import torch
+
+from specframe.components.drafters.none import NoDrafter
+from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.shapes.calibration import Calibration, Fit
+from specframe.components.trees.shapes.optimal import Choice, fastest_shape
+from specframe.components.trees.shapes.shape import Path, dotted
+from specframe.decoding.clock import PHASES, Clock
+from specframe.decoding.loop import Cycle
+from specframe.decoding.pipeline import Pipeline, Prompt
+from specframe.files.provenance import write_json
+from specframe.inspect.forecast import Overheard, cycles_of
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Draw
+
+
+@dataclass
+class Shares:
+    """Counts, level by level, of visits to nodes with children and of the child that was accepted."""
+
+    visits: list[list[int]] = field(default_factory=list)
+    """visits[d][r]: how often the accepted path came to a node of depth d that has a child of rank r."""
+    accepted: list[list[int]] = field(default_factory=list)
+    """accepted[d][r]: how often it went on to that child. A rank is a child's place among its siblings."""
+
+    def count(self, level: int, siblings: int, place: int) -> None:
+        """Counts a visit to a node with so many children; `place` is the one accepted, -1 for none."""
+        for rows in (self.visits, self.accepted):
+            rows.extend([] for _ in range(level + 1 - len(rows)))
+            rows[level].extend([0] * (siblings - len(rows[level])))
+        for rank in range(siblings):
+            self.visits[level][rank] += 1
+        if place >= 0:
+            self.accepted[level][place] += 1
+
+    @property
+    def table(self) -> list[list[float]]:
+        """By level and rank, the share of visits to nodes with such a child that went on to it."""
+        pairs = zip(self.accepted, self.visits, strict=True)
+        return [[n / visits for n, visits in zip(*rows, strict=True)] for rows in pairs]
+
+
+@dataclass
+class Ranks:
+    """Counts, over cycles, of which sibling the verifier accepted.
+
+    Nodes behind first choices alone are counted apart from those behind another choice. There the target did
+    not say what the drafter thought likeliest, so the text is harder, and what follows is accepted less often.
+    """
+
+    straight: Shares = field(default_factory=Shares)
+    strayed: Shares = field(default_factory=Shares)
+    """Nodes with another choice than the first above them, so none of the first level."""
+
+    def add(self, cycle: Cycle) -> None:
+        """Counts one cycle's rows."""
+        draft, slots = cycle.draft, cycle.verdict.slots  # slots [B, A + 1]: the root, then the path
+        index = torch.arange(draft.tokens.shape[1], device=slots.device)
+        ends = slots.new_full(slots[:, :1].shape, -1)
+        strayed = torch.zeros_like(slots[:, 0])  # [B]
+        for level, (node, chosen) in enumerate(zip(slots.T, torch.cat([slots[:, 1:], ends], 1).T, strict=True)):
+            children = (draft.parent == node[:, None]) & draft.valid & (node >= 0)[:, None]  # [B, N]
+            rank = (children & (index < chosen[:, None])).sum(1).where(chosen >= 0, -1)  # [B]
+            for siblings, place, off in torch.stack([children.sum(1), rank, strayed], 1).tolist():
+                if siblings:
+                    (self.strayed if off else self.straight).count(level, siblings, place)
+            strayed = strayed | (rank > 0)
+
+    @property
+    def table(self) -> list[list[float]]:
+        """The shares of nodes behind first choices: by level and rank, of all visits those that went on to it."""
+        return self.straight.table
+
+    @property
+    def reached(self) -> list[int]:
+        """By level, how often the accepted path came to a node behind first choices that has children."""
+        return [max(row, default=0) for row in self.straight.visits]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured."""
+
+    ranks: Ranks
+    draft_seconds: float
+    """A drafter forward."""
+    block: int
+    """How many levels a forward proposes, as far as a draft of the measured depth shows it."""
+    cycle_seconds: dict[int, float]
+    """A cycle without the drafter's forwards, by the number of nodes, the root included."""
+    calibration: Calibration
+    """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
+
+    def fastest(self, depth: int) -> Choice:
+        """The tree of at most `depth` levels, of the sizes that were timed, that promises most tokens per second."""
+        return fastest_shape(
+            self.ranks.table,
+            draft_seconds=self.draft_seconds,
+            cycle_seconds=self.cycle_seconds,
+            depth=depth,
+            block=self.block,
+            strayed=self.ranks.strayed.table,
+        )
+
+    def write(self, path: FilePath) -> None:
+        """Writes the acceptance tables, with counts, the costs and the calibration, for trees to read."""
+        write_json(
+            path,
+            {
+                "acceptance": self.ranks.table,
+                "strayed": self.ranks.strayed.table,
+                "reached": self.ranks.reached,
+                "draft_seconds": self.draft_seconds,
+                "block": self.block,
+                "cycle_seconds": self.cycle_seconds,
+                "calibration": list(self.calibration.powers),
+            },
+        )
+
+
+def profile(
+    pipeline: Pipeline,
+    prompts: Sequence[Prompt],
+    *,
+    depth: int = 4,
+    width: int = 8,
+    draw: Draw = Draw.TOP,
+    sizes: Iterable[int] = (),
+) -> Profile:
+    """How often each choice of the pipeline's drafter is accepted on the prompts, and what forwards cost.
+
+    Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes, and
+    fewer below those. So deeper levels are measured mostly where the first choices were right, and apart from
+    that where they were not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of
+    `sizes` is the node count of a tree to be timed, root included, 1 being plain decoding; the comb itself
+    always is. The trees take turns, prompt by prompt, for a machine drifts; what is told is the median.
+    Raises InputError for a drafter that makes its own trees.
+    """
+    if pipeline.parts.tree is None:
+        raise InputError("this drafter makes its own trees: there is no shape to choose for it")
+    comb = Fixed(paths=[dotted(path) for path in comb_paths(depth, width)], draw=draw)
+    if refused := comb.draws - pipeline.parts.verifier.accepts:
+        raise InputError(
+            f"the recipe's verifier does not accept nodes drawn {', '.join(d.name.lower() for d in refused)}"
+        )
+    ranks, fit, heard = Ranks(), Fit(), Overheard(comb)
+    pipelines = {comb.nodes: pipeline.with_parts(tree=heard)}
+    for size in sorted({*sizes} - {comb.nodes}):
+        if size == 1:
+            pipelines[size] = pipeline.with_parts(drafter=NoDrafter(), tree=None)
+        else:
+            pipelines[size] = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
+    clocks: dict[int, list[Clock]] = {size: [] for size in pipelines}
+    for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
+        clock = Clock.on(getattr(pipeline.parts.target, "device", None))
+        for _, cycle in cycles_of(pipelines[size], chunk, clock, start):
+            if size == comb.nodes:
+                ranks.add(cycle)
+                heard.teach(fit, cycle)
+        clock.settle()
+        if clock.calls["score"]:  # else the first token was the last
+            clocks[size].append(clock)
+    if not all(clocks.values()):
+        raise InputError("every answer ended with its first token, so nothing was drafted; give other prompts")
+    seconds = {size: median(map(_cycle_seconds, found)) for size, found in sorted(clocks.items())}
+    combs = clocks[comb.nodes]
+    draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in combs)
+    calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
+    block = -(-depth // max(round(calls[0] / calls[1]), 1))
+    return Profile(ranks, draft_seconds, block, seconds, fit.calibration)
+
+
+def take_turns(
+    sizes: Sequence[int], prompts: Sequence[Prompt], batch: int
+) -> Iterator[tuple[int, Sequence[Prompt], int]]:
+    """Every size with every batch of prompts, and the number of its first; who begins changes from batch to batch."""
+    for turn, start in enumerate(range(0, len(prompts), batch)):
+        first = turn % len(sizes)
+        for size in (*sizes[first:], *sizes[:first]):
+            yield size, prompts[start : start + batch], start
+
+
+def _cycle_seconds(clock: Clock) -> float:
+    # Everything that every cycle does, the forwards of the drafter left out.
+    phases = sum(clock.seconds[phase] for phase in PHASES)
+    return (phases - clock.seconds["drafter"]) / clock.calls["score"]
+
+
+def comb_paths(depth: int, width: int) -> list[Path]:
+    """The comb to measure with: `width` children below first choices; below the r-th, from the second on, width / 2r.
+
+    r is the product of such numbers along the path: few paths stray, fewer of them twice, and most not far.
+    """
+    paths: list[Path] = []
+    level: list[Path] = [()]
+    for _ in range(depth):
+        level = [(*path, rank) for path in level for rank in range(_choices(path, width))]
+        paths += level
+    return paths
+
+
+def _choices(path: Path, width: int) -> int:
+    return width // 2 // prod(rank + 1 for rank in path) if any(path) else width

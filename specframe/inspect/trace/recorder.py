@@ -1,0 +1,115 @@
+"""Listens at the borders of target and tree policy: neither knows, and the loop stays as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specframe.decoding.loop import Parts
+from specframe.kernel.interfaces import Observer, RandomSource, Sampling, Target, TreePolicy
+from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
+
+Path = tuple[int, ...]
+"""A node by its tokens, from level 1 down to its own; the root is ()."""
+
+
+class Recorder:
+    """What target and drafter said about the newest tree of a batch of one row.
+
+    Only the newest: laws over a vocabulary are large, and whoever reads takes a few numbers from them.
+    """
+
+    def __init__(self, reading: Sampling) -> None:
+        """Laws are made from logits by `reading`."""
+        self.reading = reading
+        self.logits: Tensor
+        """[1, N, V], what the target said after each node; there is none before its first forward."""
+        self._laws: dict[Path, Tensor] = {}  # [K, V] below each expanded node
+
+    def attach(self, parts: Parts) -> Parts:
+        """The parts, with this recorder listening."""
+        tree: Any = None if parts.tree is None else RecordedTree(parts.tree, self)
+        target: Any = RecordedTarget(parts.target, self)
+        return replace(parts, target=target, tree=tree)
+
+    def hear(self, frontier: Frontier, proposal: Proposal) -> None:
+        """Takes in what the drafter proposes below frontier nodes."""
+        levels = proposal.logits.unbind(2)
+        laws = torch.stack([self.reading.law(level, frontier.tree, frontier.nodes)[0] for level in levels], 1)
+        paths = token_paths(frontier.tree)
+        for node, below in zip(frontier.nodes[0].tolist(), laws, strict=True):  # [K, V]
+            self._laws[paths[node]] = below
+
+    def p(self, tree: TokenTree) -> Tensor:
+        """The target's law after every node: [N, V]."""
+        return self.reading.law(self.logits, tree)[0]
+
+    def q(self, path: Path) -> float | None:
+        """The drafter's probability of the last token of a path; None if it was not asked for it.
+
+        Every node lies at most K levels below exactly one expanded node, K being what that proposed.
+        """
+        for level in range(len(path)):
+            laws = self._laws.get(path[: len(path) - 1 - level])
+            if laws is not None:
+                return float(laws[level, path[-1]]) if level < len(laws) else None
+        return None
+
+    def forget(self) -> None:
+        """Makes room for the next draft."""
+        self._laws.clear()
+
+
+class RecordedTarget:
+    """A target whose scores are kept until the next forward; in all else it is the target."""
+
+    def __init__(self, target: Target, recorder: Recorder) -> None:
+        self._target = target
+        self._recorder = recorder
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._target, name)
+
+    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
+        """The target's."""
+        tree, scores = self._target.prefill(prompts, room)
+        self._recorder.logits = scores.logits
+        return tree, scores
+
+    def score(self, tree: TokenTree) -> Scores:
+        """The target's."""
+        scores = self._target.score(tree)
+        self._recorder.logits = scores.logits
+        return scores
+
+
+class RecordedTree:
+    """A tree policy whose calls of the drafter's forward are heard."""
+
+    def __init__(self, policy: TreePolicy, recorder: Recorder) -> None:
+        self.policy = policy
+        self.recorder = recorder
+        self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
+        if isinstance(policy, Observer):  # then so is this
+            self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
+
+    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """The policy's tree."""
+
+        def heard(frontier: Frontier) -> Proposal:
+            proposal = expand(frontier)
+            self.recorder.hear(frontier, proposal)
+            return proposal
+
+        return self.policy.grow(heard, root, sampling, random)
+
+
+def token_paths(tree: TokenTree) -> list[Path]:
+    """The path of every node of the first row."""
+    paths: list[Path] = [()]
+    for token, parent in zip(tree.tokens[0, 1:].tolist(), tree.parent[0, 1:].tolist(), strict=True):
+        paths.append((*paths[parent], token))
+    return paths

@@ -1,0 +1,1 @@
+"""Where logits become distributions, and where all randomness comes from."""

@@ -1,0 +1,1 @@
+"""What each kind of component must do, checked."""

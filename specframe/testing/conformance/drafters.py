@@ -1,0 +1,230 @@
+"""The conformance check of drafters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from specframe.certify.own.emission import Emission, tree_nodes
+from specframe.certify.own.tiny import tiny_llama
+from specframe.components.drafters.none import NoDrafter
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.table import TableTarget
+from specframe.components.trees.policies.chain import Chain
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.decoding.clock import Clock
+from specframe.decoding.ledger import Ledger, as_prompts
+from specframe.decoding.loop import Parts, decode
+from specframe.kernel.errors import SpecframeError
+from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
+from specframe.kernel.types import Committed, Draw, TokenTree
+from specframe.sampling.laws import Sampling
+from specframe.sampling.random import SeededRandom
+from specframe.testing.conformance.audits import audit
+from specframe.testing.failures import objections
+from specframe.testing.trees import check_shape, same_draft
+
+PROMPTS = [[0, 1, 2, 0, 1], [2], [1, 1, 0, 2, 1, 1, 0], [0, 2]]
+VOCAB = 3
+LENGTH = 9
+EXACT = 1e-9
+
+
+def check_drafter(
+    make: Callable[[], Drafter],
+    tree: Callable[[], TreePolicy] | None = None,
+    *,
+    target: Callable[[], Target] | None = None,
+) -> None:
+    """Raises AssertionError unless the drafter keeps its contract.
+
+    `make` gives a fresh drafter for a vocabulary of three tokens (one that takes a target's shape as it is
+    bound does); `tree` the policy it grows, by default a chain of two; `target` what it is bound to, by
+    default a table or, for drafters that need layers, a tiny random Llama.
+
+    Checked: well-formed drafts within what is declared; greedy output equal to plain decoding, batches of
+    ragged prompts included; a row drafted the same whatever its neighbours; drafting that leaves no trace:
+    drafting twice, or having drafted what was rejected, equals drafting fresh; sessions that start afresh;
+    and the law of all output, enumerated, with recorded laws audited where it samples.
+    """
+    models = target or _suitable(make)
+    policies = [Draw.TOP, Draw.WITHOUT_REPLACEMENT] if tree is None and make().draws is None else [None]
+    for draw in policies:
+
+        def grown(draw: Draw | None = draw) -> TreePolicy | None:
+            if draw is not None:
+                return Chain(depth=2, draw=draw)
+            return tree() if tree is not None and make().draws is None else None
+
+        def parts(verifier: Verifier | None = None, grown: Callable[[], TreePolicy | None] = grown) -> Parts:
+            drafter, model = make(), models()
+            drafter.bind(model)
+            return Parts(model, drafter, grown(), verifier or Match())
+
+        check_protocol(parts)
+        check_greedy(parts)
+        check_traces(parts)
+        check_neighbours(parts)
+        check_law(parts, make, models, grown())
+
+
+def check_protocol(parts: Callable[[], Parts]) -> None:
+    """Attributes, and the shape of drafts through a session."""
+    made = parts()
+    drafter = made.drafter
+    assert isinstance(drafter.taps, frozenset), "`taps` must be a frozenset of names"
+    if drafter.draws is None:
+        assert made.tree is not None, "the drafter grows a tree policy"
+        draws, nodes = made.tree.draws, made.tree.nodes
+    else:
+        assert drafter.nodes is not None, "a drafter that builds its own tree declares `nodes`"
+        draws, nodes = drafter.draws, drafter.nodes
+    for draft, _ in drafts(made, PROMPTS, Sampling(temperature=1.0)):
+        check_shape(draft, vocab=VOCAB, nodes=nodes, draws=draws)
+
+
+def check_greedy(parts: Callable[[], Parts]) -> None:
+    """At temperature 0 the output is plain decoding's."""
+    made = parts()
+    plain = Parts(made.target, NoDrafter(), None, Match())
+    wanted = generate(plain, PROMPTS)
+    assert generate(made, PROMPTS) == wanted, "greedy output differs from plain decoding"
+    assert generate(made, PROMPTS[:1]) == wanted[:1], "a second session is not like the first"
+
+
+def check_traces(parts: Callable[[], Parts]) -> None:
+    """Drafting leaves no trace: twins that drafted more, less or in between draft the same."""
+    sampling = Sampling(temperature=1.0)
+    busy, idle = parts(), parts()
+    news_of = [news for _, news in drafts(busy, PROMPTS, sampling)]
+    for count in range(1, len(news_of) + 1):
+        busy, idle = parts(), parts()
+        for index, news in enumerate(news_of[:count]):
+            busy.drafter.commit(news)
+            idle.drafter.commit(news)
+            if index + 1 < count:
+                propose(busy, news, sampling, seed=index)  # this draft is as good as rejected
+        first = propose(busy, news_of[count - 1], sampling, seed=99)
+        again = propose(busy, news_of[count - 1], sampling, seed=99)
+        fresh = propose(idle, news_of[count - 1], sampling, seed=99)
+        for row in range(len(PROMPTS)):
+            assert same_draft(first, row, again, row), "drafting twice after one commit gives two drafts"
+            assert same_draft(first, row, fresh, row), "a rejected draft has left a trace in the next one"
+
+
+def check_neighbours(parts: Callable[[], Parts]) -> None:
+    """A row of a batch drafts as it does alone, and as it does after others have left."""
+    sampling = Sampling(temperature=1.0)
+    made = parts()
+    news_of = [news for _, news in drafts(made, PROMPTS, sampling)]
+    rows = torch.tensor([2, 0])
+    whole, part = parts(), parts()
+    for index, news in enumerate(news_of):
+        whole.drafter.commit(news)
+        part.drafter.commit(news if index == 0 else chosen(news, rows))
+        if index == 0:
+            part.drafter.keep(rows)
+        together = propose(whole, news, sampling, seed=5)
+        few = propose(part, chosen(news, rows), sampling, seed=5, rows=rows, batch=len(PROMPTS))
+        for place, row in enumerate(rows.tolist()):
+            assert same_draft(together, row, few, place), "a row drafts otherwise once its neighbours have left"
+    for row, prompt in enumerate(PROMPTS):
+        only = generate(parts(), [prompt], Sampling(temperature=1.0), rows=[row])
+        among = generate(parts(), PROMPTS, Sampling(temperature=1.0))
+        assert only[0] == among[row], f"row {row} is continued otherwise among neighbours than alone"
+
+
+def check_law(
+    parts: Callable[..., Parts], make: Callable[[], Drafter], models: Callable[[], Target], tree: TreePolicy | None
+) -> None:
+    """The law of the output, enumerated; recorded laws audited first, so that the guilty slot is named."""
+    made = parts()
+    draws = made.drafter.draws if made.drafter.draws is not None else made.tree.draws if made.tree else frozenset()
+    verifiers: list[Verifier] = [Match()]
+    if draws - {Draw.TOP} and (made.tree is None or made.tree.exact):
+        with objections():
+            found = audit(make, tree, target=models)
+        assert found.passed, f"a recorded law is wrong: {found.findings[0]}"
+        verifiers.append(Recursive())
+    for verifier in verifiers:
+        kept = parts(verifier)
+        emission = Emission("", lambda kept=kept: kept, Sampling(temperature=1.0), 3, tuple(PROMPTS[0]))  # type: ignore[misc]
+        with objections():
+            comparison = emission.compare(budget=50_000)
+        assert comparison.tv < EXACT, (
+            f"not lossless under {type(verifier).__name__}: total variation {comparison.tv:.4g}; "
+            f"{list(comparison.worst)} has probability {comparison.got:.6f} instead of {comparison.wanted:.6f}"
+        )
+
+
+def generate(
+    parts: Parts, prompts: Sequence[Sequence[int]], sampling: Sampling | None = None, rows: list[int] | None = None
+) -> list[list[int]]:
+    """New tokens of each prompt; `rows` are the numbers of the random streams."""
+    ledger = _ledger(parts, prompts)
+    random = SeededRandom(11, len(PROMPTS))
+    random.keep(torch.tensor(rows if rows is not None else range(len(prompts))))
+    for _ in decode(parts, sampling or Sampling(), as_prompts(prompts), random, ledger, Clock()):
+        pass
+    return [entry.tokens for entry in ledger.entries]
+
+
+def drafts(
+    parts: Parts, prompts: Sequence[Sequence[int]], sampling: Sampling, cycles: int = 3
+) -> list[tuple[TokenTree, Committed]]:
+    """The drafts of a session's first cycles, each with the news that came before it; all rows go on."""
+    random = SeededRandom(11, len(prompts))
+    draft, scores = parts.target.prefill(as_prompts(prompts), (cycles + 1) * (tree_nodes(parts) + 1))
+    found = []
+    for _ in range(cycles):
+        random.advance()
+        verdict = parts.verifier.verify(draft, sampling.law(scores.logits, draft), random.verify)
+        news = parts.target.commit(draft, verdict)
+        parts.drafter.commit(news)
+        draft = parts.drafter.propose(news.root, parts.tree, sampling, random.draft)
+        found.append((draft, news))
+        scores = parts.target.score(draft)
+    return found
+
+
+def propose(
+    parts: Parts,
+    news: Committed,
+    sampling: Sampling,
+    *,
+    seed: int,
+    rows: torch.Tensor | None = None,
+    batch: int | None = None,
+) -> TokenTree:
+    """A draft after the news, by the streams of `rows` among `batch`."""
+    random = SeededRandom(seed, batch or len(news.root))
+    if rows is not None:
+        random.keep(rows)
+    return parts.drafter.propose(news.root, parts.tree, sampling, random.draft)
+
+
+def chosen(news: Committed, rows: torch.Tensor) -> Committed:
+    """The news of these rows."""
+    return Committed(
+        tokens=news.tokens[rows],
+        count=news.count[rows],
+        features={tap: feature[rows] for tap, feature in news.features.items()},
+        root=news.root[rows],
+    )
+
+
+def _ledger(parts: Parts, prompts: Sequence[Sequence[int]]) -> Ledger:
+    return Ledger(prompts, max_new_tokens=LENGTH, context=parts.target.context, nodes=tree_nodes(parts))
+
+
+def _suitable(make: Callable[[], Drafter]) -> Callable[[], Target]:
+    def table() -> Target:
+        return TableTarget(vocab=VOCAB)
+
+    try:
+        make().bind(table())
+    except SpecframeError:
+        return lambda: HFTarget.from_model(tiny_llama(VOCAB, 0))
+    return table

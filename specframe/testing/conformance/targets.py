@@ -1,0 +1,158 @@
+"""The conformance check of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from specframe.decoding.ledger import as_prompts
+from specframe.kernel.errors import SpecframeError
+from specframe.kernel.interfaces import NeuralTarget, Target
+from specframe.kernel.types import Committed, Scores, TokenTree, Verdict
+from specframe.testing.sessions import GrowingTree
+
+LENGTHS = (5, 1, 3)
+CYCLES = 4
+LEAVING = 2
+"""The cycle after which a row has finished, and the others change places."""
+ROOM = 64
+LAST = "last"
+
+
+def check_target(make: Callable[[], Target], *, close: float = 1e-5) -> None:
+    """Raises AssertionError unless the target keeps its contract.
+
+    Ragged prompts are continued by drafts of several shapes and made-up verdicts, and all that is said on the way is
+    compared, to within `close`, with a fresh prefill of the text so far, one row alone: the logits of every node,
+    which sees the committed tokens and its ancestors and nothing else; the news, with each token beside the feature
+    of the one before it; and the rows that stay when others leave. A `NeuralTarget`'s head, embedding and lessons
+    must be those of its own forward. The target needs a vocabulary of three tokens or more.
+    """
+    target, literal = make(), make()
+    assert isinstance(target.rewinds, bool), "`rewinds` must be True or False"
+    assert target.vocab_size >= 3, "the check needs three tokens"
+    assert target.context >= max(LENGTHS) + ROOM, f"the check needs a context of {max(LENGTHS) + ROOM}"
+    try:
+        target.request(frozenset({"no such tap"}))
+    except SpecframeError:
+        pass
+    else:
+        raise AssertionError("a tap that the target does not have must be refused")
+    taps = _request(target), _request(literal)
+    assert taps[0] == taps[1], "two targets of one make have different taps"
+    for _ in range(2):  # a session starts as if it were the first
+        check_session(target, literal, taps[0], close)
+    if isinstance(target, NeuralTarget):
+        check_sharing(target, literal, close)
+
+
+def check_session(target: Target, literal: Target, taps: frozenset[str], close: float) -> None:
+    """One session, against prefills of its texts."""
+    texts = [[(3 * row + place) % target.vocab_size for place in range(n)] for row, n in enumerate(LENGTHS)]
+    draft, scores = target.prefill(as_prompts(texts), ROOM)
+    assert draft.tokens.tolist() == [text[-1:] for text in texts], "a session starts with the last prompt tokens"
+    assert scores.logits.shape == (len(texts), 1, target.vocab_size), "logits of a prefill are [B, 1, V]"
+    check_scores(draft, scores, literal, texts, close)
+    verdict = Verdict(draft.tokens[:, :0], torch.zeros(len(texts), dtype=torch.int64), _tokens(target, len(texts)))
+    news = target.commit(draft, verdict)
+    assert news.prompt is not None, "the first news of a session come with its prompt"
+    check_news(news, literal, texts, verdict.bonus[:, None].tolist(), taps, close)
+    for cycle in range(CYCLES):
+        if cycle == LEAVING:
+            rows = torch.tensor([2, 0])
+            target.keep(rows)
+            texts = [texts[row] for row in rows.tolist()]
+        tree, paths = _grown(torch.tensor([text[-1] for text in texts]), target.vocab_size, cycle)
+        draft = tree.tree
+        check_scores(draft, target.score(draft), literal, texts, close)
+        length = torch.tensor([(row + cycle) % (draft.levels + 1) for row in range(len(texts))])
+        path = torch.full((len(texts), draft.levels), -1)
+        for row, count in enumerate(length.tolist()):
+            path[row, :count] = torch.tensor(paths[(row + cycle) % len(paths)][:count])
+        verdict = Verdict(path, length, _tokens(target, len(texts), cycle))
+        emitted = verdict.emitted(draft).tolist()
+        said = [tokens[:count] for tokens, count in zip(emitted, verdict.count.tolist(), strict=True)]
+        news = target.commit(draft, verdict)
+        assert news.prompt is None, "later news come without a prompt"
+        check_news(news, literal, texts, said, taps, close)
+
+
+def check_scores(draft: TokenTree, scores: Scores, literal: Target, texts: list[list[int]], close: float) -> None:
+    """Every node's logits are those after the row's text and the node's path."""
+    for row, text in enumerate(texts):
+        parents, tokens = draft.parent[row].tolist(), draft.tokens[row].tolist()
+        paths: list[list[int]] = [[]]
+        for node in range(1, len(tokens)):
+            paths.append([*paths[parents[node]], tokens[node]])
+        for node, path in enumerate(paths):
+            _, alone = literal.prefill(as_prompts([text + path]), ROOM)
+            _same(scores.logits[row, node], alone.logits[0, 0], close, f"the logits of node {node} of row {row}")
+
+
+def check_news(
+    news: Committed, literal: Target, texts: list[list[int]], said: list[list[int]], taps: frozenset[str], close: float
+) -> None:
+    """The news are what was said, or the prompt shifted by one and its first token; `texts` grow by it."""
+    assert set(news.features) >= taps, f"requested features are missing: {', '.join(taps - set(news.features))}"
+    for row, (text, more) in enumerate(zip(texts, said, strict=True)):
+        told = text[1:] + more if news.prompt is not None else more
+        count = int(news.count[row])
+        assert news.tokens[row, :count].tolist() == told, f"row {row}: the news are not the tokens {told}"
+        assert int(news.root[row]) == more[-1], "the next root is the last committed token"
+        text += more
+        _, alone = literal.prefill(as_prompts([text]), ROOM)
+        for tap in taps:
+            wanted = alone.features[tap][0, len(text) - 1 - count : len(text) - 1]
+            _same(news.features[tap][row, :count], wanted, close, f"the feature beside each token of row {row}'s news")
+
+
+def check_sharing(target: NeuralTarget, literal: Target, close: float) -> None:
+    """What drafters share of it is what its own forward uses."""
+    text = [place % target.vocab_size for place in range(max(LENGTHS))]
+    tokens = torch.tensor([text, text[::-1]], device=target.device)
+    mask = torch.ones_like(tokens, dtype=torch.bool)
+    teacher = target.teach(tokens, mask)
+    features = teacher.features[LAST]
+    assert not features.requires_grad and not teacher.logits.requires_grad, "a lesson comes without gradients"
+    assert features.shape == (*tokens.shape, target.config.hidden_size), "features are [B, L, D]"
+    assert target.embed(tokens).shape == features.shape, "embeddings are [B, L, D]"
+    _same(target.head(features), teacher.logits, close, "the head's logits of the lesson's features")
+    for row, line in enumerate(tokens.tolist()):
+        for end in range(1, len(line) + 1):
+            _, alone = literal.prefill(as_prompts([line[:end]]), ROOM)
+            _same(teacher.logits[row, end - 1], alone.logits[0, 0], close, f"the lesson's law after {end} tokens")
+    again = features.clone().requires_grad_()
+    (grad,) = torch.autograd.grad(target.head(again).logsumexp(-1).sum(), again)
+    assert bool(grad.any()), "gradients must pass the head"
+
+
+def _request(target: Target) -> frozenset[str]:
+    """The taps that there are to check."""
+    try:
+        target.request(frozenset({LAST}))
+    except SpecframeError:
+        return frozenset()
+    return frozenset({LAST})
+
+
+def _grown(root: Tensor, vocab: int, seed: int) -> tuple[GrowingTree, list[list[int]]]:
+    """A tree with branches of three, two and one level, and each one's path."""
+    tree = GrowingTree(root, vocab, seed)
+    first, second = tree.add(0), tree.add(0)
+    deeper = tree.add(second)
+    ends = [tree.add(tree.add(first)), tree.add(deeper)]
+    tree.add(0)
+    return tree, [tree.path(end) for end in ends]
+
+
+def _tokens(target: Target, rows: int, seed: int = 0) -> Tensor:
+    """A token for each row, whatever the target thinks of it."""
+    return (torch.arange(rows) + seed) % target.vocab_size
+
+
+def _same(found: Tensor, wanted: Tensor, close: float, what: str) -> None:
+    assert found.shape == wanted.shape, f"{what}: {tuple(found.shape)} instead of {tuple(wanted.shape)}"
+    off = float((found.double() - wanted.double()).abs().max()) if found.numel() else 0.0
+    assert off <= close, f"{what}: off by {off:.3g} from a fresh forward over the text"

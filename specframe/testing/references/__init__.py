@@ -1,0 +1,1 @@
+"""Slow, literal versions of the fast code, to hold the two together."""

@@ -1,0 +1,1 @@
+"""Documents, and the token sequences they become."""

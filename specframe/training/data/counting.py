@@ -1,0 +1,61 @@
+"""Counts what a target says: `python -m specframe.training.data.counting RECIPE counts.json`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from specframe.kernel.errors import InputError, SpecframeError
+from specframe.training.data import documents
+from specframe.training.data.encoding import encode
+
+
+def count(sources: Iterable[str], tokenizer: Any) -> Counter[int]:
+    """How often each token stands in an answer, over the documents of all sources (see `train.data`)."""
+    said: Counter[int] = Counter()
+    for document in documents.read(sources):
+        ids, answer = encode(document, tokenizer)
+        said.update(token for token, counts in zip(ids, answer, strict=True) if counts)
+    return said
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command: 0, or 2 after a message on stderr."""
+    parser = argparse.ArgumentParser(prog="python -m specframe.training.data.counting", description=__doc__)
+    parser.add_argument("recipe", type=Path, help="its train.data is counted with its target's tokenizer")
+    parser.add_argument("out", type=Path, help="the JSON file, for the head trimmed")
+    options = parser.parse_args(arguments)
+    try:
+        said = _said(options.recipe)
+        options.out.write_text(json.dumps({str(token): n for token, n in said.most_common()}), encoding="utf-8")
+    except (SpecframeError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{said.total():,} tokens, {len(said):,} different ones, in {options.out}")
+    return 0
+
+
+def _said(recipe: Path) -> Counter[int]:
+    """The counts of a recipe's training data. Raises InputError where it has none, or no tokenizer."""
+    from specframe.components.targets.loading import TokenizerSource, locate
+    from specframe.kernel.build import plan
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+
+    valid = plan(Recipe.read(recipe), discover())
+    settings, target = valid.settings.get("train"), valid.parts["target"].options
+    if settings is None or "model" not in target:
+        raise InputError(f"{recipe}: counting needs a train section, and the target hf with a model")
+    tokenizer = TokenizerSource(locate(target["model"]), target.get("revision")).get()
+    if tokenizer is None:
+        raise InputError(f"{recipe}: the target {target['model']} has no tokenizer")
+    return count(settings.data, tokenizer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Precision: float32 master weights always, products in what the settings say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import torch
+from torch import nn
+
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import NeuralTarget
+from specframe.training.settings import TrainSettings
+
+
+def check(settings: TrainSettings, target: NeuralTarget) -> None:
+    """Raises InputError when a target in half precision meets a training that is not."""
+    if target.dtype.itemsize < 4 and settings.precision != "bf16":
+        raise InputError(
+            f"the target computes in {str(target.dtype).removeprefix('torch.')}: "
+            "set train.precision to bf16, or the target's dtype to float32"
+        )
+
+
+def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextManager[object]:
+    """Where forwards and losses run. Without autocast's weight cache, which a no_grad forward spoils."""
+    if settings.precision != "bf16":
+        return nullcontext()
+    return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)
+
+
+@contextmanager
+def prepared(settings: TrainSettings, module: nn.Module) -> Iterator[None]:
+    """The module in float32 or better and in its training mode, TF32 as the settings say; then as before."""
+    matmul = torch.backends.cuda.matmul
+    tf32, training = matmul.allow_tf32, module.training
+    before = {name: p.dtype for name, p in module.named_parameters()}
+    master = torch.promote_types(torch.float32, max(before.values(), key=lambda dtype: dtype.itemsize))
+    matmul.allow_tf32 = settings.precision != "float32"
+    module.to(master)
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = tf32
+        module.train(training)
+        for name, p in module.named_parameters():
+            p.data = p.data.to(before[name])
+            p.grad = None

@@ -1,0 +1,84 @@
+"""What a training run came to, and the record of it."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from specframe.files.provenance import describe_hardware
+from specframe.training.state import Ledger
+
+PACKAGES = ("specframe", "torch", "transformers", "accelerate", "safetensors", "datasets")
+
+
+@dataclass(frozen=True)
+class Report:
+    """The outcome of `train`."""
+
+    folder: Path
+    """Where the best checkpoint is; the last one is in its folder `last`."""
+    steps: int
+    """Optimizer steps done, over all sittings."""
+    resumed: int
+    """The step this sitting began after; 0 for a fresh start."""
+    seconds: float
+    """Time spent in training, over all sittings."""
+    losses: dict[str, float]
+    """The last report's losses."""
+    validation: dict[str, float]
+    """The last validation's figures; empty without validation."""
+    best: float | None
+    """The best validation's tau."""
+
+
+def make_report(folder: Path, ledger: Ledger, resumed: int) -> Report:
+    """The report of a run that ended in this ledger."""
+    return Report(
+        folder=folder,
+        steps=ledger.step,
+        resumed=resumed,
+        seconds=ledger.seconds,
+        losses=ledger.losses[-1] if ledger.losses else {},
+        validation=ledger.history[-1] if ledger.history else {},
+        best=ledger.best,
+    )
+
+
+def record(ledger: Ledger, module: nn.Module, device: torch.device) -> dict[str, Any]:
+    """What train.json says: settings and data, losses, validations, versions, hardware."""
+    return {
+        **ledger.identity,
+        "steps_done": ledger.step,
+        "seconds": ledger.seconds,
+        "parameters": sum(p.numel() for p in module.parameters()),
+        "losses": ledger.losses,
+        "validations": ledger.history,
+        "best": ledger.best,
+        "device": str(device),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "hardware": describe_hardware(),
+    }
+
+
+def describe(component: object) -> dict[str, Any]:
+    """A component's class and its plain options, as far as its attributes tell; nested components likewise."""
+    kind = type(component)
+    plain = (bool, int, float, str)
+    public = {name: value for name, value in sorted(vars(component).items()) if not name.startswith("_")}
+    options = {name: value for name, value in public.items() if isinstance(value, plain)}
+    nested = {name: describe(value) for name, value in public.items() if callable(value) and hasattr(value, "__dict__")}
+    return {"class": f"{kind.__module__}.{kind.__qualname__}", **options, **nested}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,126 @@
+"""Where teachers come from: the target itself, every time, or a cache of its features on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specframe.kernel.errors import WeightsError
+from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.types import Teacher
+from specframe.neural.checkpoint import reason, replacing
+from specframe.training.data.texts import Texts
+from specframe.training.processes import Processes
+
+SHARD = 256
+"""Texts of one file of the cache."""
+
+
+class Teaching(Protocol):
+    """A source of teachers for texts."""
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """What the target says about texts [B], indices on the host."""
+        ...
+
+
+class Online:
+    """The target's forward, anew for every batch."""
+
+    def __init__(self, target: NeuralTarget, texts: Texts) -> None:
+        self.target = target
+        self.texts = texts
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """What the target says about texts [B]."""
+        return self.target.teach(*self.texts.batch(rows))
+
+
+class Cached:
+    """The target's features from safetensors shards; laws are made anew from `last` by the target's head.
+
+    Laws are the vocabulary's size and features a layer's, so keeping features alone makes a cache a
+    hundred times smaller, for one matrix product per batch. A shard holds every text's features without
+    padding, as `<tap>.<text>`: [length, D]. The folder's name says which texts and which target, so a
+    cache is never mistaken for another's.
+    """
+
+    def __init__(
+        self, target: NeuralTarget, taps: frozenset[str], texts: Texts, folder: Path, processes: Processes
+    ) -> None:
+        self.target = target
+        self.texts = texts
+        self.taps = sorted(taps | {"last"})
+        self.folder = folder / _name(target, self.taps, texts)
+        self._fill(processes)
+        self._files = [safe_open(self._path(number), framework="pt") for number in range(self._shards)]
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """What the target says about texts [B]."""
+        tokens, mask = self.texts.batch(rows)
+        features = {tap: self._read(tap, rows, tokens.shape[1]) for tap in self.taps}
+        with torch.no_grad():
+            return Teacher(tokens, mask, features, self.target.head(features["last"]))
+
+    def _read(self, tap: str, rows: Tensor, length: int) -> Tensor:
+        """The features of texts [B], padded with 0: [B, length, D]."""
+        parts: list[Tensor] = [self._files[row // SHARD].get_tensor(f"{tap}.{row}") for row in rows.tolist()]
+        padded = parts[0].new_zeros(len(parts), length, parts[0].shape[-1])
+        for row, part in enumerate(parts):
+            padded[row, : len(part)] = part
+        return padded.to(self.target.device, non_blocking=True)
+
+    @property
+    def _shards(self) -> int:
+        return -(-len(self.texts) // SHARD)
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.safetensors"
+
+    def _fill(self, processes: Processes) -> None:
+        """Writes the shards that are missing, shared out among the processes."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for number in range(processes.rank, self._shards, processes.count):
+                if not self._path(number).exists():
+                    with replacing(self._path(number)) as path:
+                        save_file(self._features(number), path)
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(
+                f"cannot write the teacher cache to {self.folder}: {reason(error)}. Give train.cache a "
+                "folder with more room, or leave it out: features are then computed as they are needed"
+            ) from error
+        processes.wait()
+
+    def _features(self, number: int) -> dict[str, Tensor]:
+        """A shard's tensors."""
+        texts = torch.arange(number * SHARD, min((number + 1) * SHARD, len(self.texts)))
+        tensors: dict[str, Tensor] = {}
+        for rows in torch.split(texts, 8):
+            teacher = self.target.teach(*self.texts.batch(rows))
+            for tap in self.taps:
+                for row, features in zip(rows.tolist(), teacher.features[tap], strict=True):
+                    tensors[f"{tap}.{row}"] = features[: int(self.texts.counts[row])].cpu().contiguous()
+        return tensors
+
+
+def _name(target: NeuralTarget, taps: list[str], texts: Texts) -> str:
+    """A fingerprint of the texts, the taps and the target, its answer to a probe included."""
+    probe = torch.arange(16, device=target.device)[None] % target.vocab_size
+    said = target.teach(probe, torch.ones_like(probe, dtype=torch.bool)).features["last"]
+    config = json.dumps(target.config.to_dict(), sort_keys=True, default=str)
+    identity = [
+        config,
+        str(target.dtype),
+        texts.digest,
+        *taps,
+        *(f"{x:.2g}" for x in said.flatten().tolist()),
+    ]
+    return hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]

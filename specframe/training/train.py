@@ -1,0 +1,99 @@
+"""Training a drafter on its target: features and laws from the target, losses by weight, AdamW."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from specframe.files.folders import make_folder
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.training import precision, randomness
+from specframe.training.data import texts
+from specframe.training.processes import Processes
+from specframe.training.progress import Silent, Watcher
+from specframe.training.report import Report
+from specframe.training.settings import TrainSettings
+from specframe.training.teaching import Cached, Online, Teaching
+from specframe.training.trainer import Evaluate, Lessons, Trainer
+from specframe.training.validation import Losses
+
+
+def train(
+    target: NeuralTarget,
+    drafter: Trainable,
+    losses: Losses,
+    settings: TrainSettings,
+    *,
+    tokenizer: Any = None,
+    watcher: Watcher | None = None,
+    evaluate: Evaluate | None = None,
+) -> Report:
+    """Trains the drafter, bound to its target, in place; the report says where the checkpoints are.
+
+    `settings.out` gets the best checkpoint by validation (without validation the last), `last/` the last
+    one, `train.json` the record, and `state.safetensors` the training state: the same call resumes from
+    it, and on a CPU ends in the same weights, bit for bit, as a run that was never interrupted.
+
+    Args:
+        target: the teacher; its parameters get no gradients.
+        drafter: what is trained; its `module` must lie on the target's device.
+        losses: each with its weight and name; their weighted sum is minimised.
+        settings: the recipe's `train` section.
+        tokenizer: a transformers tokenizer; None: the target's own.
+        watcher: hears of progress; None: nobody does.
+        evaluate: further validation figures, such as tau by decoding; a `tau` of its own replaces the
+            simulated one in choosing the best checkpoint.
+
+    Raises KeyboardInterrupt at Ctrl-C or SIGTERM, after the state was saved; WeightsError when
+    checkpoint or state cannot be written (what was saved before is kept); InputError for data that
+    cannot be used and CompositionError for parts that do not fit.
+    """
+    tokenizer = tokenizer or getattr(target, "tokenizer", None)
+    _check(target, drafter, losses, settings, tokenizer)
+    processes = Processes(target.device)
+    parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
+    with randomness.borrowed(target.device), precision.prepared(settings, drafter.module):
+        lessons = [Lessons(part, _teaching(target, drafter, part, settings, processes)) for part in parts]
+        trainer = Trainer(
+            drafter,
+            losses,
+            settings,
+            lessons[0],
+            lessons[1],
+            processes,
+            watcher if watcher and processes.main else Silent(),
+            evaluate,
+            target.device,
+        )
+        return trainer.run()
+
+
+def _teaching(
+    target: NeuralTarget, drafter: Trainable, part: texts.Texts, settings: TrainSettings, processes: Processes
+) -> Teaching:
+    if settings.cache is None or not len(part):
+        return Online(target, part)
+    return Cached(target, getattr(drafter, "taps", frozenset({"last"})), part, settings.cache, processes)
+
+
+def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: TrainSettings, tokenizer: Any) -> None:
+    """Everything that can be refused before the first forward."""
+    if not isinstance(target, NeuralTarget):
+        raise CompositionError(f"{type(target).__name__} cannot teach a drafter; use the target 'hf'")
+    if not isinstance(drafter, Trainable):
+        raise CompositionError(f"{type(drafter).__name__} has nothing to train")
+    parameters = [p for p in drafter.module.parameters() if p.requires_grad]
+    if not parameters:
+        raise CompositionError(f"{type(drafter).__name__} has no trainable parameters")
+    if not losses:
+        raise InputError("there is no loss to minimise; give the recipe a `loss` section")
+    if tokenizer is None:
+        raise InputError("the target has no tokenizer, so its training data cannot be read")
+    if settings.length > target.context:
+        raise InputError(f"train.length {settings.length} exceeds the target's context of {target.context}")
+    if any(p.device != torch.empty(0, device=target.device).device for p in parameters):
+        raise CompositionError(f"the drafter must lie on the target's device, {target.device}")
+    precision.check(settings, target)
+    make_folder(settings.out, "give another train.out")  # now rather than after the first hour

@@ -1,0 +1,234 @@
+"""The steps of a training run."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from specframe.files.provenance import write_json
+from specframe.kernel.errors import CompositionError, SpecframeError
+from specframe.kernel.interfaces import Trainable
+from specframe.training import precision, randomness, state
+from specframe.training.data.texts import Texts
+from specframe.training.interruption import Interruption
+from specframe.training.processes import Processes
+from specframe.training.progress import Watcher
+from specframe.training.report import Report, describe, make_report, record
+from specframe.training.schedule import Order, learning_rate
+from specframe.training.settings import TrainSettings
+from specframe.training.state import Ledger
+from specframe.training.teaching import Teaching
+from specframe.training.validation import Losses, measure
+
+Evaluate = Callable[[], dict[str, float]]
+
+INDIFFERENT = ("rollout", "data", "out", "save_every", "log_every", "cache")
+"""Settings that a resumed run may have otherwise, or that its identity holds in another form."""
+
+
+@dataclass(frozen=True)
+class Lessons:
+    """Texts and who teaches them."""
+
+    texts: Texts
+    teaching: Teaching
+
+
+class Trainer:
+    """Everything a run's steps need; `run` is the run."""
+
+    def __init__(
+        self,
+        drafter: Trainable,
+        losses: Losses,
+        settings: TrainSettings,
+        lessons: Lessons,
+        held: Lessons,
+        processes: Processes,
+        watcher: Watcher,
+        evaluate: Evaluate | None,
+        device: torch.device,
+    ) -> None:
+        self.drafter, self.losses, self.settings = drafter, losses, settings
+        self.lessons, self.held = lessons, held
+        self.processes, self.watcher, self.evaluate, self.device = processes, watcher, evaluate, device
+        self.module = drafter.module
+        self.parameters: list[nn.Parameter] = [p for p in self.module.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(
+            self.parameters,
+            lr=settings.lr,
+            betas=settings.betas,
+            weight_decay=settings.weight_decay,
+            fused=device.type == "cuda",
+        )
+        group = settings.batch * settings.accumulate * processes.count
+        self.order = Order(len(lessons.texts), group, settings.seed)
+        self.total = settings.steps or self.order.steps(settings.epochs)
+        self.every = settings.validate_every or self.order.steps(1)
+        self.window = torch.zeros(len(losses) + 1, device=device)
+        self.ledger = state.load(settings.out, self.module, self.optimizer, Ledger(self._identity()))
+        if self.ledger.window:
+            self.window += torch.tensor(self.ledger.window, device=device)
+        self.tokens = 0
+
+    def run(self) -> Report:
+        """Trains from where the ledger stands to the end.
+
+        At SIGINT or SIGTERM the step in flight is finished, the state saved and KeyboardInterrupt raised.
+        """
+        resumed = self.ledger.step
+        self.watcher.start(resumed, self.total, self._note())
+        self.processes.share(self.module)
+        self._clock = time.monotonic()
+        note = f"training failed after step {self.ledger.step}"
+        try:
+            with Interruption() as interruption:
+                for step in range(resumed, self.total):
+                    self._step(step)
+                    self.ledger.step = step + 1
+                    self._keep(interruption)
+            self._finish()
+            note = f"trained {self.ledger.step} steps; the drafter is in {self.settings.out}"
+        except KeyboardInterrupt:
+            note = "interrupted"
+            raise KeyboardInterrupt(
+                f"interrupted after step {self.ledger.step} of {self.total}; "
+                f"the state is in {self.settings.out}: run the same command again to go on"
+            ) from None
+        finally:
+            self.watcher.finish(note)
+        return make_report(self.settings.out, self.ledger, resumed)
+
+    def _step(self, step: int) -> None:
+        """One optimizer step. Nothing here waits for the device."""
+        settings = self.settings
+        randomness.seed(settings.seed, step, self.processes.rank, self.device)
+        self.module.train()
+        share = settings.batch * settings.accumulate
+        mine = self.order.at(step)[self.processes.rank * share :][:share]
+        for rows in torch.split(mine, settings.batch):
+            teacher = self.lessons.teaching(rows)
+            with precision.autocast(settings, self.device):
+                student = settings.rollout(self.drafter, teacher, step / self.total)
+                parts = [loss(student, teacher).float() for loss, _, _ in self.losses]
+                loss = torch.stack([w * part for (_, w, _), part in zip(self.losses, parts, strict=True)]).sum()
+            if not loss.requires_grad:
+                names = ", ".join(name for _, _, name in self.losses)
+                raise CompositionError(
+                    f"nothing that is trained has a part in the losses ({names}): "
+                    "a head that is trained needs the rollout and the loss made for it"
+                )
+            torch.autograd.backward(loss / settings.accumulate, inputs=self.parameters)
+            self.window += torch.stack([loss, *parts]).detach() / settings.accumulate
+            self.tokens += int(self.lessons.texts.counts[rows].sum())
+        self.processes.average(self.parameters)
+        if settings.clip:
+            torch.nn.utils.clip_grad_norm_(self.parameters, settings.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(settings, step, self.total)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _keep(self, interruption: Interruption) -> None:
+        """What is due after a step: report, validation, state."""
+        step, settings = self.ledger.step, self.settings
+        self.ledger.window_steps += 1
+        last = step == self.total
+        report = last or step % settings.log_every == 0
+        if report:
+            self._report()
+        if len(self.held.texts) and (last or step % self.every == 0):
+            self._validate()
+        # with several processes they must agree on stopping, which costs an exchange: at reports only
+        asked = interruption.asked
+        stop = self.processes.any(asked, self.device) if report or self.processes.count == 1 else False
+        if stop or last or step % settings.save_every == 0:
+            self._save()
+        if stop and not last:
+            raise KeyboardInterrupt
+
+    def _report(self) -> None:
+        """Tells the mean losses since the last report."""
+        ledger = self.ledger
+        values = (self.processes.mean(self.window) / ledger.window_steps).tolist()
+        self._check(values)
+        losses = dict(zip(["loss", *(name for _, _, name in self.losses)], values, strict=True))
+        now = time.monotonic()
+        seconds = max(now - self._clock, 1e-9)
+        ledger.losses.append({"step": ledger.step, **losses})
+        ledger.seconds += seconds
+        speed = self.tokens * self.processes.count / seconds
+        rate = learning_rate(self.settings, ledger.step - 1, self.total)
+        self.watcher.report(ledger.step, {**losses, "lr": rate, "tokens/s": speed})
+        self.window.zero_()
+        ledger.window_steps, self.tokens, self._clock = 0, 0, now
+
+    def _validate(self) -> None:
+        """Measures on the held-back texts, and keeps the drafter when it is the best so far."""
+        settings, ledger = self.settings, self.ledger
+        randomness.seed(settings.seed, 0, 0, self.device)  # the same validation every time, everywhere
+        self.module.eval()
+        batches = torch.split(torch.arange(len(self.held.texts)), settings.batch)
+        with precision.autocast(settings, self.device), torch.no_grad():
+            figures = measure(self.drafter, map(self.held.teaching, batches), self.losses, settings.rollout)
+            figures |= self.evaluate() if self.evaluate else {}
+        self.watcher.validated(ledger.step, figures)
+        ledger.history.append({"step": ledger.step, **figures})
+        if ledger.best is None or figures["tau"] > ledger.best:
+            ledger.best = figures["tau"]
+            if self.processes.main:
+                self.drafter.save(settings.out)
+
+    def _save(self) -> None:
+        """Writes the training state."""
+        self.ledger.window = self.window.tolist()
+        self._check(self.ledger.window)
+        if self.processes.main:
+            state.save(self.settings.out, self.module, self.optimizer, self.ledger)
+        self.processes.wait()
+
+    def _finish(self) -> None:
+        """Writes the last checkpoint and train.json."""
+        if self.processes.main:
+            self.drafter.save(self.settings.out / "last")
+            if not len(self.held.texts):
+                self.drafter.save(self.settings.out)
+            write_json(self.settings.out / "train.json", record(self.ledger, self.module, self.device))
+        self.processes.wait()
+
+    def _check(self, values: list[float]) -> None:
+        if not all(map(math.isfinite, values)):
+            raise SpecframeError(
+                f"the loss is no longer finite at step {self.ledger.step}; lower train.lr or lengthen "
+                f"train.warmup. What {self.settings.out} holds is from before"
+            )
+
+    def _identity(self) -> dict[str, Any]:
+        """What a resumed run must have in common with the one that saved the state."""
+        settings = {k: v for k, v in vars(self.settings).items() if k not in INDIFFERENT}
+        identity = {
+            "settings": settings,
+            "steps": self.total,
+            "rollout": describe(self.settings.rollout),
+            "losses": [{"name": n, "weight": w, **describe(loss)} for loss, w, n in self.losses],
+            "data": {"train": self.lessons.texts.digest, "validation": self.held.texts.digest},
+            "processes": self.processes.count,
+        }
+        back: dict[str, Any] = json.loads(json.dumps(identity, default=str))  # as the file will have it
+        return back
+
+    def _note(self) -> str:
+        size = sum(p.numel() for p in self.parameters)
+        texts = self.lessons.texts
+        begin = f"resuming after step {self.ledger.step}: " if self.ledger.step else ""
+        return (
+            f"{begin}training {size:,} parameters on {len(texts):,} texts ({len(texts.tokens):,} tokens), "
+            f"{self.total:,} steps, {self.device}"
+        )

@@ -1,0 +1,169 @@
+"""The certificate of a recipe, and the command that prints it."""
+
+import argparse
+import json
+from dataclasses import replace
+
+import pytest
+
+from specframe.certify.certificate import REDUCED, Certificate, certify_plan
+from specframe.certify.own.tiny import random_model
+from specframe.cli import certify as command
+from specframe.kernel.build import plan
+from specframe.kernel.errors import InputError
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+
+GREEDY = """
+specframe: 1
+target: {use: table}
+drafter: {use: lookup, length: 3}
+verifier: match
+"""
+SAMPLED = """
+specframe: 1
+target: {use: table}
+drafter: {use: falcon}
+tree: {use: chain, depth: 1, draw: iid}
+verifier: recursive
+sampling: {temperature: 0.8, top_k: 50}
+"""
+BROKEN = '''
+from specframe.components.verifiers.recursive import Recursive
+from specframe.kernel.types import Verdict
+
+
+class Careless:
+    """Draws the bonus from the target's law, refusals or not."""
+
+    lossless = True
+    accepts = Recursive.accepts
+    needs_exact = True
+
+    def verify(self, tree, p, random):
+        verdict = Recursive().verify(tree, p, random)
+        last = verdict.slots.gather(1, verdict.length[:, None])
+        law = p.gather(1, last[..., None].expand(-1, -1, p.shape[-1]))[:, 0]
+        return Verdict(path=verdict.path, length=verdict.length, bonus=random.categorical(law))
+
+
+class Open(Careless):
+    """The same, and it says so."""
+
+    lossless = False
+'''
+
+
+def read(folder, text):
+    path = folder / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    (folder / "broken.py").write_text(BROKEN, encoding="utf-8")
+    return plan(Recipe.read(path), discover())
+
+
+def run(capsys, *arguments):
+    parser = argparse.ArgumentParser()
+    command.add_arguments(parser)
+    status = command.execute(parser.parse_args([*map(str, arguments)]))
+    return status, capsys.readouterr().out
+
+
+def test_a_greedy_recipe_is_certified_at_temperature_1_too(tmp_path):
+    certificate = certify_plan(read(tmp_path, GREEDY))
+    assert certificate.lossless and certificate.promised and certificate.exhausted
+    assert {case.name.split(",")[0] for case in certificate.cases} == {"temperature 0", "temperature 1"}
+    assert any("end of sequence" in case.name for case in certificate.cases)
+    assert len(certificate.controls) == 2 and certificate.control_failed
+    assert all(case.comparison.tv > 1e-3 for case in certificate.controls)
+
+
+def test_a_sampled_recipe_is_certified(tmp_path):
+    certificate = certify_plan(read(tmp_path, SAMPLED), seeds=1)
+    assert certificate.lossless
+    assert certificate.audit is not None and certificate.audit.passed and certificate.audit.slots > 0
+    assert {case.name.split(",")[0] for case in certificate.cases} == {"temperature 0.8"}
+
+
+def test_a_tree_out_of_reach_is_made_smaller_and_says_so(tmp_path):
+    wide = SAMPLED.replace("chain, depth: 1", "fixed, widths: [3, 2]")
+    certificate = certify_plan(read(tmp_path, wide), seeds=1, budget=3000)
+    small = [case for case in certificate.cases if case.name.endswith(REDUCED)]
+    assert small and all(case.reduced == ("widths [3, 2] -> [2, 2]",) for case in small)
+    assert not certificate.exhausted and not certificate.lossless
+    assert all(case.exact for case in certificate.cases)
+
+
+def test_a_broken_verifier_is_not_certified(tmp_path, capsys):
+    text = SAMPLED.replace("verifier: recursive", "verifier: {use: ./broken.py:Careless}")
+    certificate = certify_plan(read(tmp_path, text), seeds=1)
+    assert certificate.promised and not certificate.lossless
+    assert certificate.as_dict()["tv"] > 0.01
+    status, printed = run(capsys, tmp_path / "recipe.yaml")
+    assert status == 1
+    assert "not lossless: total variation 0." in printed and "worst sequence [" in printed
+
+
+def test_a_lossy_verifier_that_says_so_is_no_failure(tmp_path, capsys):
+    read(tmp_path, SAMPLED.replace("verifier: recursive", "verifier: {use: ./broken.py:Open}"))
+    status, printed = run(capsys, tmp_path / "recipe.yaml")
+    assert status == 0
+    assert "as its verifier declares" in printed
+
+
+def test_a_certificate_whose_control_passes_is_refused(tmp_path):
+    certificate = certify_plan(read(tmp_path, GREEDY), seeds=1)
+    fooled = replace(certificate, controls=certificate.cases)
+    assert not fooled.control_failed and not fooled.lossless
+    assert not replace(certificate, controls=()).lossless
+
+
+def test_an_interrupt_certifies_nothing(tmp_path):
+    def interrupt(name, progress):
+        raise KeyboardInterrupt
+
+    certificate = certify_plan(read(tmp_path, GREEDY), listener=interrupt)
+    assert isinstance(certificate, Certificate)
+    assert certificate.interrupted and not certificate.lossless and len(certificate.cases) == 1
+
+
+def test_json_is_one_object(tmp_path, capsys):
+    read(tmp_path, GREEDY)
+    status, printed = run(capsys, tmp_path / "recipe.yaml", "--json")
+    found = json.loads(printed)
+    assert status == 0 and found["lossless"] is True and found["control_failed"] is True
+    wanted = {"lossless", "tv", "exhausted", "branches", "mass", "control_failed", "worst_sequence", "real"}
+    assert wanted <= found.keys()
+    assert found["real"] is None and found["branches"] > 100
+
+
+def test_a_small_budget_shows_nothing(tmp_path, capsys):
+    read(tmp_path, GREEDY)
+    status, printed = run(capsys, tmp_path / "recipe.yaml", "--budget", 20)
+    assert status == 1
+    assert "not shown" in printed or "refused" in printed
+
+
+def test_the_recipes_own_model_is_asked(tmp_path, capsys):
+    random_model(vocab=32, seed=3).float().save_pretrained(tmp_path / "model")
+    own = GREEDY.replace("table", f"hf, model: {tmp_path / 'model'}").replace("lookup, length: 3", "lookup")
+    read(tmp_path, own)
+    status, printed = run(capsys, tmp_path / "recipe.yaml")
+    assert status == 0 and "own model" not in printed  # without prompts there is nothing to ask
+
+
+def test_a_function_is_certified_from_the_command_line(tmp_path, capsys):
+    path = tmp_path / "theirs.py"
+    path.write_text(
+        "import torch\ndef accept(c, p, q):\n    return 0, torch.multinomial(p[0, 0] ** 2, 1)\naccept.widths = [1]\n"
+    )
+    status, printed = run(capsys, "--against", f"{path}:accept")
+    assert status == 1 and "not lossless" in printed
+    status, printed = run(capsys, "--against", f"{path}:accept", "--json")
+    assert status == 1 and json.loads(printed)["tv"] > 0.01
+
+
+def test_bad_arguments_are_explained(capsys):
+    with pytest.raises(InputError, match="--against"):
+        run(capsys)
+    with pytest.raises(InputError, match="budget"):
+        run(capsys, "recipe.yaml", "--budget", 0)

@@ -1,0 +1,92 @@
+"""Every registered drafter x tree x verifier: certified where it composes, refused with a way out where not."""
+
+from dataclasses import replace
+from itertools import product
+
+import pytest
+
+from specframe.certify.own.miniature import Miniature
+from specframe.certify.own.tiny import tiny_model
+from specframe.kernel.build import plan
+from specframe.kernel.errors import RecipeError
+from specframe.kernel.options import read_options
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.types import Draw
+from specframe.sampling.laws import Sampling
+
+REGISTRY = discover()
+SMALL = {
+    "model": lambda: {"model": str(tiny_model(3)), "dtype": "float64"},
+    "chain": lambda: {"depth": 2},
+    "adaptive": lambda: {"depth": 2, "costs": [1.0, 1.3, 1.65]},
+    "fixed": lambda: {"widths": [2, 1]},
+    "dynamic": lambda: {"depth": 2, "width": 2, "nodes": 4},
+    "beam": lambda: {"depth": 1, "width": 2},
+    "dyspec": lambda: {"depth": 2, "width": 2, "nodes": 2},
+    "greedy": lambda: {"widths": [2]},
+    "sequoia": lambda: {"acceptance": [[0.6]], "depth": 1},
+    "threshold": lambda: {"depth": 2, "threshold": 0.0},
+}
+"""What components of ours need to be small; those of other packages come as their defaults have them."""
+
+
+def variants(kind):
+    """The components of a kind, one variant for every draw that it can be told to use."""
+    for entry in REGISTRY.of(kind):
+        options = read_options(entry.load())
+        if any(o.required and entry.name not in SMALL for o in options.values()):
+            continue
+        draws = [{"draw": draw.name.lower()} for draw in Draw] if "draw" in options else [{}]
+        yield from ((entry.qualified, draw) for draw in draws)
+
+
+THOROUGH = {"specframe/match", "specframe/recursive"}
+"""Verifiers that meet every drafter with every tree."""
+WITNESS = "specframe/model"
+"""The drafter that meets all verifiers with every tree: of a drafter, a verifier sees no more than its trees."""
+
+
+def is_run(drafter, tree, verifier):
+    """Whether the three meet: any two of them do."""
+    return verifier[0] in THOROUGH or drafter[0] == WITNESS or tree[0] in ("specframe/chain", "/none")
+
+
+COMPOSITIONS = [
+    pytest.param(*parts, id="-".join([n.partition("/")[2] + "".join(f"({d})" for d in o.values()) for n, o in parts]))
+    for parts in product(variants("drafter"), [*variants("tree"), ("/none", {})], variants("verifier"))
+    if is_run(*parts)
+]
+
+
+@pytest.mark.parametrize(("drafter", "tree", "verifier"), COMPOSITIONS)
+def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path):
+    sections = {"drafter": drafter, "tree": tree, "verifier": verifier}
+    lines = ["specframe: 1", "target: {use: table, vocab: 3}"]
+    for kind, (name, options) in sections.items():
+        if name != "/none":
+            small = SMALL.get(name.partition("/")[2], dict)()
+            lines.append(f"{kind}: { ({'use': name} | small | options)!r}")
+    path = tmp_path / "recipe.yaml"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    try:
+        valid = plan(Recipe.read(path), REGISTRY)
+    except RecipeError as refusal:
+        assert "add `tree:" in str(refusal) or "remove the tree" in str(refusal) or "`verifier:" in str(refusal)
+        return
+    miniature = Miniature.of(valid)
+    if not miniature.verifier.build().lossless:
+        return
+    if verifier[0] not in THOROUGH:
+        miniature = replace(miniature, length=3)
+    emission = miniature.emission("", Sampling(temperature=1.0), seed=2)
+    comparison = emission.compare(budget=30_000)
+    assert comparison.tv < 1e-9
+    if not comparison.enumeration.exhausted:
+        small = miniature.smaller()
+        assert small.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
+
+
+def test_there_is_something_to_compose():
+    names = {parameters.id for parameters in COMPOSITIONS}
+    assert {"lookup-none-match", "model-chain(iid)-recursive", "model-dynamic-match"} <= names

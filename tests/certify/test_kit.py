@@ -1,0 +1,248 @@
+"""The conformance kit: ours passes, and what is broken does not."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from specframe.certify.own.tiny import tiny_llama
+from specframe.components.drafters.lookup import Lookup
+from specframe.components.drafters.model import ModelDrafter
+from specframe.components.drafters.none import NoDrafter
+from specframe.components.losses.cross_entropy import CrossEntropy
+from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.policies.dynamic import Dynamic
+from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.kernel.plugins import discover
+from specframe.kernel.types import Draw, Frontier, Verdict
+from specframe.testing import audit, check_drafter, check_loss, check_plugin, check_tree, check_verifier
+from specframe.testing.conformance.plugins import check_entry, check_registration
+from tests.certify.traps import drafts, rules
+from tests.certify.traps.instances import WOR, Drafts, Rejection
+
+TREES = [
+    lambda: Chain(depth=2, draw=Draw.IID),
+    lambda: Fixed(widths=[2, 1], draw=WOR),
+    lambda: Fixed(paths=["0", "1", "0.0", "0.0.0"]),
+    lambda: Dynamic(depth=2, width=2, nodes=4),
+]
+DRAFTERS = [NoDrafter, Lookup, lambda: ModelDrafter.from_model(tiny_llama(3, 7))]
+
+
+@pytest.mark.parametrize("make", [Match, Recursive, Rejection])
+def test_verifiers_that_keep_the_contract(make):
+    check_verifier(make)
+
+
+@pytest.mark.parametrize("make", TREES)
+def test_trees_that_keep_the_contract(make):
+    check_tree(make)
+
+
+@pytest.mark.parametrize("make", DRAFTERS)
+def test_drafters_that_keep_the_contract(make):
+    check_drafter(make)
+
+
+def test_a_loss_that_keeps_the_contract():
+    check_loss(CrossEntropy)
+
+
+def test_a_package_that_keeps_the_contract():
+    check_plugin("specframe-falcon")
+
+
+def test_the_built_in_components_keep_the_contract():
+    """Trees and verifiers have checks of their own, at sizes that can be enumerated in seconds."""
+    check_registration("specframe")
+    for entry in discover().entries:
+        if entry.package == "specframe" and entry.kind not in ("model", "tree", "verifier"):
+            check_entry(entry)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        rules.CorrectionFromTarget,
+        rules.CorrectionWithout,
+        rules.LastResidual,
+        rules.BonusElsewhere,
+        rules.DropsCorrection,
+        rules.ResidualFromTest,
+        rules.OneCoinPerNode,
+    ],
+    ids=lambda make: make.__name__,
+)
+def test_broken_verifiers_fail(make):
+    class Deep(make):
+        accepts = frozenset({Draw.IID, WOR})
+
+    with pytest.raises(AssertionError, match=r"not lossless|padded"):
+        check_verifier(Deep)
+
+
+class Leaky(Recursive):
+    """A row's bonus depends on its neighbours."""
+
+    def verify(self, tree, p, random):
+        verdict = super().verify(tree, p, random)
+        return Verdict(verdict.path, verdict.length, torch.where(verdict.length > 0, verdict.bonus[0], verdict.bonus))
+
+
+class Unpadded(Recursive):
+    """Path columns beyond the accepted ones hold rubbish."""
+
+    def verify(self, tree, p, random):
+        verdict = super().verify(tree, p, random)
+        return Verdict(verdict.path.clamp(min=0), verdict.length, verdict.bonus)
+
+
+@pytest.mark.parametrize(("make", "says"), [(Leaky, "neighbours|impossible"), (Unpadded, "-1")])
+def test_careless_verifiers_fail(make, says):
+    with pytest.raises(AssertionError, match=says):
+        check_verifier(make)
+
+
+class Changed:
+    """A sampled chain whose tree is changed after the fact."""
+
+    draws = frozenset({Draw.IID})
+    exact = True
+
+    def __init__(self, change, nodes=3, depth=2, ask=None):
+        self.inner, self.change, self.ask = Chain(depth=2, draw=Draw.IID), change, ask
+        self.nodes, self.depth = nodes, depth
+
+    def grow(self, expand, root, sampling, random):
+        tree = self.inner.grow(expand, root, sampling, random)
+        if self.ask is not None:
+            expand(Frontier(tree, torch.full_like(root, self.ask)[:, None]))
+        return self.change(tree)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: Changed(lambda t: t, nodes=2), "declared"),
+        (lambda: Changed(lambda t: t, depth=1), "deeper than `depth`"),
+        (lambda: Changed(lambda t: replace(t, q=None)), "need q"),
+        (lambda: Changed(lambda t: replace(t, draw=torch.full_like(t.draw, 2))), "drawn without_replacement"),
+        (lambda: Changed(lambda t: replace(t, levels=1)), "levels is 1"),
+        (lambda: Changed(lambda t: replace(t, parent=t.parent.roll(-1, 1))), "root"),
+        (lambda: Changed(lambda t: replace(t, tokens=t.tokens + 3)), "vocabulary"),
+        (lambda: Changed(lambda t: replace(t, q=t.q * 2)), "no law"),
+        (lambda: Changed(lambda t: replace(t, q=t.q.flip(2))), "recorded law is wrong: slot 1 below"),
+        (lambda: Changed(lambda t: replace(t, tokens=t.tokens[:1].expand_as(t.tokens))), "neighbours"),
+        (lambda: Changed(lambda t: t, ask=0), "levels below"),
+    ],
+)
+def test_broken_trees_fail(make, says):
+    with pytest.raises(AssertionError, match=says):
+        check_tree(make)
+
+
+def test_a_lying_tree_fails_unless_it_says_so():
+    from tests.certify.traps.drafts import Reranked
+
+    with pytest.raises(AssertionError, match="recorded law is wrong"):
+        check_tree(lambda: Reranked(3))
+
+    class Modest(Reranked):
+        exact = False
+
+    check_tree(lambda: Modest(3))
+
+
+class Forgets(Lookup):
+    """Knows the text for one draft only."""
+
+    def propose(self, root, tree, sampling, random):
+        draft = super().propose(root, tree, sampling, random)
+        self._kept, self._history = self._history, None
+        return draft
+
+    def commit(self, news):
+        self._history = self._history or getattr(self, "_kept", None)
+        super().commit(news)
+
+    def keep(self, rows):
+        (self._history or self._kept).keep(rows)
+
+
+class Stays(Lookup):
+    """Keeps its rows where they were."""
+
+    def keep(self, rows):
+        self._history.keep(torch.arange(len(rows)))
+
+
+class Carries(Lookup):
+    """A new session goes on with the last one's text."""
+
+    def commit(self, news):
+        if news.prompt is not None and self._history is not None:
+            self._history.keep(torch.arange(len(news.root)) % len(self._history.count))
+            news = replace(news, prompt=None)
+        super().commit(news)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"), [(Forgets, "drafting twice"), (Stays, "neighbours"), (Carries, "state of its own|session")]
+)
+def test_drafters_with_a_faulty_memory_fail(make, says):
+    with pytest.raises(AssertionError, match=says):
+        check_drafter(make)
+
+
+def test_a_lying_drafter_is_named():
+    def make():
+        return Drafts(drafts.wor_sorted_by_id, torch.tensor([0.2, 0.3, 0.5], dtype=torch.float64))
+
+    found = audit(make)
+    assert not found.passed and found.findings[0].slot.startswith("slot")
+    with pytest.raises(AssertionError, match=r"recorded law is wrong: slot \d below the root"):
+        check_drafter(make)
+
+
+def mean_of_everything(student, teacher):
+    return student.logits.logsumexp(-1).mean()
+
+
+def sum_over_the_batch(student, teacher):
+    return (student.logits.logsumexp(-1) * student.mask).sum()
+
+
+def divided_by_nothing(student, teacher):
+    return (student.logits.logsumexp(-1) * student.mask).sum() / student.mask.sum()
+
+
+def mixed_rows(student, teacher):
+    value = (student.logits.logsumexp(-1) * student.mask).sum() / student.mask.sum().clamp(min=1)
+    return value + student.logits[0, 0, 0] * student.logits[-1, 1, 0]
+
+
+def cut_gradient(student, teacher):
+    value = (student.logits.detach().logsumexp(-1) * student.mask).sum() / student.mask.sum().clamp(min=1)
+    return value + 0 * student.logits.sum()
+
+
+@pytest.mark.parametrize(
+    ("loss", "says"),
+    [
+        (mean_of_everything, "masked"),
+        (sum_over_the_batch, "leak"),
+        (divided_by_nothing, "not finite"),
+        (mixed_rows, "leak|gradient|masked"),
+        (cut_gradient, "gradient"),
+    ],
+)
+def test_broken_losses_fail(loss, says):
+    with pytest.raises(AssertionError, match=says):
+        check_loss(lambda: loss)
+
+
+def test_a_package_that_is_not_there_fails():
+    with pytest.raises(AssertionError, match="registers nothing"):
+        check_plugin("specframe-nowhere")

@@ -1,0 +1,347 @@
+"""SpecDec++'s acceptance head: its network, checkpoints and training, and that a stop by its word is lossless."""
+
+import json
+import math
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import specframe
+from specframe import CompositionError, Draw, InputError, Sampling, Student, WeightsError
+from specframe.certify.own.miniature import Miniature
+from specframe.components.heads.acceptance import Acceptance
+from specframe.components.heads.trimmed import Trimmed
+from specframe.components.losses.acceptance import AcceptanceLoss
+from specframe.components.losses.distillation import Distillation
+from specframe.components.rollouts.acceptance import AcceptanceRollout, reached
+from specframe.components.rollouts.glancing import Glancing
+from specframe.components.rollouts.groups import Groups
+from specframe.components.rollouts.multi_step import MultiStep
+from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.components.trees.policies.threshold import Threshold
+from specframe.kernel.build import plan
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.types import Frontier, TokenTree
+from specframe.testing import check_drafter, check_head, check_loss, random_teacher, tiny_target
+from specframe_coral.router import Router
+from specframe_eagle.drafter import Eagle
+from specframe_falcon.drafter import Falcon
+from specframe_parallelspec.drafter import ParallelSpec
+
+SIZE = 8
+DRAFTERS = {
+    "eagle": (Eagle, {}, MultiStep(steps=3, noise=0.0)),
+    "fspad": (Eagle, {"partial_alignment": True}, TeacherForced(noise=0.0)),
+    "falcon": (Falcon, {"dropout": 0.0}, Glancing(noise=0.0, first=True)),
+    "parallelspec": (ParallelSpec, {"masks": 2}, Groups()),
+}
+
+
+def judged(name="eagle", *, vocab=11, dtype=torch.float64, **options):
+    """A random drafter with a random acceptance head on a tiny target: drafter, head, target, its rollout."""
+    kind, more, rollout = DRAFTERS[name]
+    target, head = tiny_target(layers=1, vocab=vocab, dtype=dtype), Acceptance(**options)
+    drafter = kind(head=head, **more)
+    drafter.bind(target)
+    return drafter, head, target, rollout
+
+
+def believed(weights, feature):
+    """The probability of `accepted`, number by number: `weights` by published name, a feature [D] as a list."""
+    layers = sum(name.endswith("linear.weight") for name in weights)
+
+    def mapped(name, x):
+        matrix, bias = weights[f"{name}.weight"].tolist(), weights[f"{name}.bias"].tolist()
+        return [sum(w * v for w, v in zip(row, x, strict=True)) + b for row, b in zip(matrix, bias, strict=True)]
+
+    for layer in range(layers):
+        inner = mapped(f"model.{layer}.linear", feature)
+        feature = [x + y / (1 + math.exp(-y)) for x, y in zip(feature, inner, strict=True)]
+    rejected, accepted = mapped(f"model.{layers}", feature)
+    return math.exp(accepted) / (math.exp(rejected) + math.exp(accepted))
+
+
+@pytest.mark.parametrize("layers", [0, 1, 3])
+@torch.no_grad()
+def test_the_network_is_the_paper_s(layers):
+    _, head, target, _ = judged(layers=layers)
+    features = torch.randn(2, 3, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    said = head.confidence(features)
+    weights = head.module.state_dict()
+    wanted = [[believed(weights, feature) for feature in row] for row in features.tolist()]
+    assert said.tolist() == [pytest.approx(row, abs=1e-12) for row in wanted]
+    assert torch.equal(head(features), target.head(features))
+
+
+@pytest.mark.parametrize("of", [None, lambda: Trimmed(keep=4), lambda: Router(groups=3, active=2)])
+def test_it_keeps_the_contract_of_heads(of):
+    check_head(lambda: Acceptance(of=of and of()))
+
+
+def test_a_drafter_with_it_keeps_the_contract():
+    check_drafter(lambda: Eagle(head=Acceptance()))
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@torch.no_grad()
+def test_a_proposal_carries_what_it_says_of_every_level(name):
+    drafter, head, target, _ = judged(name)
+    tree, scores = target.prefill(specframe.Prompts(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])), 20)
+    verdict = specframe.Verdict(torch.empty(1, 0, dtype=torch.int64), torch.tensor([0]), scores.logits[:, 0].argmax(-1))
+    news = target.commit(tree, verdict)
+    drafter.commit(news)
+    root = Frontier(TokenTree.stump(news.root), torch.zeros(1, 1, dtype=torch.int64))
+    asked = []
+    head.of = lambda features: asked.append(features) or target.head(features)
+    proposal = drafter.expand(root)
+    assert proposal.confidence.shape == proposal.logits.shape[:3]
+    assert torch.equal(proposal.confidence, head.confidence(asked[0])), "it is made of what the logits are made of"
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_it_is_what_the_drafter_trains_and_saves(name, tmp_path):
+    drafter, head, target, _ = judged(name, layers=2)
+    assert drafter.module is head.module
+    assert not any(weight.requires_grad for weight in drafter.binding.network.parameters())
+    with torch.no_grad():
+        for weight in head.module.parameters():
+            weight.copy_(weight.bfloat16())
+    drafter.save(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text()) == {
+        "format": "acceptance",
+        "hidden_size": SIZE,
+        "num_layers": 2,
+    }
+    again = Acceptance(weights=str(tmp_path))
+    again.bind(target)
+    assert {name: weight.tolist() for name, weight in again.module.state_dict().items()} == {
+        name: weight.tolist() for name, weight in head.module.state_dict().items()
+    }
+
+
+@pytest.fixture
+def published(tmp_path):
+    """A head as the paper's authors publish it: blocks that are copies of one, in half precision."""
+    chance = torch.Generator().manual_seed(4)
+    block = {"weight": torch.randn(SIZE, SIZE, generator=chance), "bias": torch.randn(SIZE, generator=chance)}
+    tensors = {f"model.{layer}.linear.{name}": t.half().clone() for layer in range(3) for name, t in block.items()}
+    tensors["model.3.weight"] = torch.randn(2, SIZE, generator=chance).half()
+    tensors["model.3.bias"] = torch.randn(2, generator=chance).half()
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": SIZE, "num_layers": 3}))
+    return tmp_path
+
+
+@torch.no_grad()
+def test_a_published_head_loads_as_it_is(published):
+    head = Acceptance(weights=str(published))
+    head.bind(tiny_target(layers=1))
+    feature = torch.randn(SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    stored = {name: tensor.double() for name, tensor in load_file(published / "model.safetensors").items()}
+    assert float(head.confidence(feature)) == pytest.approx(believed(stored, feature.tolist()), abs=1e-12)
+
+
+def test_weights_that_do_not_fit_are_refused_and_all_misfits_listed(published):
+    def refusal(size=SIZE):
+        with pytest.raises(WeightsError) as refused:
+            Acceptance(weights=str(published)).bind(tiny_target(layers=1, size=size))
+        return str(refused.value)
+
+    assert "hidden_size: the checkpoint says 8, needed is 16" in refusal(size=16)
+    tensors = load_file(published / "model.safetensors")
+    del tensors["model.3.bias"]
+    save_file(tensors | {"head.weight": torch.zeros(2, 2), "model.0.linear.bias": torch.zeros(3)}, published / "x")
+    (published / "x").rename(published / "model.safetensors")
+    told = refusal()
+    for line in ("model.3.bias: missing", "head.weight: unexpected", "model.0.linear.bias: has shape [3]"):
+        assert line in told
+    for config in ({"format": "router", "num_layers": 3}, {"num_layers": "3"}, {"num_layers": -1}):
+        (published / "config.json").write_text(json.dumps({"hidden_size": SIZE, **config}))
+        assert "does not fit" in refusal()
+
+
+def softmax(logits):
+    top = max(logits)
+    weights = [math.exp(x - top) for x in logits]
+    return [w / sum(weights) for w in weights]
+
+
+def accepted(target, drafter, draw, temperature):
+    """The probability that the token drafted at one place is accepted, by its definition, token by token."""
+    best = max(range(len(drafter)), key=drafter.__getitem__)
+    if temperature == 0:
+        return float(best == max(range(len(target)), key=target.__getitem__))
+    p, q = (softmax([x / temperature for x in logits]) for logits in (target, drafter))
+    if draw is Draw.TOP:
+        return p[best]
+    return sum(q[x] * min(1, p[x] / q[x]) for x in range(len(p)))
+
+
+CASES = [(Draw.TOP, 0.0, 6.0), (Draw.TOP, 0.7, 1.0), (Draw.IID, 1.0, 6.0), (Draw.IID, 0.5, 2.0), (Draw.IID, 0.0, 6.0)]
+
+
+@pytest.mark.parametrize(("draw", "temperature", "rejection"), CASES)
+def test_the_loss_is_the_paper_s(draw, temperature, rejection):
+    drafter, _, target, rollout = judged()
+    teacher = random_teacher(target, 2, 12)
+    student = AcceptanceRollout(rollout=rollout)(drafter, teacher, 0.0)
+    total = 0.0
+    for b, m in student.mask.nonzero().tolist():
+        law = teacher.logits[b, student.position[b, m]].tolist()
+        y = accepted(law, student.logits[b, m].tolist(), draw, temperature)
+        c = believed(drafter.module.state_dict(), student.features[b, m].tolist())
+        total -= y * math.log(c) + rejection * (1 - y) * math.log(1 - c)
+    loss = AcceptanceLoss(draw=draw, temperature=temperature, rejection=rejection)(student, teacher)
+    assert student.mask.sum() > 8
+    assert loss.item() == pytest.approx(total / int(student.mask.sum()), rel=1e-9)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_it_keeps_the_contract_of_losses(temperature):
+    check_loss(lambda: AcceptanceLoss(temperature=temperature))
+
+
+def test_a_certain_confidence_that_is_wrong_costs_a_finite_amount():
+    teacher = random_teacher(tiny_target(layers=1), 1, 4)
+    place = torch.tensor([[2, 3]])
+    sure = torch.tensor([[0.0, 1.0]])
+    loss = AcceptanceLoss()(Student(teacher.logits[:, 2:4], place, place > 0, place[0], confidence=sure), teacher)
+    wrong = AcceptanceLoss()(Student(-teacher.logits[:, 2:4], place, place > 0, place[0], confidence=sure), teacher)
+    assert bool(loss.isfinite()) and bool(wrong.isfinite()) and loss > 1
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_the_head_learns_and_the_drafter_stays(name):
+    drafter, head, target, rollout = judged(name, dtype=torch.float32)
+    teacher = random_teacher(target, 8, 24)
+    fixed = {key: weight.clone() for key, weight in drafter.binding.network.state_dict().items()}
+    unroll, loss = AcceptanceRollout(rollout=rollout, reached=False), AcceptanceLoss(temperature=1.0, rejection=1.0)
+    optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=3e-2)
+    values = []
+    for _ in range(60):
+        torch.manual_seed(0)
+        student = unroll(drafter, teacher, 0.0)
+        assert not student.logits.requires_grad
+        value = loss(student, teacher)
+        optimizer.zero_grad()
+        value.backward()
+        assert all(weight.grad is not None for weight in head.module.parameters())
+        optimizer.step()
+        values.append(value.item())
+    rows = torch.arange(8)[:, None]
+    y = loss.accepted(teacher.logits[rows, student.position], student.logits)[student.mask]
+    constant = -(y.mean() * y.mean().log() + (1 - y.mean()) * (1 - y.mean()).log()).item()
+    assert values[-1] < min(0.8 * values[0], constant), "it tells places apart"
+    assert all(torch.equal(fixed[key], weight) for key, weight in drafter.binding.network.state_dict().items())
+    assert all(weight.grad is None for weight in drafter.binding.network.parameters())
+
+
+@pytest.mark.parametrize("name", DRAFTERS)
+@torch.no_grad()
+def test_every_prediction_has_its_own_confidence(name):
+    drafter, head, target, rollout = judged(name)
+    teacher = random_teacher(target, 2, 12)
+    torch.manual_seed(0)
+    student = AcceptanceRollout(rollout=rollout, reached=False)(drafter, teacher, 0.0)
+    torch.manual_seed(0)
+    plain = rollout(drafter, teacher, 0.0)
+    assert torch.equal(student.logits, plain.logits) and torch.equal(student.mask, plain.mask)
+    if name != "fspad":  # whose features are not what its head reads
+        assert torch.allclose(student.confidence, head.confidence(plain.features), atol=1e-12)
+    assert student.confidence.shape == student.mask.shape
+
+
+@torch.no_grad()
+def test_a_level_counts_where_the_levels_above_would_be_drafted():
+    drafter, _, target, rollout = judged(vocab=3)
+    teacher = random_teacher(target, 3, 20)
+    student = rollout(drafter, teacher, 0.0)
+    best = student.logits.argmax(-1)
+    place = {
+        (b, int(student.position[b, m]), int(student.level[m])): int(best[b, m])
+        for b in range(3)
+        for m in range(len(student.level))
+        if student.position[b, m] >= student.level[m]  # the others have no root before them
+    }
+    there = reached(student, teacher)
+    found = set()
+    for b in range(3):
+        for m, level in enumerate(student.level.tolist()):
+            position = int(student.position[b, m])
+            if position < level:
+                continue
+            above = [(position - up, level - up) for up in range(1, level)]
+            wanted = all(place[b, at, n] == int(teacher.tokens[b, at + 1]) for at, n in above)
+            assert bool(there[b, m]) == wanted
+            found.add((level, wanted))
+    assert found == {(1, True), (2, True), (2, False), (3, True), (3, False)}
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text("specframe: 1\ntarget: {use: table, vocab: 7, seed: 3}\ndrafter: none\nverifier: match\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("draw", "verifier"), [("iid", "recursive"), ("iid", "block"), ("iid", "match"), ("top", "match")]
+)
+def test_a_chain_that_stops_by_its_word_is_lossless(draw, verifier, recipe, monkeypatch):
+    """Enumerated; whether there is a second token depends on what was drawn first."""
+    depths, grow = set(), Threshold.grow
+
+    def watched(*arguments):
+        tree = grow(*arguments)
+        depths.update(tree.valid.sum(1).sub(1).tolist())
+        return tree
+
+    monkeypatch.setattr(Threshold, "grow", watched)
+    options = [
+        "drafter={use: eagle, head: {use: acceptance}}",
+        f"tree={{use: threshold, depth: 2, threshold: 0.82, draw: {draw}}}",
+        f"verifier={verifier}",
+    ]
+    valid = plan(Recipe.read(recipe, options), discover())
+    emission = Miniature.of(valid).smaller().emission("", Sampling(temperature=1.0), seed=2)
+    assert emission.compare(budget=30_000).tv < 1e-9
+    assert depths == {1, 2}
+
+
+@pytest.mark.parametrize("drafter", ["eagle", "falcon", "parallelspec"])
+def test_greedy_output_is_the_target_s_and_the_head_decides_how_deep(drafter, recipe):
+    prompts = [[1, 2, 3], [0], [5, 6]]
+    short = ["sampling.max_new_tokens=12", "run.batch=3"]
+    plain = specframe.load(recipe, overrides=short).generate(prompts)
+    drafted = []
+    for threshold in (0.0, 0.9, 1.0):
+        options = [
+            f"drafter={{use: {drafter}, head: {{use: acceptance}}}}",
+            f"tree={{use: threshold, depth: 4, threshold: {threshold}}}",
+        ]
+        result = specframe.load(recipe, overrides=[*short, *options]).generate(prompts)
+        assert result.tokens == plain.tokens
+        drafted.append(result.acceptance.drafted / result.acceptance.cycles)
+    assert drafted[0] == 1 < drafted[1] < 4 == drafted[2]
+
+
+def test_it_says_what_it_needs():
+    for make in (lambda: Acceptance(layers=-1), lambda: AcceptanceLoss(draw=Draw.WITHOUT_REPLACEMENT)):
+        with pytest.raises(InputError):
+            make()
+    for options in ({"temperature": -1.0}, {"rejection": 0.0}):
+        with pytest.raises(InputError, match=next(iter(options))):
+            AcceptanceLoss(**options)
+    with pytest.raises(CompositionError, match="bind"):
+        Acceptance().confidence(torch.zeros(SIZE))
+    drafter, _, target, rollout = judged()
+    teacher = random_teacher(target, 1, 8)
+    with pytest.raises(CompositionError, match="rollout"):
+        AcceptanceLoss()(rollout(drafter, teacher, 0.0), teacher)
+    plain = Eagle()
+    plain.bind(target)
+    with pytest.raises(CompositionError, match="use: acceptance"):
+        AcceptanceRollout(rollout=rollout)(plain, teacher, 0.0)
+    assert not Distillation()(AcceptanceRollout(rollout=rollout)(drafter, teacher, 0.0), teacher).requires_grad

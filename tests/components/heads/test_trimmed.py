@@ -1,0 +1,145 @@
+"""The head `trimmed`: which tokens stay, that no other row is read, and lossless output; and how counts are made."""
+
+import json
+
+import pytest
+import torch
+
+from specframe.certify.own.miniature import Miniature
+from specframe.components.heads.trimmed import Trimmed, read_counts
+from specframe.components.targets.table import TableTarget
+from specframe.kernel.build import plan
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from specframe.sampling.laws import Sampling
+from specframe.testing import check_drafter
+from specframe.training.data import counting
+from specframe_eagle.drafter import Eagle
+
+COUNTS = {"4": 9, "1": 9, "6": 20, "0": 1}
+
+
+@pytest.fixture
+def counts(tmp_path):
+    path = tmp_path / "counts.json"
+    path.write_text(json.dumps(COUNTS))
+    return path
+
+
+def bound(**options):
+    head, target = Trimmed(**options), TableTarget(vocab=8, hidden=4)
+    head.bind(target)
+    return head, target
+
+
+FEATURES = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("keep", "counted", "kept"),
+    [
+        (2, True, [1, 6]),  # of 1 and 4, said as often, the smaller id
+        (3, True, [1, 4, 6]),
+        (5, True, [0, 1, 2, 4, 6]),  # 2 was never counted
+        (3, False, [0, 1, 2]),
+        (100, False, list(range(8))),
+        (100, True, list(range(8))),
+    ],
+)
+def test_the_frequent_tokens_stay_and_nothing_else(keep, counted, kept, counts):
+    head, target = bound(keep=keep, counts=counts if counted else None)
+    logits = head(FEATURES)
+    assert torch.isfinite(logits).all(0).all(0).nonzero().flatten().tolist() == kept
+    assert torch.allclose(logits[..., kept], target.head(FEATURES)[..., kept])
+    assert (logits[..., [token for token in range(8) if token not in kept]] == -torch.inf).all()
+
+
+def test_rows_that_are_not_kept_are_not_read(counts):
+    target, head = TableTarget(vocab=8, hidden=4), Trimmed(keep=3, counts=counts)
+    for row in (0, 2, 3, 5, 7):
+        target._head[row] = torch.nan
+    head.bind(target)
+    assert not head(FEATURES).isnan().any()
+
+
+def test_drafters_with_it_are_lossless():
+    check_drafter(lambda: Eagle(head=Trimmed(keep=2)))
+
+
+@pytest.mark.parametrize(
+    ("tree", "verifier"),
+    [
+        ("{use: dynamic, depth: 2, width: 2, nodes: 4}", "match"),
+        ("{use: fixed, widths: [2, 1], draw: without_replacement}", "recursive"),
+        ("{use: fixed, widths: [2, 1], draw: iid}", "traversal"),
+    ],
+)
+def test_recipes_with_it_are_certified_small(tree, verifier, tmp_path, counts):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(
+        "specframe: 1\ntarget: {use: table, vocab: 3}\n"
+        f"drafter: {{use: eagle, head: {{use: trimmed, keep: 2, counts: {counts}}}}}\n"
+        f"tree: {tree}\nverifier: {verifier}\n"
+    )
+    miniature = Miniature.of(plan(Recipe.read(path), discover())).smaller()
+    assert miniature.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
+
+
+def test_counts_that_cannot_be_used_are_refused(tmp_path):
+    path = tmp_path / "counts.json"
+    for text in ("", "[1, 2]", '{"a": 1}', '{"1": null}'):
+        path.write_text(text)
+        with pytest.raises(InputError, match="token id"):
+            read_counts(path, 8)
+    path.write_text('{"8": 1}')
+    with pytest.raises(InputError, match="token 8, outside the target's vocabulary of 8"):
+        read_counts(path, 8)
+    with pytest.raises(InputError, match="nowhere"):
+        read_counts(tmp_path / "nowhere", 8)
+    path.write_text("{}")
+    assert read_counts(path, 8).tolist() == [0] * 8
+
+
+def test_it_says_what_it_needs():
+    class Whole: ...
+
+    with pytest.raises(InputError, match="keep"):
+        Trimmed(keep=0)
+    with pytest.raises(CompositionError, match="Whole"):
+        Trimmed(keep=1).bind(Whole())
+    with pytest.raises(CompositionError, match="bind"):
+        Trimmed(keep=1)(FEATURES)
+    head, _ = bound(keep=2)
+    with pytest.raises(CompositionError, match="head full"):
+        head(FEATURES.clone().requires_grad_())
+
+
+def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
+    texts, recipe, out = tmp_path / "texts.jsonl", tmp_path / "recipe.yaml", tmp_path / "counts.json"
+    said = [
+        {"messages": [{"role": "user", "content": "xyz"}, {"role": "assistant", "content": "hello hello"}]},
+    ]
+    texts.write_text("\n".join(map(json.dumps, said)))
+    recipe.write_text(
+        "specframe: 1\ntarget: {use: hf, model: zoo://talk-7m}\ndrafter: none\nverifier: match\n"
+        f"train: {{data: [{texts}], rollout: teacher_forced}}\n"
+    )
+    assert counting.main([str(recipe), str(out)]) == 0
+    from transformers import AutoTokenizer
+
+    from specframe.kernel.plugins import embedded_model
+
+    tokenizer = AutoTokenizer.from_pretrained(embedded_model("talk-7m"))
+    counts = {tokenizer.decode([int(token)]).strip(): n for token, n in json.loads(out.read_text()).items()}
+    words = tokenizer("hello hello", add_special_tokens=False)["input_ids"]
+    assert len(words) <= sum(counts.values()) <= len(words) + 2, "the answer, and what ends the turn"
+    assert not [word for word in counts if "x" in word or "y" in word], "the question is not counted"
+    assert str(out) in capsys.readouterr().out
+
+
+def test_a_recipe_without_training_data_is_refused(tmp_path, capsys):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("specframe: 1\ntarget: {use: table}\ndrafter: none\nverifier: match\n")
+    assert counting.main([str(recipe), str(tmp_path / "counts.json")]) == 2
+    assert "train section" in capsys.readouterr().err

@@ -1,0 +1,148 @@
+"""What cannot be a target is refused with the reason, and the self-test finds what slips through."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Lfm2Config,
+    LlamaForCausalLM,
+    MambaConfig,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from specframe.components.targets.hf import HFTarget
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.types import TokenTree, Verdict
+from tests.components.targets.models import PROMPTS, batch
+
+
+def test_state_space_models_are_refused():
+    config = MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=2, state_size=4)
+    with pytest.raises(CompositionError, match="recurrent state"):
+        HFTarget.from_model(AutoModelForCausalLM.from_config(config))
+
+
+def test_hybrid_models_are_refused_by_their_layer_types():
+    config = Lfm2Config(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        layer_types=["conv", "full_attention"],
+    )
+    with pytest.raises(CompositionError, match="recurrent state"):
+        HFTarget.from_model(AutoModelForCausalLM.from_config(config))
+
+
+def test_models_without_position_ids_are_refused():
+    config = BloomConfig(vocab_size=50, hidden_size=32, n_layer=2, n_head=4)
+    with pytest.raises(CompositionError, match="takes no position ids"):
+        HFTarget.from_model(AutoModelForCausalLM.from_config(config))
+
+
+def test_encoder_decoder_models_are_refused():
+    config = T5Config(vocab_size=50, d_model=16, d_kv=4, d_ff=32, num_layers=1, num_heads=4)
+    with pytest.raises(CompositionError, match="encoder-decoder"):
+        HFTarget.from_model(T5ForConditionalGeneration(config))
+
+
+def test_attention_without_masks_is_refused(build):
+    model = build("llama")
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(CompositionError, match="takes no tree mask"):
+        HFTarget.from_model(model)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("mistral", {"sliding_window": 16}),
+        ("qwen2", {"sliding_window": 16, "use_sliding_window": True, "max_window_layers": 1}),
+        ("gemma2", {"sliding_window": 16}),
+    ],
+)
+def test_a_window_is_refused_only_where_it_bites(family, changes, build, continuation, decode):
+    model = build(family, **changes)
+    target = HFTarget.from_model(model)
+    with pytest.raises(CompositionError, match="17 positions, more than 16, the sliding window"):
+        target.prefill(batch(PROMPTS), room=10)
+    target.prefill(batch(PROMPTS), room=9)
+    expected = [continuation(model, prompt, 3) for prompt in PROMPTS]
+    assert [row[:3] for row in decode(target, PROMPTS, expected, nodes=2)] == expected
+
+
+def test_an_unused_window_is_no_obstacle(build):
+    model = build("qwen2", sliding_window=16, use_sliding_window=False)
+    HFTarget.from_model(model).prefill(batch(PROMPTS), room=100)
+
+
+def test_rotary_embeddings_that_change_with_the_length_are_refused_beyond_it(build):
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+    }
+    model = build("phi3", rope_parameters=rope, original_max_position_embeddings=32)
+    target = HFTarget.from_model(model)
+    target.prefill(batch(PROMPTS), room=25)
+    with pytest.raises(CompositionError, match="33 positions, more than 32, where its rotary embedding"):
+        target.prefill(batch(PROMPTS), room=26)
+
+
+def test_the_context_is_a_limit_for_prompts(build):
+    target = HFTarget.from_model(build("gpt2"))
+    with pytest.raises(CompositionError, match="257 positions, more than 256, the model's context"):
+        target.prefill(batch([[5] * 257]), room=1)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_tree_may_reach_beyond_the_end_of_the_context(family, build):
+    """Its nodes there get no meaningful scores, but those within the context do."""
+    target = HFTarget.from_model(build(family))
+    prompt = [5, 6, 7, 8] * 63 + [9, 10]  # 254 tokens: root and one node are left
+    stump, _ = target.prefill(batch([prompt]), room=8)
+    none = torch.zeros(1, 0, dtype=torch.int64)
+    target.commit(stump, Verdict(none, torch.tensor([0]), torch.tensor([11])))
+    tokens = torch.tensor([[11, 12, 13, 14]])
+    parent = torch.tensor([[-1, 0, 1, 2]])
+    chain = TokenTree(tokens, parent, torch.ones(1, 4).bool(), torch.zeros(1, 4).long(), 3)
+    logits = target.score(chain).logits
+    plain = target.model(torch.tensor([[*prompt, 11, 12]])).logits[0, -2:]
+    assert torch.allclose(logits[0, :2], plain, atol=1e-9)
+    assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "opt"])
+def test_the_self_test_passes_and_leaves_a_session_alone(family, build):
+    target = HFTarget.from_model(build(family))
+    target.prefill(batch(PROMPTS), room=8)
+    running = target._state
+    target.check()
+    assert target._state is running
+
+
+class Maskless(LlamaForCausalLM):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **kwargs):
+        if attention_mask is not None:
+            attention_mask = torch.zeros_like(attention_mask)
+        return super().forward(input_ids, attention_mask, position_ids, **kwargs)
+
+
+class Positionless(LlamaForCausalLM):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **kwargs):
+        return super().forward(input_ids, attention_mask, **kwargs)
+
+
+@pytest.mark.parametrize("broken", [Maskless, Positionless])
+def test_the_self_test_finds_a_model_that_ignores_the_tree(broken, build):
+    model = build("llama")
+    model.__class__ = broken
+    with pytest.raises(CompositionError, match="does not score a tree as it scores each path"):
+        HFTarget.from_model(model).check()

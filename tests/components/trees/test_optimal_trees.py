@@ -1,0 +1,172 @@
+"""The best shapes against all shapes, and Sequoia's policy."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.policies.sequoia import Sequoia
+from specframe.components.trees.shapes.optimal import (
+    Table,
+    expected_tau,
+    fastest_shape,
+    optimal_product_shape,
+    optimal_shape,
+)
+from specframe.components.trees.shapes.shape import Shape
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Draw
+from specframe.sampling.laws import Sampling
+from specframe.testing import check_tree
+from tests.components.path_drafter import PathDrafter, Ranked
+
+Path = tuple[int, ...]
+PAPER = [[0.6, 0.2, 0.1]]
+share = st.sampled_from([0.0, 0.05, 0.1, 0.2, 0.3, 0.45, 0.7, 1.0])
+tables = st.lists(st.lists(share, min_size=1, max_size=3), min_size=1, max_size=3).filter(lambda t: t[0][0] > 0)
+
+
+@cache
+def all_shapes(nodes: int, depth: int, ranks: int, gaps: bool) -> frozenset[frozenset[Path]]:
+    """Every shape of so many nodes below the root, one node added to those with one less."""
+    if nodes == 1:
+        return frozenset({frozenset({(rank,)}) for rank in range(ranks if gaps else 1)})
+    found = set()
+    for smaller in all_shapes(nodes - 1, depth, ranks, gaps):
+        for above in [(), *smaller]:
+            if len(above) < depth:
+                free = [rank for rank in range(ranks) if (*above, rank) not in smaller]
+                found |= {smaller | {(*above, rank)} for rank in (free if gaps else free[:1])}
+    return frozenset(found)
+
+
+def best_of_all(table: Table, nodes: int, depth: int, gaps: bool, strayed: Table = ()) -> float:
+    ranks = max(map(len, [*table, *strayed]))
+    sizes = (all_shapes(size, depth, ranks, gaps) for size in range(1, nodes + 1))
+    return max(expected_tau(Shape(paths), table, strayed) for shapes in sizes for paths in shapes)
+
+
+@settings(max_examples=60, deadline=None)
+@given(table=tables, nodes=st.integers(1, 5), depth=st.integers(1, 4))
+def test_no_shape_beats_the_dynamic_program(table: list[list[float]], nodes: int, depth: int) -> None:
+    shape = optimal_shape(table, nodes, depth)
+    assert shape.nodes <= nodes + 1 and shape.depth <= depth and shape.gap is None
+    assert expected_tau(shape, table) == pytest.approx(best_of_all(table, nodes, depth, gaps=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(table=tables, strayed=tables, nodes=st.integers(1, 5), depth=st.integers(2, 4))
+def test_no_shape_beats_the_dynamic_program_with_two_tables(
+    table: Table, strayed: Table, nodes: int, depth: int
+) -> None:
+    shape = optimal_shape(table, nodes, depth, strayed)
+    assert shape.nodes <= nodes + 1 and shape.depth <= depth and shape.gap is None
+    best = best_of_all(table, nodes, depth, gaps=False, strayed=strayed)
+    assert expected_tau(shape, table, strayed) == pytest.approx(best)
+
+
+def test_the_second_table_serves_what_stands_behind_another_choice() -> None:
+    table, strayed = [[0.5, 0.3], [0.6, 0.2]], [[], [0.4]]
+    shape = Shape([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0), (0, 0, 0)])
+    deeper = 0.5 * 0.2 * 0.4 + 0.5 * 0.6 * 0.6
+    assert expected_tau(shape, table, strayed) == pytest.approx(1 + 0.8 + 0.5 * 0.8 + 0.3 * 0.4 + deeper)
+    assert optimal_shape(table, 4, 2).paths == [(0,), (1,), (0, 0), (1, 0)]
+    assert optimal_shape(table, 4, 2, [[], [0.1]]).paths == [(0,), (1,), (0, 0), (0, 1)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(table=tables, nodes=st.integers(1, 4))
+def test_no_shape_beats_the_largest_products(table: list[list[float]], nodes: int) -> None:
+    table = table if any(table[0]) else [[0.5]]
+    shape = optimal_product_shape(table, nodes)
+    assert shape.nodes <= nodes + 1 and shape.depth <= len(table)
+    assert expected_tau(shape, table) == pytest.approx(best_of_all(table, nodes, len(table), gaps=True))
+
+
+def test_both_agree_where_earlier_choices_are_the_better_ones() -> None:
+    table = [[0.634, 0.108, 0.057, 0.0225], [0.5, 0.2, 0.06], [0.4, 0.1]]
+    for nodes in (1, 5, 20, 40):
+        program, products = optimal_shape(table, nodes, 3), optimal_product_shape(table, nodes)
+        assert expected_tau(program, table) == pytest.approx(expected_tau(products, table))
+
+
+def test_a_worse_elder_is_paid_for_only_where_draws_need_it() -> None:
+    table = [[0.1, 0.6]]
+    assert optimal_product_shape(table, 1).paths == optimal_product_shape([[0.0, 0.6]], 1).paths == [(1,)]
+    assert optimal_shape(table, 1, 1).paths == [(0,)]
+    assert optimal_shape(table, 2, 1).paths == [(0,), (1,)]
+
+
+def test_hopeless_nodes_are_not_added() -> None:
+    assert optimal_shape([[0.5, 0.0]], 6, 2).paths == [(0,), (0, 0)]
+    assert optimal_product_shape([[0.5, 0.0], [0.0]], 6).paths == [(0,)]
+
+
+def test_the_fastest_shape_weighs_tokens_against_seconds() -> None:
+    free = dict.fromkeys((2, 4, 8), 1.0)
+    assert fastest_shape(PAPER, draft_seconds=0.0, cycle_seconds=free, depth=3).shape.nodes == 8
+    steep = {2: 1.0, 8: 3.0}
+    choice = fastest_shape(PAPER, draft_seconds=0.0, cycle_seconds=steep, depth=3)
+    assert choice.shape.paths == [(0,)] and choice.rate == pytest.approx(1.6)
+    dear = fastest_shape(PAPER, draft_seconds=1.0, cycle_seconds=free, depth=3)
+    assert dear.shape.depth == 1 and dear.seconds == 2.0
+    block = fastest_shape(PAPER, draft_seconds=0.5, cycle_seconds=free, depth=2, block=2)
+    assert block.shape.depth == 2 and block.seconds == 1.5
+    every = [
+        (expected_tau(s, PAPER) / (s.depth * 0.1 + seconds))
+        for size, seconds in steep.items()
+        for s in (optimal_shape(PAPER, size - 1, depth) for depth in (1, 2, 3))
+    ]
+    assert fastest_shape(PAPER, draft_seconds=0.1, cycle_seconds=steep, depth=3).rate == pytest.approx(max(every))
+
+
+def test_sequoia_is_the_fixed_tree_of_its_shape() -> None:
+    policy = Sequoia(acceptance=PAPER, nodes=4, depth=3)
+    paths = [".".join(map(str, p)) for p in policy.shape.paths]
+    assert paths == ["0", "1", "0.0", "0.0.0"]
+    assert policy.draws == {Draw.WITHOUT_REPLACEMENT} and policy.nodes == 5
+    roots = torch.tensor([1, 0])
+    mine = policy.grow(PathDrafter(6).expand, roots, Sampling(temperature=1.0), Ranked())
+    fixed = Fixed(paths=paths, draw=Draw.WITHOUT_REPLACEMENT)
+    theirs = fixed.grow(PathDrafter(6).expand, roots, Sampling(temperature=1.0), Ranked())
+    assert torch.equal(mine.tokens, theirs.tokens) and torch.equal(mine.q, theirs.q)
+    check_tree(lambda: Sequoia(acceptance=PAPER, nodes=3, depth=2))
+
+
+def test_sequoia_reads_a_measured_table(tmp_path) -> None:
+    file = tmp_path / "table.json"
+    file.write_text(json.dumps({"acceptance": PAPER}))
+    given = Sequoia(acceptance=PAPER, nodes=6)
+    assert Sequoia(acceptance=file, nodes=6).shape.paths == given.shape.paths
+    file.write_text(json.dumps({"acceptance": PAPER, "strayed": [[], [0.1]]}))
+    assert Sequoia(acceptance=file, nodes=6).shape.paths == optimal_shape(PAPER, 6, 4, [[], [0.1]]).paths
+    assert Sequoia(acceptance=file, nodes=6).shape.paths != given.shape.paths
+    file.write_text("[]")
+    with pytest.raises(InputError, match="holds no acceptance table"):
+        Sequoia(acceptance=file)
+    with pytest.raises(InputError, match="cannot read"):
+        Sequoia(acceptance=tmp_path / "none.json")
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda: optimal_shape([], 3, 2), "sometimes accepted"),
+        (lambda: optimal_shape([[0.0], [0.5]], 3, 2), "sometimes accepted"),
+        (lambda: optimal_shape([[0.0, 0.5]], 1, 2), "at least one path"),
+        (lambda: optimal_shape([[1.5]], 3, 2), "between 0 and 1"),
+        (lambda: optimal_shape(PAPER, 0, 2), "at least one node"),
+        (lambda: optimal_shape(PAPER, 3, 0), "depth of at least 1"),
+        (lambda: optimal_product_shape([[]], 3), "sometimes accepted"),
+        (lambda: fastest_shape(PAPER, draft_seconds=0, cycle_seconds={1: 1.0}, depth=2), "two nodes or more"),
+    ],
+)
+def test_broken_tables_are_refused(build: object, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        build()  # type: ignore[operator]

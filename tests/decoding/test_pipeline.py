@@ -1,0 +1,143 @@
+import json
+
+import pytest
+import torch
+from transformers.generation import TextStreamer
+
+import specframe
+from specframe.cli.main import main
+from specframe.decoding.baseline import find_divergences, generate_with_transformers
+from specframe.kernel.errors import InputError
+
+COMPOSITIONS = [
+    ["drafter.use=none", "tree=null"],
+    ["drafter.use=lookup", "tree=null"],
+    ["drafter.block=1"],
+    ["drafter.block=3", "tree={use: chain, depth: 4}"],
+    ["verifier.use=recursive", "tree={use: fixed, widths: [3, 2, 1]}"],
+    ["verifier.use=recursive", "tree={use: chain, depth: 3, draw: iid}"],
+]
+
+
+@pytest.mark.parametrize("overrides", COMPOSITIONS, ids=" ".join)
+@pytest.mark.parametrize("batch", [1, 3])
+def test_greedy_output_is_generates(recipe, overrides, batch):
+    pipeline = specframe.load(recipe, overrides=[*overrides, f"run.batch={batch}"])
+    prompts = ["hello", "good morning to you", "what?"]
+    rows = [pipeline.encode(prompt) for prompt in prompts]
+    model = pipeline.parts.target.model
+    theirs = [generate_with_transformers(model, [row], pipeline.sampling, pipeline.ends)[0] for row in rows]
+    assert pipeline.generate(prompts).tokens == theirs
+
+
+@pytest.mark.parametrize("overrides", COMPOSITIONS, ids=" ".join)
+def test_a_rows_output_depends_on_neither_neighbours_nor_batch_size(recipe, overrides):
+    prompts = ["hello", "good morning to you", "what?", "a"]
+    texts = [
+        specframe.load(recipe, overrides=[*overrides, "sampling.temperature=0.9", f"run.batch={batch}"])
+        .generate(prompts)
+        .tokens
+        for batch in (1, 2, 4)
+    ]
+    assert texts[0] == texts[1] == texts[2]
+
+
+def test_the_seed_decides_the_output(recipe):
+    pipeline = specframe.load(recipe, overrides=["sampling.temperature=1.0"])
+    first, again, other = (pipeline.generate("hello", seed=seed).tokens for seed in (3, 3, 4))
+    assert first == again != other
+
+
+def test_stop_texts_and_budgets(recipe):
+    pipeline = specframe.load(recipe)
+    text = pipeline.generate("hello").texts[0]
+    stopped = specframe.load(recipe, overrides=[f"sampling.stop=['{text[3:5]}']"]).generate("hello")
+    assert stopped.ended == ["stop"]
+    assert stopped.texts[0] == text[: text.index(text[3:5]) + 2]
+    assert len(pipeline.generate("hello", max_new_tokens=3).tokens[0]) == 3
+
+
+def test_a_prompt_may_fill_the_context_but_for_one_token(recipe):
+    pipeline = specframe.load(recipe)
+    assert len(pipeline.generate([5] * 127).tokens[0]) == 1
+    assert len(pipeline.generate([5] * 120).tokens[0]) <= 8
+    with pytest.raises(InputError, match="leaves no room"):
+        pipeline.generate([5] * 128)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "words"), [("  ", "empty"), ([], "no prompt"), ([[]], "empty"), ([[999]], "vocabulary of 64")]
+)
+def test_prompts_that_cannot_be_decoded(recipe, prompt, words):
+    with pytest.raises(InputError, match=words):
+        specframe.load(recipe).generate(prompt)
+
+
+def test_chat_wraps_prompts_in_the_template(recipe):
+    pipeline = specframe.load(recipe, overrides=["run.chat=true"])
+    plain = specframe.load(recipe)
+    assert pipeline.encode("hello") == plain.encode("hello!")
+
+
+def test_the_acceptance_figures_add_up(recipe):
+    acceptance = specframe.load(recipe).generate(["hello", "good morning"]).acceptance
+    assert acceptance.tau == pytest.approx(1 + sum(acceptance.alpha))
+    assert 1 <= len(acceptance.alpha) <= 4
+    assert acceptance.drafted == 8 * acceptance.cycles
+
+
+def test_divergences_carry_the_gap_of_the_logits(model):
+    row = [5, 6, 7]
+    logits = model(torch.tensor([row])).logits[0, -1].detach()
+    best, second = logits.topk(2).indices.tolist()
+    found = find_divergences(model, [row], [[best, 3]], [[second, 3]])
+    assert found[0].position == 0
+    assert found[0].gap == pytest.approx(float(logits[best] - logits[second]))
+    assert not found[0].tie
+    assert find_divergences(model, [row], [[best]], [[best]]) == []
+
+
+def test_transformers_streamers_get_the_text_as_it_comes(recipe, capsys):
+    pipeline = specframe.load(recipe)
+    result = pipeline.generate("hello", streamer=TextStreamer(pipeline.tokenizer, skip_prompt=True))
+    assert capsys.readouterr().out.rstrip("\n") == pipeline.tokenizer.decode(result.tokens[0]).rstrip("\n")
+    with pytest.raises(InputError, match="one prompt"):
+        pipeline.generate(["a", "b"], streamer=TextStreamer(pipeline.tokenizer))
+
+
+def test_run_prints_one_json_object_and_keeps_its_provenance(recipe, tmp_path, capsys):
+    status = main(["run", str(recipe), "--json", "--prompt", "hello", "--out", str(tmp_path / "out")])
+    assert status == 0
+    summary = json.loads(capsys.readouterr().out.splitlines()[-1])
+    for name in ("text", "tau", "alpha", "tokens_per_second", "speedup", "speedup_hf", "overhead", "phases"):
+        assert summary[name] is not None
+    assert summary["lossless"] is True and summary["identical_to_generate"] is True
+    kept = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert kept["figures"]["text"] == summary["text"]
+    assert kept["recipe"]["data"]["drafter"]["use"] == "falcon"
+    assert kept["origins"]["drafter.use"].endswith("recipe.yaml:2")
+
+
+def test_run_streams_text_for_people(recipe, tmp_path, capsys):
+    assert main(["run", str(recipe), "run.repeats=0", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for text in specframe.load(recipe).generate(["hello there", "good morning"]).texts:
+        assert text in out
+    assert "> hello there" in out and "lossless" in out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["sampling.max_new_tokens=0"],
+        ["target.model=/nowhere/at/all"],
+        ["run.prompts=[]"],
+        ["drafter.weights=/nowhere"],
+        ["--prompt", " "],
+        ["--prompt", "a" * 500],
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_status_2(recipe, arguments, capsys):
+    assert main(["run", str(recipe), *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert said and "Traceback" not in said and len(said.splitlines()) == 1

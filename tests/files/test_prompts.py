@@ -1,0 +1,51 @@
+import gzip
+import json
+
+import pytest
+
+from specframe.files.prompts import read_prompts
+from specframe.kernel.errors import InputError
+
+
+def test_published_layouts_are_read(tmp_path):
+    records = [
+        {"question_id": 1, "turns": ["first turn", "second turn"]},
+        {"task_id": "HumanEval/0", "prompt": "def f():"},
+        {"question": "How many?", "answer": "3"},
+        {"task_id": 2, "text": "Write a function.", "code": "..."},
+    ]
+    path = tmp_path / "set.jsonl"
+    path.write_text("\n".join(map(json.dumps, records)) + "\n\n")
+    assert read_prompts(path) == ["first turn", "def f():", "How many?", "Write a function."]
+    assert read_prompts(path, 2) == ["first turn", "def f():"]
+    with gzip.open(tmp_path / "set.jsonl.gz", "wt") as file:
+        file.write(path.read_text())
+    assert read_prompts(tmp_path / "set.jsonl.gz", 1) == ["first turn"]
+
+
+def test_a_text_file_has_a_prompt_a_line(tmp_path):
+    path = tmp_path / "prompts.txt"
+    path.write_text("one\n\ntwo\n")
+    assert read_prompts(path) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('{"prompt": "a"}\n{"prompt": ', "set.jsonl:2: not valid JSON"),
+        ('{"prompt": "a"}\n[1]', "set.jsonl:2: no prompt in it"),
+        ('{"answer": "a"}', "set.jsonl:1: no prompt in it"),
+        ('{"turns": [], "prompt": " "}', "set.jsonl:1: no prompt in it"),
+        ("", "there is no prompt in it"),
+    ],
+)
+def test_bad_files_name_the_line(tmp_path, text, words):
+    path = tmp_path / "set.jsonl"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_prompts(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"gone.jsonl: cannot be read"):
+        read_prompts(tmp_path / "gone.jsonl")

@@ -1,0 +1,29 @@
+"""A small random model with a tokenizer: enough to decode with."""
+
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from specframe.certify.own.tiny import random_model
+
+
+def make_model():
+    """A random Llama with norms as small as its weights: it hangs on the last tokens, and soon repeats itself."""
+    model = random_model(vocab=64, size=32, layers=3, eos=1)
+    torch.manual_seed(9)
+    for parameter in model.parameters():
+        parameter.data.normal_(0, 0.3)
+    return model
+
+
+def make_tokenizer():
+    """One character a token, with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    letters = [*"<>/", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?!"]
+    vocabulary = {token: index for index, token in enumerate(letters[:64])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="a"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    fast.chat_template = "{% for m in messages %}{{ m.content }}{% endfor %}{% if add_generation_prompt %}!{% endif %}"
+    return fast

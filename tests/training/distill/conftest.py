@@ -1,0 +1,50 @@
+import json
+
+import pytest
+
+from tests.small_model import make_model, make_tokenizer
+
+PROMPTS = [
+    {"turns": ["hello there", "and then?"]},
+    {"prompt": "good morning to you"},
+    {"question": "why?"},
+    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "old"}]},
+    {"prompt": "what is it"},
+    {"prompt": "a b c"},
+]
+
+
+@pytest.fixture(scope="session")
+def distill_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distill") / "model"
+    make_model().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def here(distill_model, tmp_path, monkeypatch):
+    """A working folder with a recipe and some prompts."""
+    (tmp_path / "recipe.yaml").write_text(
+        f"target: {{use: hf, model: '{distill_model}', dtype: float64}}\n"
+        "drafter: {use: falcon, block: 2}\n"
+        "tree: {use: dynamic, depth: 2, width: 2, nodes: 5}\n"
+        "verifier: {use: match}\n"
+        "sampling: {max_new_tokens: 12}\n"
+        "run: {chat: true, seed: 1}\n"
+    )
+    (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, PROMPTS)) + "\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+@pytest.fixture
+def answers(here):
+    """What answers.jsonl of a folder holds, by the line of the prompt."""
+
+    def read(folder="out"):
+        lines = (here / folder / "answers.jsonl").read_text().splitlines()
+        return {entry["line"]: entry for entry in map(json.loads, lines)}
+
+    return read

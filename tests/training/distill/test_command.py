@@ -1,0 +1,204 @@
+import errno
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from specframe.cli.main import main
+from specframe.training.data import documents
+from specframe.training.distill.store import Store
+from tests.training.distill.server import chat_reply, serving
+
+COMMAND = ["distill-data", "recipe.yaml", "--prompts", "prompts.jsonl", "--out", "out"]
+HOT = ["sampling.temperature=1.0", "run.batch=2"]
+
+
+def test_the_target_answers_and_train_reads_it(here, answers, distill_model, capsys):
+    assert main([*COMMAND, "run.batch=3"]) == 0
+    said = capsys.readouterr().out
+    assert "6 conversations (" in said and "tokens/s" in said and "'train.data=[out/answers.jsonl]'" in said
+    kept = answers()
+    assert sorted(kept) == [1, 2, 3, 4, 5, 6]
+    assert [m["role"] for m in kept[1]["messages"]] == ["user", "assistant"] * 2
+    assert kept[4]["messages"][1]["content"] != "old"
+    assert {(entry["model"], entry["temperature"]) for entry in kept.values()} == {(str(distill_model), 0.0)}
+    found = list(documents.read(["out/*.jsonl"]))
+    assert [document.messages[0]["content"] for document in found] == [
+        entry["messages"][0]["content"] for entry in kept.values()
+    ]
+    about = json.loads((here / "out" / "distill.json").read_text())
+    assert about["figures"]["tokens"] == sum(entry["tokens"] for entry in kept.values())
+    recipe = here / "recipe.yaml"
+    recipe.write_text(
+        recipe.read_text().replace("float64", "float32")
+        + "loss: [{use: distillation}]\n"
+        + "train: {data: [out/answers.jsonl], rollout: {use: glancing}, steps: 1, batch: 2, length: 32}\n"
+    )
+    assert main(["train", "recipe.yaml", "train.out=trained"]) == 0
+
+
+@pytest.fixture
+def ctrl_c():
+    """Ctrl-C interrupts, also where the tests run in the background of a shell that ignores it there."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(here, answers, ctrl_c, monkeypatch, capsys):
+    assert main([*COMMAND[:-1], "whole", *HOT]) == 0
+    add, added = Store.add, []
+
+    def interrupted(*arguments):
+        add(*arguments)
+        added.append(arguments)
+        if len(added) == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "add", interrupted)
+        assert main([*COMMAND, *HOT]) == 130
+    assert (
+        "interrupted; out/answers.jsonl keeps 3 conversations, and the same command goes on" in capsys.readouterr().err
+    )
+    first = answers()
+    assert len(first) == 3
+    assert main([*COMMAND, *HOT]) == 0
+    assert "3 of 6 prompts are done already" in capsys.readouterr().err
+    assert answers() == answers("whole")
+    assert list(answers())[:3] == list(first)
+
+
+def test_a_line_that_was_cut_off_is_made_again(here, answers):
+    assert main([*COMMAND, *HOT]) == 0
+    whole, path = answers(), here / "out" / "answers.jsonl"
+    path.write_bytes(path.read_bytes()[:-20])
+    assert main([*COMMAND, *HOT]) == 0
+    assert answers() == whole and path.read_bytes().endswith(b"}\n")
+
+
+def test_more_prompts_of_the_same_file_are_added(here, answers, capsys):
+    assert main([*COMMAND, "--limit", "2"]) == 0
+    assert sorted(answers()) == [1, 2]
+    assert main(COMMAND) == 0
+    assert sorted(answers()) == [1, 2, 3, 4, 5, 6]
+    capsys.readouterr()
+    assert main(COMMAND) == 0  # no model is loaded for nothing
+    assert "tokens/s" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["--seed", "7"], "seed"),
+        (["sampling.temperature=0.5"], "sampling"),
+        (["target.dtype=float32"], "target"),
+        (["--finished-only"], "finished_only"),
+        (["run.chat=false"], "chat"),
+        (["--prompts", "others.txt"], "prompts"),
+    ],
+)
+def test_answers_made_in_another_way_are_not_mixed(here, arguments, name, capsys):
+    (here / "others.txt").write_text("hello\n")
+    assert main([*COMMAND, "--limit", "1"]) == 0
+    before = (here / "out" / "answers.jsonl").read_bytes()
+    capsys.readouterr()
+    assert main([*COMMAND, *arguments]) == 2
+    assert capsys.readouterr().err == f"out holds answers made with other {name}; give another --out\n"
+    assert (here / "out" / "answers.jsonl").read_bytes() == before
+
+
+def test_settings_of_a_folder_without_answers_bind_nobody(here):
+    assert main([*COMMAND, "target.model=/nowhere/at/all"]) == 2
+    assert main([*COMMAND, "--limit", "1"]) == 0
+
+
+def test_finished_only_drops_what_the_budget_cut_off(here, answers, capsys):
+    hot = ["sampling.temperature=1.0", "sampling.max_new_tokens=30", "run.batch=6"]
+    (here / "prompts.jsonl").write_text("".join(f'{{"prompt": "{letter} b"}}\n' for letter in "abcdefghijkl"))
+    assert main([*COMMAND, *hot]) == 0
+    finished = {line for line, entry in answers().items() if entry["finished"]}
+    assert 0 < len(finished) < 12
+    assert f"12 conversations ({12 - len(finished)} unfinished)" in capsys.readouterr().out
+    assert main([*COMMAND[:-1], "fine", *hot, "--finished-only"]) == 0
+    assert answers("fine") == {line: answers()[line] for line in answers() if line in finished}
+    said = capsys.readouterr().out
+    assert (
+        f"{len(finished)} conversations (0 unfinished)" in said and f"left out: {12 - len(finished)} unfinished" in said
+    )
+    assert main([*COMMAND[:-1], "fine", *hot, "--finished-only"]) == 0
+    assert "12 of 12 prompts are done already" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_one_clear_line(here, answers, monkeypatch, capsys):
+    opened = Path.open
+
+    def full(path, mode="r", **options):
+        if mode == "a" and path.name == "answers.jsonl" and path.exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", full)
+    assert main(COMMAND) == 2
+    said = capsys.readouterr().err
+    assert said == (
+        "out/answers.jsonl cannot be written: No space left on device; what is there is kept, and the same command "
+        "goes on\n"
+    )
+    assert len(answers()) == 1
+
+
+@pytest.mark.allow_hosts(["127.0.0.1"])
+def test_an_endpoint_answers_for_the_target(here, answers, monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    monkeypatch.setenv("SPECFRAME_API_KEY", "secret")
+    with serving(lambda path, body: (200, chat_reply(f"to {body['messages'][-1]['content']}"))) as (url, heard):
+        command = [*COMMAND, "--endpoint", url, "--model", "big", "target.model=/nowhere/at/all"]
+        assert main(command) == 0
+    assert [m["content"] for m in answers()[1]["messages"]] == [
+        "hello there",
+        "to hello there",
+        "and then?",
+        "to and then?",
+    ]
+    assert {entry["model"] for entry in answers().values()} == {"big"}
+    assert all(headers["Authorization"] == "Bearer secret" for _, _, headers in heard)
+    assert "secret" not in (here / "out" / "distill.json").read_text()
+    assert main([*command, "--limit", "3"]) == 0  # nothing is left to ask, so nobody need be there
+    assert main([*command[:4], "--out", "new", *command[6:]]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--prompts", "gone.jsonl"], "gone.jsonl: cannot be read"),
+        (["--limit", "0"], "--limit 0 answers nothing"),
+        (["--model", "m"], "--endpoint URL and --model NAME belong together"),
+        (["--endpoint", "localhost", "--model", "m"], "--endpoint localhost is no address"),
+        (["--out", "prompts.jsonl"], "prompts.jsonl cannot be written to"),
+        (["verifier.use=typical"], "lossy"),
+        (["target.model=/nowhere/at/all"], "/nowhere/at/all"),
+        (["sampling.max_new_tokens=0"], "max_new_tokens 0"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_status_2(here, arguments, words, capsys):
+    assert main([*COMMAND, *arguments]) == 2
+    said = capsys.readouterr().err.strip()
+    assert words in said and "Traceback" not in said and len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("answers.jsonl", '{"messages": []}\n', "answers.jsonl:1: nothing that was written here"),
+        ("dropped.txt", "what?\n", "dropped.txt:1: nothing that was written here"),
+        ("answers.jsonl", '{"line": 1, "tokens": 2, "finished": true}\n', "distill.json does not say how"),
+    ],
+)
+def test_a_folder_of_something_else_is_left_alone(here, name, text, words, capsys):
+    (here / "out").mkdir()
+    (here / "out" / name).write_text(text)
+    assert main(COMMAND) == 2
+    assert words in capsys.readouterr().err
+    assert (here / "out" / name).read_text() == text

@@ -14,6 +14,8 @@ _PUBLIC = {
     "specframe.kernel.types": (
         "ALL_DRAWS",
         "Committed",
+        "Context",
+        "Cycle",
         "Draw",
         "Expand",
         "Frontier",
@@ -54,11 +56,16 @@ _PUBLIC = {
     "specframe.sampling.random": ("SeededRandom",),
     "specframe.sampling.laws": ("Sampling",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
+    "specframe.components.drafters.text": ("CommittedText",),
     "specframe.components.trees.shapes.growth": ("Growth",),
     "specframe.decoding.pipeline": ("Pipeline", "Result", "load"),
+    "specframe.decoding.compose": ("compose",),
+    "specframe.decoding.requests": ("Entry", "Request"),
+    "specframe.decoding.session": ("Session",),
     "specframe.decoding.transformers": ("decoder",),
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
+    from specframe.components.drafters.text import CommittedText as CommittedText
     from specframe.components.trees.shapes.growth import Growth as Growth
     from specframe.components.verifiers.bound import (
         greedy_acceptance as greedy_acceptance,
@@ -66,6 +73,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.components.verifiers.bound import (
         optimal_acceptance as optimal_acceptance,
     )
+    from specframe.decoding.compose import compose as compose
     from specframe.decoding.pipeline import (
         Pipeline as Pipeline,
     )
@@ -75,6 +83,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.decoding.pipeline import (
         load as load,
     )
+    from specframe.decoding.requests import Entry as Entry
+    from specframe.decoding.requests import Request as Request
+    from specframe.decoding.session import Session as Session
     from specframe.decoding.transformers import decoder as decoder
     from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (
@@ -141,6 +152,12 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.types import (
         Committed as Committed,
+    )
+    from specframe.kernel.types import (
+        Context as Context,
+    )
+    from specframe.kernel.types import (
+        Cycle as Cycle,
     )
     from specframe.kernel.types import (
         Draw as Draw,

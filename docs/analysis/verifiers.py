@@ -20,6 +20,7 @@ from torch import Tensor
 from verifiers_page import show
 
 from specframe import (
+    Context,
     Draw,
     Sampling,
     SeededRandom,
@@ -173,7 +174,7 @@ def redraw(panel: Panel, policy: TreePolicy, p: Tensor, q: Tensor, random: Seede
         return {}
     random.advance()
     root = torch.zeros(panel.copies, dtype=torch.int64)
-    drafts = policy.grow(GivenDrafter(q).expand, root, Sampling(temperature=1.0), random.draft)
+    drafts = policy.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), random.draft))
     emitted = panel.judge(drafts, p.float().expand(*drafts.tokens.shape, -1))
     return {name: count - 1 for name, count in emitted.items()}
 

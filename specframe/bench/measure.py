@@ -8,8 +8,6 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from specframe.components.drafters.none import NoDrafter
-from specframe.components.verifiers.match import Match
 from specframe.decoding.baseline import Divergence, find_divergences, generate_with_transformers
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
@@ -76,7 +74,7 @@ class Figures:
 def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figures:
     """Decodes the prompts with each contestant, `repeats` turns each after a warm-up, and compares."""
     rows = [pipeline.encode(prompt) for prompt in prompts]
-    plain = pipeline.with_parts(drafter=NoDrafter(), tree=None, verifier=Match())
+    plain = pipeline.plain()
     model: Any = getattr(pipeline.parts.target, "model", None)
     ends = frozenset() if pipeline.sampling.ignore_eos else pipeline.ends
     clocks, acceptance = list[Clock](), Acceptance()

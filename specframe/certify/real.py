@@ -13,8 +13,8 @@ from torch import Tensor
 from specframe.certify.own.controls import UnprocessedBonus
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
-from specframe.decoding.ledger import as_prompts
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.requests import as_prompts
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
@@ -151,7 +151,8 @@ def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_toke
 def logits_after(target: Target, row: Sequence[int]) -> Tensor:
     """The target's logits after a text, processed in one go: [V] float64."""
     device = getattr(target, "device", None)
-    return target.prefill(as_prompts([row], device), 1)[1].logits[0, 0].double().cpu()
+    target.open(1, len(row))
+    return target.admit(as_prompts([row], device))[1].logits[0, 0].double().cpu()
 
 
 @torch.inference_mode()
@@ -162,11 +163,12 @@ def chain_logits(target: Target, row: Sequence[int], tokens: Sequence[int]) -> t
     a few positions.
     """
     device = getattr(target, "device", None)
-    stump, scores = target.prefill(as_prompts([row], device), len(tokens) + 1)
+    target.open(1, len(row) + len(tokens))
+    tree, scores = target.admit(as_prompts([row], device))
     parts = [scores.logits[0]]
     if len(tokens) > 1:
-        chain = torch.tensor([tokens[:-1]], device=stump.tokens.device)
-        target.commit(stump, Verdict(stump.tokens[:, :0], torch.zeros_like(chain[:, 0]), chain[:, 0]))
+        chain = torch.tensor([tokens[:-1]], device=tree.tokens.device)
+        target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros_like(chain[:, 0]), chain[:, 0]))
         parts.append(target.score(chain_tree(chain)).logits[0])
     logits = torch.cat(parts).double().cpu()
     disturbance = 0.0

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 
+from specframe.components.drafters.none import NoDrafter
+from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
-from specframe.decoding.ledger import Entry, Ledger, as_prompts
-from specframe.decoding.loop import Cycle, Parts, decode
+from specframe.decoding.requests import Entry, Request, budget
+from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.decoding.watch import watch
@@ -21,8 +25,7 @@ from specframe.kernel.interfaces import Target
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry
-from specframe.sampling.laws import Sampling
-from specframe.sampling.random import SeededRandom
+from specframe.sampling.random import row_seed
 
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
@@ -62,22 +65,30 @@ class Pipeline:
         """
         target = plan.parts["target"].build() if target is None else target
         drafter = plan.parts["drafter"].build()
-        tree = plan.parts["tree"].build() if "tree" in plan.parts else None
-        verifier = plan.parts["verifier"].build()
         drafter.bind(target)
+        parts = Parts(target, drafter, plan.tree, plan.verifier)
+        return cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
+
+    @classmethod
+    def around(cls, parts: Parts, sampling: SamplingSettings, run: RunSettings, plan: Plan | None = None) -> Self:
+        """The pipeline of parts that are built and bound; tokenizer and ends are the target's."""
         return cls(
-            parts=Parts(target, drafter, tree, verifier),
-            sampling=plan.settings["sampling"],
-            run=plan.settings["run"],
-            tokenizer=getattr(target, "tokenizer", None),
-            ends=frozenset(getattr(target, "ends", ())),
-            lossless=verifier.lossless,
+            parts=parts,
+            sampling=sampling,
+            run=run,
+            tokenizer=getattr(parts.target, "tokenizer", None),
+            ends=frozenset(getattr(parts.target, "ends", ())),
+            lossless=parts.verifier.lossless,
             plan=plan,
         )
 
     def with_parts(self, **parts: Any) -> Self:
         """A copy with other parts around the same target."""
         return replace(self, parts=replace(self.parts, **parts))
+
+    def plain(self) -> Self:
+        """A copy that drafts nothing: plain autoregressive decoding of the same target."""
+        return replace(self, parts=plain_parts(self.parts.target), lossless=True, plan=None)
 
     def generate(
         self,
@@ -88,37 +99,30 @@ class Pipeline:
         listener: Callable[[int, list[int]], None] | None = None,
         streamer: Any = None,
     ) -> Result:
-        """Continuations of the prompts, decoded `run.batch` at a time.
+        """Continuations of the prompts, `run.batch` at a time: a row that is done makes room for the next prompt.
 
-        A single prompt gives a result of one entry. `listener(row, tokens)` hears every cycle's tokens as
+        A single prompt gives a result of one entry. `listener(row, tokens)` is called with every cycle's tokens as
         they come; `streamer`, one of transformers', is given a single prompt's tokens in the same way.
         Raises InputError for an empty prompt, or one that leaves no room in the context.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         rows = [self.encode(prompt) for prompt in _as_list(prompts)]
-        clock = Clock.on(getattr(self.parts.target, "device", None))
-        acceptance, entries = Acceptance(), list[Entry]()
-        base = self.run.seed if seed is None else seed
         if streamer is not None:
             if len(rows) != 1:
                 raise InputError("a streamer follows one prompt; use a listener for several")
             streamer.put(torch.tensor(rows))
-        for start in range(0, len(rows), self.run.batch):
-            chunk = rows[start : start + self.run.batch]
 
-            def hear(row: int, tokens: list[int], first: int = start) -> None:
-                if listener is not None:
-                    listener(first + row, tokens)
-                if streamer is not None:
-                    streamer.put(torch.tensor(tokens))
+        def listen(row: int, tokens: list[int]) -> None:
+            if listener is not None:
+                listener(row, tokens)
+            if streamer is not None:
+                streamer.put(torch.tensor(tokens))
 
-            ledger = self.open_ledger(chunk, settings, hear)
-            with clock.phase("session"):
-                for number, cycle in enumerate(self.cycles(chunk, ledger, settings, base, start, clock)):
-                    if number:  # the first is the prefill's commit
-                        acceptance.add(cycle)
-            clock.settle()
-            entries += ledger.entries
+        requests = self.requests(rows, settings, self.run.seed if seed is None else seed, listen)
+        clock, acceptance = self.clock(), Acceptance()
+        with clock.phase("session"), self.open(requests, clock=clock) as session:
+            entries = session.run(requests, acceptance.add)
+        clock.settle()
         if streamer is not None:
             streamer.end()
         return Result(
@@ -129,51 +133,66 @@ class Pipeline:
             clock=clock,
         )
 
-    @torch.inference_mode()
-    def cycles(
-        self,
-        rows: Sequence[Sequence[int]],
-        ledger: Ledger,
-        settings: SamplingSettings,
-        seed: int,
-        first: int = 0,
-        clock: Clock | None = None,
-    ) -> Iterator[Cycle]:
-        """The cycles of one batch; `first` is the number of its first row, which names its random stream."""
-        clock = clock or Clock()
-        sampling = Sampling(
-            temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p, min_p=settings.min_p
-        )
-        device = getattr(self.parts.target, "device", None)
-        random = SeededRandom(seed, first + len(rows), device=device or "cpu")
-        random.keep(torch.arange(first, first + len(rows), device=device))
-        with watch(self.parts, clock) as parts:
-            for cycle in decode(parts, sampling, as_prompts(rows, device), random, ledger, clock):
-                clock.settle()
-                yield cycle
+    @contextmanager
+    def open(
+        self, requests: Sequence[Request], *, slots: int | None = None, clock: Clock | None = None
+    ) -> Iterator[Session]:
+        """A session with room for each of the requests, by default `run.batch` of them at a time.
 
-    def open_ledger(
+        With a clock, the forward passes of target and drafter are timed on it. Raises InputError for a prompt that is
+        empty or leaves no room in the context.
+        """
+        limits = [budget(request, self.parts.target.context, number) for number, request in enumerate(requests)]
+        longest = max((len(r.tokens) + limit for r, limit in zip(requests, limits, strict=True)), default=0)
+        slots = min(slots or self.run.batch, max(len(requests), 1))
+        with self._timed(clock) as parts:
+            yield Session(parts, slots, longest + parts.nodes, clock=clock)
+
+    @contextmanager
+    def open_endless(self, slots: int | None = None, clock: Clock | None = None) -> Iterator[Session]:
+        """A session for requests that are not known yet, by default `run.batch` at a time, as long as the context."""
+        with self._timed(clock) as parts:
+            yield Session(parts, slots or self.run.batch, parts.target.context + parts.nodes, clock=clock)
+
+    def _timed(self, clock: Clock | None) -> AbstractContextManager[Parts]:
+        return nullcontext(self.parts) if clock is None else watch(self.parts, clock)
+
+    def requests(
         self,
         rows: Sequence[Sequence[int]],
-        settings: SamplingSettings,
+        settings: SamplingSettings | None = None,
+        seed: int | None = None,
         listener: Callable[[int, list[int]], None] | None = None,
-    ) -> Ledger:
-        """A ledger for the rows under the pipeline's budgets, ends of sequence and stop texts."""
-        tree, drafter = self.parts.tree, self.parts.drafter
+        *,
+        first: int = 0,
+    ) -> list[Request]:
+        """A request for each prompt under the settings and a seed, by default the recipe's.
+
+        A row's random numbers follow from the seed and its number, `first` being that of the first row.
+        """
+        settings = settings or self.sampling
         stop = None
         if settings.stop:
             if self.tokenizer is None:
                 raise InputError("stop texts need a target with a tokenizer; remove sampling.stop")
             stop = self._stops(settings.stop)
-        return Ledger(
-            rows,
-            max_new_tokens=settings.max_new_tokens,
-            context=self.parts.target.context,
-            nodes=drafter.nodes if drafter.nodes is not None else tree.nodes if tree is not None else 1,
-            ends=frozenset() if settings.ignore_eos else self.ends,
-            stop=stop,
-            listener=listener,
-        )
+        return [
+            Request(
+                tokens=row,
+                sampling=settings.law(),
+                seed=row_seed(self.run.seed if seed is None else seed, number),
+                max_new_tokens=settings.max_new_tokens,
+                number=number,
+                ends=frozenset() if settings.ignore_eos else self.ends,
+                stop=stop,
+                listener=None if listener is None else partial(listener, number),
+            )
+            for number, row in enumerate(rows, first)
+        ]
+
+    def clock(self) -> Clock:
+        """A clock for work on the target's device."""
+        return Clock.on(getattr(self.parts.target, "device", None))
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids; a text becomes a user's turn when `run.chat` is true."""
@@ -211,6 +230,11 @@ class Pipeline:
             return any(text in tail for text in texts)
 
         return stop
+
+
+def plain_parts(target: Target) -> Parts:
+    """What decodes a target without drafting: one token a cycle."""
+    return Parts(target, NoDrafter(), None, Match())
 
 
 def load(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from specframe.kernel.errors import InputError
+from specframe.sampling.laws import Sampling
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,10 @@ class SamplingSettings:
             raise InputError(f"min_p {self.min_p} is outside [0, 1); 0 keeps all tokens")
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens {self.max_new_tokens} generates nothing; use 1 or more")
+
+    def law(self) -> Sampling:
+        """What makes distributions of logits by these settings."""
+        return Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from specframe.decoding.loop import Cycle
+from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 
 @dataclass
 class Acceptance:
-    """Counts over cycles; the prefill's commit is none.
+    """Counts over cycles; an admission is none.
 
     A row's cycle counts as the verifier judged it, before budgets and ends of sequence cut it.
     """
@@ -27,7 +27,11 @@ class Acceptance:
 
     def add(self, cycle: Cycle) -> None:
         """Notes one cycle; it is counted later, so that counting is not part of what is timed."""
-        self._pending.append((cycle.verdict.length, cycle.draft.depth, cycle.draft.valid))
+        self.count(cycle.draft, cycle.verdict)
+
+    def count(self, draft: TokenTree, verdict: Verdict) -> None:
+        """Notes a cycle's draft and verdict."""
+        self._pending.append((verdict.length, draft.depth, draft.valid))
 
     def settle(self) -> Acceptance:
         """Counts what was noted, and returns itself."""

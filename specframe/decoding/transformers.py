@@ -11,15 +11,14 @@ import torch
 from torch import Tensor
 
 from specframe.components.targets.hf import HFTarget
-from specframe.decoding.clock import Clock
-from specframe.decoding.ledger import Entry, Ledger, as_prompts
-from specframe.decoding.loop import Parts, decode
+from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.requests import Entry, Request
 from specframe.kernel.build import plan
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry
 from specframe.sampling.laws import Sampling
-from specframe.sampling.random import SeededRandom
+from specframe.sampling.random import row_seed
 
 
 def decoder(
@@ -37,10 +36,8 @@ def decoder(
     its `tokenizer` (transformers 5.23): give the streamer here, and stop texts as a `StopStringCriteria`.
     The drafter is built at the first call and kept for later ones.
     """
-    parts = plan(Recipe.read(recipe, list(overrides)), registry or discover()).parts
-    tree = parts["tree"].build() if "tree" in parts else None
-    verifier = parts["verifier"].build()
-    bound: list[Parts] = []  # of the latest model
+    planned = plan(Recipe.read(recipe, list(overrides)), registry or discover())
+    bound: list[Pipeline] = []  # of the latest model
 
     def custom_generate(
         model: Any,
@@ -50,10 +47,8 @@ def decoder(
         generation_config: Any = None,
         **model_inputs: Any,
     ) -> Tensor:
-        if not bound or bound[0].target.model is not model:  # type: ignore[attr-defined]
-            target, drafter = HFTarget.from_model(model), parts["drafter"].build()
-            drafter.bind(target)
-            bound[:] = [Parts(target, drafter, tree, verifier)]
+        if not bound or bound[0].parts.target.model is not model:  # type: ignore[attr-defined]
+            bound[:] = [Pipeline.build(planned, HFTarget.from_model(model))]
         return _run(
             bound[0],
             input_ids,
@@ -67,9 +62,8 @@ def decoder(
     return custom_generate
 
 
-@torch.inference_mode()
 def _run(
-    parts: Parts,
+    pipeline: Pipeline,
     input_ids: Tensor,
     mask: Tensor | None,
     processors: list[Any],
@@ -78,38 +72,35 @@ def _run(
     streamer: Any,
 ) -> Tensor:
     masks = mask.tolist() if mask is not None else torch.ones_like(input_ids).tolist()
-    prompts = [
-        [token for token, seen in zip(row, keep, strict=True) if seen]
-        for row, keep in zip(input_ids.tolist(), masks, strict=True)
-    ]
-    sampling = _read_sampling(processors, bool(config.do_sample))
     width = input_ids.shape[1]
+    listener = None
     if streamer is not None:
         streamer.put(input_ids.cpu())
 
-    def listen(row: int, tokens: list[int]) -> None:
-        if streamer is not None:
+        def listener(tokens: list[int]) -> None:
             streamer.put(torch.tensor(tokens))
 
-    ledger = Ledger(
-        prompts,
-        max_new_tokens=(config.max_length or width + 20) - width,
-        context=parts.target.context,
-        nodes=parts.drafter.nodes or (parts.tree.nodes if parts.tree is not None else 1),
-        ends=frozenset(_as_ids(config.eos_token_id)),
-        stop=_as_stop(criteria, input_ids.device),
-        listener=listen,
-    )
     seed = int(torch.randint(2**62, ()).item())
-    random = SeededRandom(seed, len(prompts), device=input_ids.device)
-    prompt = as_prompts(prompts, input_ids.device)
-    for _ in decode(parts, sampling, prompt, random, ledger, Clock()):
-        pass
+    requests = [
+        Request(
+            tokens=[token for token, seen in zip(row, keep, strict=True) if seen],
+            sampling=_read_sampling(processors, bool(config.do_sample)),
+            seed=row_seed(seed, number),
+            max_new_tokens=(config.max_length or width + 20) - width,
+            number=number,
+            ends=frozenset(_as_ids(config.eos_token_id)),
+            stop=_as_stop(criteria, input_ids.device),
+            listener=listener,
+        )
+        for number, (row, keep) in enumerate(zip(input_ids.tolist(), masks, strict=True))
+    ]
+    with pipeline.open(requests, slots=len(requests)) as session:
+        entries = session.run(requests)
     if streamer is not None:
         streamer.end()
-    longest = max(len(entry.tokens) for entry in ledger.entries)
+    longest = max(len(entry.tokens) for entry in entries)
     padding = next(iter(_as_ids(config.pad_token_id)), 0)
-    rows = [entry.tokens + [padding] * (longest - len(entry.tokens)) for entry in ledger.entries]
+    rows = [entry.tokens + [padding] * (longest - len(entry.tokens)) for entry in entries]
     return torch.cat([input_ids, torch.tensor(rows, device=input_ids.device)], 1)
 
 
@@ -159,7 +150,7 @@ def _as_stop(criteria: list[Any], device: torch.device) -> Callable[[Entry], boo
         return None
 
     def stop(entry: Entry) -> bool:
-        sequence = torch.tensor([entry.prompt + entry.tokens], device=device)
+        sequence = torch.tensor([entry.text], device=device)
         return any(bool(criterion(sequence, None).all()) for criterion in rest)
 
     return stop

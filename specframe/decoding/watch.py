@@ -1,8 +1,8 @@
-"""Times the forwards of target and drafter from outside: neither knows that it is watched."""
+"""Times the forward passes of target and drafter from outside: neither part knows of the clock."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,35 +10,38 @@ from typing import Any
 from torch import Tensor, nn
 
 from specframe.decoding.clock import Clock
-from specframe.decoding.loop import Parts
-from specframe.kernel.interfaces import Observer, RandomSource, Sampling, TreePolicy
-from specframe.kernel.types import Expand, Frontier, Proposal, TokenTree
+from specframe.decoding.session import Parts
+from specframe.kernel.interfaces import Observer, TreePolicy
+from specframe.kernel.types import Context, Expand, Frontier, Proposal, TokenTree
 
 
-class TimedTree:
-    """A tree policy whose calls of the drafter's forward are timed."""
+class WatchedTree:
+    """A tree policy whose drafter's forward passes go through `wrap`; in all else it is the policy."""
 
-    def __init__(self, policy: TreePolicy, clock: Clock) -> None:
-        self.policy = policy
-        self.clock = clock
+    def __init__(self, policy: TreePolicy, wrap: Callable[[Expand], Expand]) -> None:
+        self._policy = policy
+        self._wrap = wrap
         self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
         if isinstance(policy, Observer):  # then so is this
-            self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
+            self.open, self.observe, self.keep = policy.open, policy.observe, policy.keep
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The policy's tree."""
-
-        def timed(frontier: Frontier) -> Proposal:
-            with self.clock.phase("drafter"):
-                return expand(frontier)
-
-        return self.policy.grow(timed, root, sampling, random)
+        return self._policy.grow(self._wrap(expand), root, context)
 
 
 @contextmanager
 def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
     """The parts, with every forward of target and drafter booked on the clock while the context lasts."""
-    tree = TimedTree(parts.tree, clock) if parts.tree is not None else None
+
+    def timed(expand: Expand) -> Expand:
+        def run(frontier: Frontier) -> Proposal:
+            with clock.phase("drafter"):
+                return expand(frontier)
+
+        return run
+
+    tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
     model = getattr(parts.target, "model", None)
     hooks = _time_forwards(model, clock) if isinstance(model, nn.Module) else []
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor
@@ -12,10 +13,10 @@ from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.shapes.calibration import Calibration, Fit
 from specframe.components.trees.shapes.shape import Path
 from specframe.decoding.clock import Clock
-from specframe.decoding.loop import Cycle
 from specframe.decoding.pipeline import Pipeline, Prompt
-from specframe.kernel.interfaces import Observer, RandomSource, Sampling, TreePolicy
-from specframe.kernel.types import Draw, Expand, Frontier, Proposal, TokenTree
+from specframe.decoding.watch import WatchedTree
+from specframe.kernel.interfaces import TreePolicy
+from specframe.kernel.types import Context, Cycle, Draw, Expand, Frontier, Proposal, TokenTree
 
 
 @dataclass(frozen=True)
@@ -87,42 +88,41 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
 def cycles_of(
     pipeline: Pipeline, prompts: Sequence[Prompt], clock: Clock, first: int = 0
 ) -> Iterator[tuple[list[int], Cycle]]:
-    """The cycles of decoding prompts, without the prefills, and the numbers of their rows' prompts, from `first` on."""
-    tokens = [pipeline.encode(prompt) for prompt in prompts]
-    for start in range(0, len(tokens), pipeline.run.batch):
-        chunk = tokens[start : start + pipeline.run.batch]
-        ledger = pipeline.open_ledger(chunk, pipeline.sampling)
-        number = first + start
-        cycles = pipeline.cycles(chunk, ledger, pipeline.sampling, pipeline.run.seed, number, clock)
-        next(cycles)  # the prefill's commit
-        rows = [number + entry.row for entry in ledger.open]
-        for cycle in cycles:
-            yield rows, cycle
-            rows = [number + entry.row for entry in ledger.open]
+    """The cycles of decoding prompts, without admissions, and the numbers of their rows' prompts, from `first` on."""
+    requests = pipeline.requests([pipeline.encode(prompt) for prompt in prompts], first=first)
+    queue = iter(requests)
+    with pipeline.open(requests, clock=clock) as session:
+        while True:
+            while waiting := list(islice(queue, session.free)):
+                session.admit(waiting)
+            if not session.live:
+                return
+            cycle = session.step()
+            yield session.numbers, cycle
 
 
-class Overheard:
+class Overheard(WatchedTree):
     """A tree policy whose drafter's proposals are noted."""
 
     def __init__(self, policy: TreePolicy) -> None:
-        self.policy = policy
-        self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
-        if isinstance(policy, Observer):  # then so is this
-            self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
+        super().__init__(policy, self._noting)
+        self._noted: list[tuple[Frontier, Proposal]] = []
         self.said: list[Spoken] = []
-        """What the drafter said for the last tree, row by row."""
+        """The drafter's proposals for the last tree, row by row."""
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The policy's tree."""
-        noted: list[tuple[Frontier, Proposal]] = []
-
-        def overhear(frontier: Frontier) -> Proposal:
-            noted.append((frontier, expand(frontier)))
-            return noted[-1][1]
-
-        draft = self.policy.grow(overhear, root, sampling, random)
-        self.said = [Spoken(noted, row) for row in range(len(root))]
+        self._noted = []
+        draft = super().grow(expand, root, context)
+        self.said = [Spoken(self._noted, row) for row in range(len(root))]
         return draft
+
+    def _noting(self, expand: Expand) -> Expand:
+        def run(frontier: Frontier) -> Proposal:
+            self._noted.append((frontier, expand(frontier)))
+            return self._noted[-1][1]
+
+        return run
 
     def promise(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
         """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
@@ -132,7 +132,7 @@ class Overheard:
     def teach(self, fit: Fit, cycle: Cycle) -> None:
         """Counts what the target said at the nodes of the last tree that it came to."""
         levels: dict[int, list[tuple[Tensor, int]]] = {}
-        for said, tokens in zip(self.said, cycle.verdict.tell(cycle.draft).tokens, strict=True):
+        for said, tokens in zip(self.said, cycle.verdict.to_host(cycle.draft).tokens, strict=True):
             for level, token in enumerate(tokens):
                 logits = said.below(tuple(tokens[:level]))
                 if logits is not None:

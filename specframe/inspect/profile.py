@@ -19,12 +19,11 @@ from specframe.components.trees.shapes.calibration import Calibration, Fit
 from specframe.components.trees.shapes.optimal import Choice, fastest_shape
 from specframe.components.trees.shapes.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
-from specframe.decoding.loop import Cycle
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import write_json
 from specframe.inspect.forecast import Overheard, cycles_of
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw
+from specframe.kernel.types import Cycle, Draw
 
 
 @dataclass

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from specframe.kernel.deprecation import current_name
@@ -36,8 +38,27 @@ class Part:
         return self.component(**{k: v.build() if isinstance(v, Part) else v for k, v in self.options.items()})
 
     def value(self, option: str) -> Any:
-        """What an option will be: as the recipe says, or its default."""
+        """What an option will be: the recipe's value, or its default."""
         return self.options.get(option, read_options(self.component)[option].default)
+
+
+@dataclass(frozen=True)
+class GivenPart(Part):
+    """A component that is built already, in place of one that a recipe names."""
+
+    @classmethod
+    def of(cls, kind: str, component: Any) -> GivenPart:
+        """The part around an object."""
+        name = type(component).__name__
+        return cls(Entry(kind, name, name, "an object in memory", "memory"), component, {})
+
+    def build(self) -> Any:
+        """The object itself."""
+        return self.component
+
+    def value(self, option: str) -> Any:
+        """The object's attribute of the option's name."""
+        return getattr(self.component, option)
 
 
 @dataclass
@@ -49,16 +70,22 @@ class Plan:
     losses: list[tuple[Part, float]] = field(default_factory=list)
     settings: dict[str, Any] = field(default_factory=dict)
     """`sampling`, `run` and, where the recipe has it, `train`, as their settings objects."""
+    tree: Any = None
+    """The tree policy, built once by the check of the composition; None where the recipe has none."""
+    verifier: Any = None
+    """The verifier, built once by the same check."""
 
 
-def plan(recipe: Recipe, registry: Registry, local_code: bool = True) -> Plan:
+def plan(
+    recipe: Recipe, registry: Registry, local_code: bool = True, given: Mapping[str, Any] = MappingProxyType({})
+) -> Plan:
     """The recipe's plan. Raises RecipeError that lists every problem with file and line.
 
     Where all sections are valid and only do not fit together, it is a MisfitError. `local_code` allows
-    components from `./file.py:Name` beside the recipe.
+    components from `./file.py:Name` beside the recipe. `given` are components that are built already, by kind.
     """
     reader = _Reader(recipe, registry, local_code)
-    result = reader.read()
+    result = reader.read({kind: GivenPart.of(kind, component) for kind, component in given.items()})
     reader.refuse(RecipeError)
     reader.check_composition(result)
     reader.refuse(MisfitError)
@@ -83,9 +110,9 @@ class _Reader:
         if self.problems:
             raise error("\n".join(dict.fromkeys(self.problems)))
 
-    def read(self) -> Plan:
+    def read(self, given: Mapping[str, Part]) -> Plan:
         data = self.recipe.data
-        result = Plan(self.recipe)
+        result = Plan(self.recipe, dict(given))
         if data.get("specframe", VERSION) != VERSION:
             self.report(("specframe",), f"this release reads recipes of version {VERSION}")
         for name in data:
@@ -95,7 +122,7 @@ class _Reader:
             if data.get(name) is not None:  # `tree: null` takes a parent's section away
                 if part := self.read_part(name, data[name], (name,)):
                     result.parts[name] = part
-            elif required:
+            elif required and name not in given:
                 self.problems.append(f"{self.recipe.path}: missing section '{name}'")
         self.read_losses(data.get("loss") or [], result)
         for name in SETTINGS:
@@ -187,13 +214,15 @@ class _Reader:
         from specframe.kernel.composition import misfits
 
         try:
-            tree = result.parts["tree"].build() if "tree" in result.parts else None
-            verifier = result.parts["verifier"].build()
+            result.tree = result.parts["tree"].build() if "tree" in result.parts else None
+            result.verifier = result.parts["verifier"].build()
         except SpecframeError as error:
             self.problems.append(f"{self.recipe.path}: {error}")
             return
         drafter = result.parts["drafter"]
-        for section, message in misfits(drafter.entry.name, drafter.component, tree, verifier, result.parts):
+        for section, message in misfits(
+            drafter.entry.name, drafter.component, result.tree, result.verifier, result.parts
+        ):
             self.report((section,), message)
 
 

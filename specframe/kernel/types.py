@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from specframe.kernel.interfaces import RandomSource, Sampling
+
 
 class Draw(IntEnum):
     """How a node's token was chosen from its parent's law q; stored per node in `TokenTree.draw`."""
@@ -66,8 +68,15 @@ class TokenTree:
         """The number of edges between the root and each node: [B, N] int64."""
         return self.ancestors.sum(-1) - 1
 
+    def take(self, rows: Tensor) -> TokenTree:
+        """The trees of these rows of the batch, int64 [R], in this order."""
+        parts = {name: getattr(self, name)[rows] for name in ("tokens", "parent", "valid", "draw")}
+        q = None if self.q is None else self.q[rows]
+        q_row = None if self.q_row is None else self.q_row[rows]
+        return TokenTree(**parts, levels=self.levels, q=q, q_row=q_row)
+
     @classmethod
-    def stump(cls, root: Tensor) -> TokenTree:
+    def root_only(cls, root: Tensor) -> TokenTree:
         """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""
         tokens = root[:, None]
         return cls(
@@ -81,14 +90,14 @@ class TokenTree:
 
 @dataclass(frozen=True)
 class Scores:
-    """What one target forward says about every node of a tree."""
+    """What one target forward gives for every node of a tree."""
 
     logits: Tensor  # [B, N, V], raw; the law is made from them by Sampling alone
     features: Mapping[str, Tensor]  # tap -> [B, N, D]
 
 
 @dataclass(frozen=True)
-class Told:
+class HostVerdict:
     """A verdict on the host, row by row."""
 
     paths: list[list[int]]  # the nodes accepted, from level 1 down
@@ -103,21 +112,21 @@ class Verdict:
     length: Tensor  # [B] int64, nodes accepted; 0 .. A
     bonus: Tensor  # [B] int64, the token that follows the path
     _emitted: Tensor | None = field(default=None, init=False, repr=False, compare=False)
-    _told: Told | None = field(default=None, init=False, repr=False, compare=False)
+    _on_host: HostVerdict | None = field(default=None, init=False, repr=False, compare=False)
 
     @classmethod
-    def of(cls, told: Told, tree: TokenTree) -> Verdict:
+    def of(cls, host: HostVerdict, tree: TokenTree) -> Verdict:
         """The verdict on a tree that was found on the host, its tensors made where the tree's are."""
         width = tree.levels
         rows = tree.tokens.new_tensor(
             [
                 [*path, *[-1] * (width - len(path)), *tokens, *[0] * (width - len(path)), len(path), tokens[-1]]
-                for path, tokens in zip(told.paths, told.tokens, strict=True)
+                for path, tokens in zip(host.paths, host.tokens, strict=True)
             ]
         )  # [B, A + (A + 1) + 1 + 1]
         verdict = cls(path=rows[:, :width], length=rows[:, -2], bonus=rows[:, -1])
         object.__setattr__(verdict, "_emitted", rows[:, width:-2])
-        object.__setattr__(verdict, "_told", told)
+        object.__setattr__(verdict, "_on_host", host)
         return verdict
 
     @cached_property
@@ -144,31 +153,33 @@ class Verdict:
         object.__setattr__(self, "_emitted", emitted)
         return emitted
 
-    def tell(self, tree: TokenTree) -> Told:
-        """The same on the host. Whoever asks first makes the copy, the one of a cycle."""
-        if self._told is not None:
-            return self._told
+    def to_host(self, tree: TokenTree) -> HostVerdict:
+        """The same on the host; the first call makes the one copy of a cycle."""
+        if self._on_host is not None:
+            return self._on_host
         width = self.path.shape[1]
         rows = self.path.new_zeros(len(self.path), 2 * width + 1)
         rows[:, :width] = self.path
         rows[:, width:] = self.emitted(tree)
-        told = Told([], [])
+        host = HostVerdict([], [])
         for row in rows.tolist():
             path = [node for node in row[:width] if node >= 0]
-            told.paths.append(path)
-            told.tokens.append(row[width : width + len(path) + 1])
-        object.__setattr__(self, "_told", told)
-        return told
+            host.paths.append(path)
+            host.tokens.append(row[width : width + len(path) + 1])
+        object.__setattr__(self, "_on_host", host)
+        return host
 
 
 @dataclass(frozen=True)
 class Committed:
-    """News for the drafter: newly committed tokens, each beside the feature of the token before it.
+    """Newly committed tokens, each with the feature of the token before it.
 
-    `features[tap][:, i]` belongs to the token that stands just before `tokens[:, i]`: the pair
-    (f_i, token_(i+1)). After a cycle that is [f_root, f_path...] beside [path..., bonus]. The first
-    commit of a session carries the prompt's features beside the prompt shifted by one plus the first
-    generated token, and `prompt` itself: it tells the drafter to forget what came before.
+    `features[tap][:, i]` belongs to the token just before `tokens[:, i]`: the pair (f_i, token_(i+1)). After a cycle
+    that is [f_root, f_path...] with [path..., bonus].
+
+    An admission commits the prompts of new rows, which join the session behind its other rows: the prompt's features
+    with the prompt shifted by one plus the first generated token, and the prompts themselves in `prompt`. Such a commit
+    holds the new rows alone.
     """
 
     tokens: Tensor  # [B, M] int64, 0 beyond count
@@ -176,7 +187,28 @@ class Committed:
     features: Mapping[str, Tensor]  # tap -> [B, M, D]
     root: Tensor  # [B] int64, the last committed token: root of the next tree
     prompt: Prompts | None = None
-    counts: list[int] | None = None  # `count` on the host, where the target knows it
+    counts: list[int] | None = None  # `count` on the host, where the target has it there
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """One cycle of a session: what was drafted, scored, accepted and committed.
+
+    An admission is a cycle of the new rows alone, over their last prompt tokens; there `committed.prompt` is set.
+    """
+
+    draft: TokenTree
+    scores: Scores
+    verdict: Verdict
+    committed: Committed
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a draft may use besides the committed text."""
+
+    sampling: Sampling
+    random: RandomSource
 
 
 @dataclass(frozen=True)
@@ -196,17 +228,18 @@ class Frontier:
 class Proposal:
     """The drafter's answer for the next K levels below each frontier node."""
 
-    logits: Tensor  # [B, F, K, V], raw; a policy that samples makes the law through Sampling
+    logits: Tensor  # [B, F, K, v], raw; a policy that samples makes the law through Sampling
     confidence: Tensor | None = None  # [B, F, K], the drafter's own estimate that a level is accepted
+    support: Tensor | None = None  # [v] int64, the tokens of the v columns; None: the whole vocabulary, v = V
 
 
 Expand = Callable[[Frontier], Proposal]
-"""A drafter's forward, as a tree policy sees it."""
+"""A drafter's forward, as a tree policy calls it."""
 
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the target said about a batch of training texts."""
+    """What the target gives for a batch of training texts."""
 
     tokens: Tensor  # [B, L] int64
     mask: Tensor  # [B, L] bool, positions whose *next-token law* counts (answer tokens, no padding)

@@ -67,10 +67,14 @@ class Binding(Generic[NetworkT, SessionT]):
             raise CompositionError(f"drafter {self.drafter} was asked for a draft before anything was committed")
         return self._session
 
+    def open(self) -> None:
+        """Ends the session at hand; the next commit starts a new one."""
+        self._session = None
+
     @torch.no_grad()
     def commit(self, news: Committed, start: Callable[[int], SessionT]) -> None:
-        """Tells the session what was committed; `start` makes one of so many rows, afresh for news with a prompt."""
-        if news.prompt is not None or self._session is None:
+        """Commits to the session; `start` makes one of so many rows for the first commit."""
+        if self._session is None:
             self._session = start(len(news.count))
         self._session.commit(news)
 

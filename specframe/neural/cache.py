@@ -2,7 +2,8 @@
 
 transformers' own caches append. Tree decoding needs two things more: a row's tokens stand where it wants
 them, and of what one forward wrote only the accepted path stays. Here all layers share one preallocated
-tensor, so keeping a path is one gather and one scatter whatever the number of layers.
+tensor, so keeping a path is one gather and one scatter whatever the number of layers. The storage has room for a fixed
+number of rows and stays where it is while rows come and go.
 """
 
 from __future__ import annotations
@@ -16,28 +17,32 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 
 class SlotCache(Cache):
-    """Keys and values at explicit slots per row, for `layers` layers and `capacity` slots.
+    """Keys and values at explicit slots per row, for `layers` layers, `capacity` slots and `rows` rows.
 
-    Storage is allocated at the first forward, when batch, heads, dtype and device are known, and is
-    zeroed: a masked slot must hold finite numbers. Call `aim` before every forward.
+    Storage is allocated at the first forward, when heads, dtype and device are known (and the number of rows, if it is
+    not given), and is zeroed: a masked slot must hold finite numbers. Call `aim` before every forward.
     """
 
-    def __init__(self, layers: int, capacity: int) -> None:
+    def __init__(self, layers: int, capacity: int, rows: int | None = None) -> None:
         self._slot_layers = [SlotLayer(self, index) for index in range(layers)]
         super().__init__(layers=list(self._slot_layers))
         self.capacity = capacity
+        self.rows = rows
         self.slots: int | Tensor = 0
         self.width = 0
+        self.row = 0
         self._blocks: list[Tensor] = []  # each [P, B, H, S, D]; one block when all shapes agree
 
-    def aim(self, slots: int | Tensor, width: int) -> None:
-        """Says where the next forward writes, and that it sees the slots 0 .. width - 1.
+    def aim(self, slots: int | Tensor, width: int, row: int = 0) -> None:
+        """Sets where the next forward writes, and that it sees the slots 0 .. width - 1.
 
         `slots` is a tensor [B, T], or the first of T consecutive slots that are the same in every row,
-        which is the faster of the two. What a query sees within the width is the mask's business.
+        which is the faster of the two. What a query sees within the width is the mask's business. The forward's batch
+        is the rows from `row` on.
         """
         self.slots = slots
         self.width = width
+        self.row = row
 
     def compact(self, source: Tensor, destination: int | Tensor) -> None:
         """Copies slots in every layer, all reads before all writes: source is [B, J].
@@ -49,7 +54,7 @@ class SlotCache(Cache):
             end = destination + source.shape[1]
             if len(source) == 1:  # one row: plain copies take a fifth of the time of a gather and a scatter
                 for block in self._blocks:
-                    block[:, :, :, destination:end] = block.index_select(3, source[0])
+                    block[:, :1, :, destination:end] = block[:, :1].index_select(3, source[0])
                 return
             destination = torch.arange(destination, end, device=source.device).expand_as(source)
         rows = torch.arange(len(source), device=source.device)[:, None]  # [B, 1]
@@ -57,8 +62,13 @@ class SlotCache(Cache):
             block[:, rows, :, destination] = block[:, rows, :, source]  # [B, J, P, H, D]
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        self._replace([block.index_select(1, rows) for block in self._blocks])
+        """Moves these rows, int64 [R], to the rows 0 .. R - 1; only those that change their place are copied."""
+        moved = [(place, row) for place, row in enumerate(rows.tolist()) if place != row]
+        if not moved:
+            return
+        places, sources = (torch.tensor(side, device=rows.device) for side in zip(*moved, strict=True))
+        for block in self._blocks:
+            block[:, places] = block[:, sources]
 
     def grow(self, capacity: int) -> None:
         """Makes room for at least `capacity` slots and keeps what is written. Copies: grow in large steps."""
@@ -89,7 +99,8 @@ class SlotCache(Cache):
 
     def _allocate(self, planes: int, states: Tensor) -> int:
         batch, heads, _, size = states.shape
-        self._blocks.append(states.new_zeros(planes, batch, heads, self.capacity, size))
+        self.rows = self.rows or batch
+        self._blocks.append(states.new_zeros(planes, self.rows, heads, self.capacity, size))
         return len(self._blocks) - 1
 
 
@@ -120,16 +131,18 @@ class SlotLayer(CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        slots, width = self.cache.slots, self.cache.width
+        slots, width, first = self.cache.slots, self.cache.width, self.cache.row
+        last = first + len(key_states)
+        keys, values = self.keys[first:last], self.values[first:last]  # [B, H, S, D]
         if isinstance(slots, int):
             end = slots + key_states.shape[2]
-            self.keys[:, :, slots:end] = key_states
-            self.values[:, :, slots:end] = value_states
+            keys[:, :, slots:end] = key_states
+            values[:, :, slots:end] = value_states
         else:
             rows = torch.arange(len(slots), device=slots.device)[:, None]  # [B, 1]
-            self.keys[rows, :, slots] = key_states.transpose(1, 2)  # [B, T, H, D]
-            self.values[rows, :, slots] = value_states.transpose(1, 2)
-        return self.keys[:, :, :width], self.values[:, :, :width]
+            keys[rows, :, slots] = key_states.transpose(1, 2)  # [B, T, H, D]
+            values[rows, :, slots] = value_states.transpose(1, 2)
+        return keys[:, :, :width], values[:, :, :width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys a query may see, and the first one's position."""

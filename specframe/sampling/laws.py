@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ class History:
 
     tokens: Tensor  # [B, T] int64
     count: Tensor  # [B] int64, at least 1
+
+    def take(self, rows: Tensor) -> History:
+        """The history of these rows, int64 [R]."""
+        return History(self.tokens[rows], self.count[rows])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +77,7 @@ class Sampling:
         no history.
         """
         if self.greedy:
-            best = self.said(logits, tree, nodes)[..., None]  # [B, M, 1]
+            best = self.argmax(logits, tree, nodes)[..., None]  # [B, M, 1]
             return torch.zeros_like(logits, dtype=law_dtype(logits)).scatter_(-1, best, 1.0)
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
@@ -87,8 +92,8 @@ class Sampling:
             logits = keep_min_p(logits, self.min_p)
         return logits.softmax(-1)
 
-    def said(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
-        """The token that each law is sure of at temperature 0: arguments as of `law` -> [B, M] int64."""
+    def argmax(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+        """The one token of each law at temperature 0: arguments as of `law` -> [B, M] int64."""
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
         return logits.argmax(-1)
@@ -129,6 +134,55 @@ class Sampling:
             place = place - (parent >= 0).long()
             node = parent.clamp(min=0)
         return context, length
+
+
+@dataclass(frozen=True)
+class RowSampling:
+    """A sampling for each row of a batch: rows of equal settings are treated together."""
+
+    rows: Sequence[Sampling]
+    history: History | None = None
+
+    @cached_property
+    def groups(self) -> list[tuple[Sampling, Tensor]]:
+        """The different samplings, each with its rows."""
+        distinct: list[tuple[Sampling, list[int]]] = []
+        for row, sampling in enumerate(self.rows):
+            for known, members in distinct:
+                if known == sampling:
+                    members.append(row)
+                    break
+            else:
+                distinct.append((sampling, [row]))
+        return [(sampling, torch.tensor(members)) for sampling, members in distinct]
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every law of every row is one-hot."""
+        return all(sampling.greedy for sampling, _ in self.groups)
+
+    @property
+    def processors(self) -> tuple[Processor, ...]:
+        """The processors of all rows."""
+        return tuple(processor for sampling, _ in self.groups for processor in sampling.processors)
+
+    def following(self, history: History) -> RowSampling:
+        """The same settings after these committed tokens."""
+        return replace(self, history=history)
+
+    def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+        """The law after each node, as of `Sampling.law`, each row by its own sampling: [B, M, V]."""
+        laws = torch.empty_like(logits, dtype=law_dtype(logits))
+        for sampling, rows in self.groups:
+            rows = rows.to(logits.device)
+            if self.history is not None and sampling.processors:
+                sampling = sampling.following(self.history.take(rows))
+            laws[rows] = sampling.law(logits[rows], tree.take(rows), None if nodes is None else nodes[rows])
+        return laws
+
+    def argmax(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+        """The one token of each law at temperature 0: [B, M] int64."""
+        return self.law(logits, tree, nodes).argmax(-1)
 
 
 def law_dtype(logits: Tensor) -> torch.dtype:

@@ -1,14 +1,15 @@
 """Seeded randomness whose every number is a pure function of where it is used.
 
 A uniform is a SplitMix64 hash (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
-2014) of seed, stream, row, cycle, method, call and element. There is no generator state to get out of
-step, so a row's numbers depend neither on its neighbours in the batch, nor on how far a call was padded
+2014) of seed, stream, row, cycle, method, call and element, or of seed, row and position. There is no generator state
+to get out of step, so a row's numbers depend neither on its neighbours in the batch, nor on how far a call was padded
 for their sake, nor on the device.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,58 +17,107 @@ from torch import Tensor
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
 CATEGORICAL, BERNOULLI, WITHOUT_REPLACEMENT, METHODS = 0, 1, 2, 3
 CYCLES, CALLS, ELEMENTS = 8, 24, 4  # what one block holds: so many cycles, their first calls, few elements
+PLACES = 64  # and what one block by position holds
 
 
 class SeededRandom:
-    """The randomness of a session: one independent stream per row for drafting, one for verifying.
+    """The randomness of a session: for every row a stream for drafting, one for verifying, and one by position.
 
-    `draft` and `verify` are RandomSources. They never share a number, nor do two cycles: the acceptance
-    rules are exact only for fresh noise.
+    `draft`, `verify` and `position` are RandomSources. They never share a number, nor do two cycles of the first two:
+    the acceptance rules are exact only for fresh noise. The numbers of `position` belong to the places in a row's text,
+    so a rule that draws one token for each place emits the same text whatever it was drafted with.
     """
 
     def __init__(self, seed: int, rows: int, device: torch.device | str = "cpu") -> None:
-        """Streams for rows 0 .. rows - 1 of a session; any whole number is a seed."""
-        self.draft = Stream(scramble(scramble(seed) + 1), rows, device)
-        self.verify = Stream(scramble(scramble(seed) + 2), rows, device)
+        """Streams for the rows 0 .. rows - 1 under one seed; any whole number is a seed."""
+        self._begin([row_seed(seed, row) for row in range(rows)], device)
 
-    def advance(self) -> None:
-        """Starts a new cycle: fresh numbers in every stream."""
+    @classmethod
+    def of_seeds(cls, seeds: Sequence[int], device: torch.device | str = "cpu") -> SeededRandom:
+        """Streams for rows that have a seed each."""
+        random = cls.__new__(cls)
+        random._begin(seeds, device)
+        return random
+
+    def _begin(self, seeds: Sequence[int], device: torch.device | str) -> None:
+        keys = [
+            torch.tensor(
+                [signed(scramble(scramble(seed) + stream)) for seed in seeds], dtype=torch.int64, device=device
+            )
+            for stream in range(3)
+        ]
+        self.draft, self.verify, self.position = Stream(keys[0]), Stream(keys[1]), PositionStream(keys[2])
+
+    def start(self, seeds: Sequence[int]) -> SeededRandom:
+        """The streams of new rows, which have not joined these yet."""
+        return SeededRandom.of_seeds(seeds, self.draft.device)
+
+    def join(self, new: SeededRandom) -> None:
+        """Puts the streams of new rows behind these."""
+        self.draft.join(new.draft)
+        self.verify.join(new.verify)
+        self.position.join(new.position)
+
+    def advance(self, count: Tensor, most: int) -> None:
+        """Ends a cycle that committed count [B] tokens, `most` at most: fresh numbers in every stream."""
         self.draft.advance()
         self.verify.advance()
+        self.position.advance(count, most)
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order; each keeps its own numbers."""
+        """Keeps these rows, int64 [R], in this order; each keeps its own numbers."""
         self.draft.keep(rows)
         self.verify.keep(rows)
+        self.position.keep(rows)
+
+
+def row_seed(seed: int, row: int) -> int:
+    """The seed of a row of a batch that has one seed."""
+    return scramble(scramble(seed) + row)
 
 
 class Stream:
     """A RandomSource: one stream of uniforms per row, begun afresh by every cycle.
 
     The calls of a cycle are counted for each method on its own, so that a row whose neighbours need
-    more coins than itself still gets the same numbers for its categorical draws.
+    more coins than itself still gets the same numbers for its categorical draws. What changes from cycle to cycle and
+    is read by a draw is a tensor on the device: a captured step that is replayed gets fresh numbers.
     """
 
-    def __init__(self, key: int, rows: int, device: torch.device | str = "cpu") -> None:
-        """The streams of rows 0 .. rows - 1 under a 64-bit key."""
-        row = torch.arange(1, rows + 1, device=device)
-        self._keys = scramble_all(row * signed(GOLDEN) + signed(key))  # [B]
-        self._block_places = places((CALLS, ELEMENTS), device).flatten()
-        self._cycle = 0
+    def __init__(self, keys: Tensor) -> None:
+        """The streams of B rows with 64-bit keys [B]."""
+        self._keys = keys
+        self._places = places((CALLS, ELEMENTS), keys.device).flatten()
+        self._cycle = torch.zeros_like(keys)  # [B], of each row
         self._calls = [0] * METHODS
         self._block: Tensor | None = None  # [B, CYCLES, CALLS * ELEMENTS]; hashing few or many costs the same
+        self._age = 0  # cycles since the block was made; an unused stream has none
+        self._now: Tensor | None = None  # [B, CALLS * ELEMENTS], this cycle's part of the block
+
+    @property
+    def device(self) -> torch.device:
+        """Where its numbers are."""
+        return self._keys.device
 
     def advance(self) -> None:
         """Starts a new cycle."""
         self._cycle += 1
         self._calls = [0] * METHODS
-        if self._cycle % CYCLES == 0:
-            self._block = None
+        if self._block is not None:
+            self._age += 1
+            self._look()
+
+    def join(self, new: Stream) -> None:
+        """Puts the streams of new rows behind these."""
+        self._keys = torch.cat([self._keys, new._keys])
+        self._cycle = torch.cat([self._cycle, new._cycle])
+        self._block = None
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        self._keys = self._keys[rows]
-        self._block = None if self._block is None else self._block[rows]
+        """Keeps these rows, int64 [R], in this order."""
+        self._keys, self._cycle = self._keys[rows], self._cycle[rows]
+        if self._block is not None and self._now is not None:
+            self._block, self._now = self._block[rows], self._now[rows]
 
     def categorical(self, probs: Tensor) -> Tensor:
         """One index per law: probs [B, ..., V] -> [B, ...] int64. Never an index of probability 0.
@@ -104,20 +154,84 @@ class Stream:
         self._calls[method] += 1
         size = math.prod(shape[1:])
         if call < CALLS and size <= ELEMENTS and size == math.prod(shape[1:2]):
-            if self._block is None:
-                first = self._cycle - self._cycle % CYCLES
-                self._block = self._hash(self._block_places, range(first, first + CYCLES))
-            cycle, start = self._cycle % CYCLES, call * ELEMENTS
+            if self._block is None or self._now is None:
+                self._look()
+            assert self._now is not None
+            start = call * ELEMENTS
             if len(shape) == 1:
-                return self._block[:, cycle, start]
-            return self._block[:, cycle, start : start + size].reshape(shape)
-        element = places((1, *shape[1:]), self._keys.device).flatten() + signed(call * stride(0))
-        return self._hash(element, range(self._cycle, self._cycle + 1)).reshape(shape)
+                return self._now[:, start]
+            return self._now[:, start : start + size].reshape(shape)
+        element = places((1, *shape[1:]), self.device).flatten() + signed(call * stride(0))
+        return self._hash(element, self._cycle[:, None]).reshape(shape)
 
-    def _hash(self, element: Tensor, cycles: range) -> Tensor:
-        # Uniforms for places [E] in some cycles: [B, cycles, E].
-        cycle = torch.tensor([signed(scramble(number)) for number in cycles], device=element.device)
-        return unit(scramble_all(self._keys[:, None, None] + (cycle[:, None] + element)))
+    def _look(self) -> None:
+        # Finds this cycle's numbers in the block, a new one where the last is used up.
+        if self._block is None or self._age == CYCLES:
+            ahead = torch.arange(CYCLES, device=self.device)
+            self._block, self._age = self._hash(self._places, self._cycle[:, None] + ahead), 0
+        part = self._block[:, self._age]
+        if self._now is not None and self._now.shape == part.shape:
+            self._now.copy_(part)  # a captured step reads from this address
+        else:
+            self._now = part.clone()
+
+    def _hash(self, element: Tensor, cycle: Tensor) -> Tensor:
+        # Uniforms for places [E] in some cycles [B, C] of each row: [B, C, E].
+        mixed = scramble_all(cycle)[:, :, None] + element
+        return unit(scramble_all(self._keys[:, None, None] + mixed))
+
+
+class PositionStream:
+    """A RandomSource for rules that draw one token for each place of the text: call c draws for the c-th new place.
+
+    Its numbers are functions of a row's seed and the place alone, so they are the same whatever the drafts, the batch
+    or the cycles were.
+    """
+
+    def __init__(self, keys: Tensor) -> None:
+        """The streams of B rows with 64-bit keys [B], at the first place."""
+        self._keys = keys
+        self._place = torch.zeros_like(keys)  # [B], tokens committed so far
+        self._call = 0
+        self._block: Tensor | None = None  # [B, PLACES], from the place `_first` [B] on
+        self._first = self._place
+        self._used = 0  # places of the block that may be behind, at most
+
+    def advance(self, count: Tensor, most: int) -> None:
+        """Moves on by count [B] places, `most` at most."""
+        self._place = self._place + count
+        self._call = 0
+        self._used += most
+
+    def join(self, new: PositionStream) -> None:
+        """Puts the streams of new rows behind these."""
+        self._keys = torch.cat([self._keys, new._keys])
+        self._place = torch.cat([self._place, new._place])
+        self._block = None
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._keys, self._place = self._keys[rows], self._place[rows]
+        if self._block is not None:
+            self._block, self._first = self._block[rows], self._first[rows]
+
+    def categorical(self, probs: Tensor) -> Tensor:
+        """One index per law, for each row's next place: probs [B, V] -> [B] int64."""
+        call, self._call = self._call, self._call + 1
+        if self._block is None or self._used + call >= PLACES:
+            self._first, self._used = self._place + call, -call
+            ahead = self._first[:, None] + torch.arange(PLACES, device=self._keys.device)  # [B, PLACES]
+            self._block = unit(scramble_all(self._keys[:, None] + scramble_all(ahead)))
+        where = (self._place - self._first + call)[:, None]  # [B, 1]
+        return pick(cumulated(probs), self._block.gather(1, where)[:, 0])
+
+    def bernoulli(self, p: Tensor) -> Tensor:
+        """Raises: a rule that tosses coins does not draw one token for each place."""
+        raise RuntimeError("draws by position are one categorical for each place; use the stream `verify`")
+
+    def without_replacement(self, probs: Tensor, k: int) -> Tensor:
+        """Raises: a rule that draws without replacement does not draw one token for each place."""
+        raise RuntimeError("draws by position are one categorical for each place; use the stream `verify`")
 
 
 def uniforms(seed: int, *shape: int) -> Tensor:
@@ -154,7 +268,7 @@ def places(shape: tuple[int, ...], device: torch.device | str) -> Tensor:
 def stride(axis: int) -> int:
     """The odd 64-bit number by which indices along this axis are spread.
 
-    Scrambled twice, lest a step along an axis lead from the numbers of one cycle or seed to another's.
+    Scrambled twice, so that a step along an axis does not lead from the numbers of one cycle or seed to another's.
     """
     return scramble(scramble(axis)) | 1
 

@@ -9,6 +9,7 @@ from specframe.certify.own.emission import END, Comparison, compare
 from specframe.certify.own.enumeration import Enumeration, Outcome, enumerate_outcomes
 from specframe.certify.own.forks import Forks
 from specframe.kernel.interfaces import TreePolicy, Verifier
+from specframe.kernel.types import Context
 from specframe.sampling.laws import Sampling
 from specframe.testing.tables import GivenDrafter
 
@@ -36,8 +37,8 @@ def compare_cycle(
     vocab = p.shape[-1]
 
     def program(random: Forks, count: int) -> Tensor:
-        draft = tree.grow(drafter.expand, torch.full((count,), ROOT), sampling, random.draft)
-        verdict = verifier.verify(draft, p[draft.tokens], random.verify)
+        draft = tree.grow(drafter.expand, torch.full((count,), ROOT), Context(sampling, random))
+        verdict = verifier.verify(draft, p[draft.tokens], random)
         emitted = verdict.emitted(draft)  # [B, levels + 1]
         return emitted.where(torch.arange(emitted.shape[1]) < verdict.count[:, None], END)
 

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from specframe.components.targets.table import TableTarget
-from specframe.kernel.interfaces import RandomSource, Sampling, Target, TreePolicy
-from specframe.kernel.types import Committed, Draw, Frontier, Proposal, TokenTree
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
 
 NEVER = -1e4
 """A logit whose probability is 0, exactly, also after any matrix product."""
@@ -54,11 +54,11 @@ class GivenDrafter:
         tokens = frontier.tree.tokens.gather(1, frontier.nodes)  # [B, F]
         return Proposal(self._logits[:, tokens].movedim(0, 2))
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """The recipe's tree over the given laws."""
         if tree is None:
             raise TypeError("a given drafter grows a tree policy")
-        return tree.grow(self.expand, root, sampling, random)
+        return tree.grow(self.expand, root, context)
 
     def commit(self, news: Committed) -> None:
         """Carries nothing from cycle to cycle."""

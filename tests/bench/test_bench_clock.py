@@ -116,9 +116,9 @@ class Model(nn.Module):
 class Policy:
     draws, exact, nodes = frozenset(), True, 1
 
-    def grow(self, expand, root, sampling, random):
+    def grow(self, expand, root, context):
         expand(None)
-        return TokenTree.stump(root)
+        return TokenTree.root_only(root)
 
 
 @dataclass
@@ -143,7 +143,7 @@ def test_forwards_are_timed_on_the_device_too():
 
     with watch(Around(Target(model), Policy()), clock) as parts:
         model()  # in no phase of scoring: the prefill's, not booked
-        parts.tree.grow(expand, torch.zeros(1, dtype=torch.int64), None, None)
+        parts.tree.grow(expand, torch.zeros(1, dtype=torch.int64), None)
         with clock.phase("score"):
             model()
     clock.settle()

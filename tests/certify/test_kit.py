@@ -115,8 +115,8 @@ class Changed:
         self.inner, self.change, self.ask = Chain(depth=2, draw=Draw.IID), change, ask
         self.nodes, self.depth = nodes, depth
 
-    def grow(self, expand, root, sampling, random):
-        tree = self.inner.grow(expand, root, sampling, random)
+    def grow(self, expand, root, context):
+        tree = self.inner.grow(expand, root, context)
         if self.ask is not None:
             expand(Frontier(tree, torch.full_like(root, self.ask)[:, None]))
         return self.change(tree)
@@ -158,8 +158,8 @@ def test_a_lying_tree_fails_unless_it_says_so():
 class Forgets(Lookup):
     """Knows the text for one draft only."""
 
-    def propose(self, root, tree, sampling, random):
-        draft = super().propose(root, tree, sampling, random)
+    def propose(self, root, tree, context):
+        draft = super().propose(root, tree, context)
         self._kept, self._history = self._history, None
         return draft
 

@@ -8,7 +8,7 @@ from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.loop import Parts
-from specframe.kernel.types import Draw
+from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, GivenTarget, compare_cycle, strategies
@@ -40,7 +40,9 @@ def test_ghost_branches_break_nothing(tree, laws):
     drafter = GivenDrafter(q)
     for seed in range(3):
         random = SeededRandom(seed, 8)
-        draft = tree.grow(drafter.expand, torch.zeros(8, dtype=torch.int64), Sampling(temperature=1.0), random.draft)
+        draft = tree.grow(
+            drafter.expand, torch.zeros(8, dtype=torch.int64), Context(Sampling(temperature=1.0), random.draft)
+        )
         check_verdict(draft, p[draft.tokens], Recursive().verify(draft, p[draft.tokens], random.verify))
 
 

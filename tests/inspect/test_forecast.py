@@ -27,7 +27,7 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.inspect.forecast import Overheard, measure_tau
 from specframe.inspect.profile import profile
-from specframe.kernel.types import Draw, TokenTree
+from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, enumerate_outcomes
 from tests.components.path_drafter import Ranked
@@ -42,7 +42,7 @@ def accepted_nodes(tree, p: Tensor, q: Tensor) -> dict[tuple[int, ...], float]:
 
     def program(random, rows: int) -> Tensor:
         roots = torch.zeros(rows, dtype=torch.int64)
-        draft = tree.grow(drafter.expand, roots, Sampling(temperature=1.0), random.draft)
+        draft = tree.grow(drafter.expand, roots, Context(Sampling(temperature=1.0), random.draft))
         return Recursive().verify(draft, p.expand(*draft.tokens.shape, -1), random.verify).path
 
     return enumerate_outcomes(program).law
@@ -73,7 +73,7 @@ def test_a_forecast_from_two_tables_is_exact_where_acceptance_is_as_in_them() ->
 
     def program(random, rows: int) -> Tensor:
         roots = torch.zeros(rows, dtype=torch.int64)
-        draft = tree.grow(GivenDrafter(RANKED).expand, roots, Sampling(temperature=1.0), random.draft)
+        draft = tree.grow(GivenDrafter(RANKED).expand, roots, Context(Sampling(temperature=1.0), random.draft))
         return Match().verify(draft, LIKELY[draft.tokens], random.verify).path
 
     paths = enumerate_outcomes(program).law
@@ -135,7 +135,7 @@ def test_what_a_drafter_promises_is_read_off_its_proposals(block: int) -> None:
     q = RANKED if block == 1 else torch.stack([RANKED, LIKELY])
     heard = Overheard(Dynamic(depth=3, width=3, nodes=7))
     roots = torch.tensor([0, 2])
-    draft = heard.grow(GivenDrafter(q).expand, roots, Sampling(), Ranked())
+    draft = heard.grow(GivenDrafter(q).expand, roots, Context(Sampling(), Ranked()))
     promised = heard.promise(draft)
     assert promised.shape == (2, draft.levels)
     if block == 1:

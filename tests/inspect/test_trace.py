@@ -81,7 +81,7 @@ def test_p_is_the_law_of_a_plain_forward(recipe, sampling):
 @torch.inference_mode()
 def plain_law(pipeline, reading, tokens):
     logits = pipeline.parts.target.model(torch.tensor([tokens])).logits[:, -1:]
-    return reading.law(logits, TokenTree.stump(torch.tensor([0])))[0, 0].tolist()
+    return reading.law(logits, TokenTree.root_only(torch.tensor([0])))[0, 0].tolist()
 
 
 class Listening:
@@ -180,9 +180,9 @@ class Guess:
 
     def bind(self, target): ...
 
-    def propose(self, root, tree, sampling, random):
+    def propose(self, root, tree, context):
         law = torch.tensor([[0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
-        tokens = torch.stack([root, random.categorical(law), root], 1)
+        tokens = torch.stack([root, context.random.categorical(law), root], 1)
         return TokenTree(
             tokens=tokens,
             parent=torch.tensor([[-1, 0, 0]]),
@@ -226,11 +226,11 @@ class Sometimes(Guess):
     def __init__(self):
         self.asked = 0
 
-    def propose(self, root, tree, sampling, random):
+    def propose(self, root, tree, context):
         self.asked += 1
         if self.asked == 1:
-            return tree.grow(self.expand, root, sampling, random)
-        return super().propose(root, tree, sampling, random)
+            return tree.grow(self.expand, root, context)
+        return super().propose(root, tree, context)
 
     def expand(self, frontier):
         return Proposal(torch.tensor([0.0, -1e9, -1e9, -1e9]).expand(1, frontier.nodes.shape[1], 1, 4).double())

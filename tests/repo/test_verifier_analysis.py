@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from specframe import Sampling, SeededRandom
+from specframe import Context, Sampling, SeededRandom
 from specframe.certify.own.enumeration import enumerate_outcomes
 from specframe.components.verifiers.transport import Transport
 from specframe.testing.tables import GivenDrafter
@@ -33,7 +33,7 @@ def laws(seed):
 
 def grown(tree, q, rows):
     root = torch.zeros(rows, dtype=torch.int64)
-    return tree.grow(GivenDrafter(q).expand, root, Sampling(temperature=1.0), SeededRandom(0, rows).draft)
+    return tree.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), SeededRandom(0, rows).draft))
 
 
 def average(program):
@@ -73,7 +73,7 @@ def test_what_is_accepted_on_average_is_what_is_accepted_over_all_coins(verifier
 
         def program(random, rows, verifier=verifiers.VERIFIERS[rule]):
             root = torch.zeros(rows, dtype=torch.int64)
-            draft = policy.grow(GivenDrafter(q).expand, root, Sampling(temperature=1.0), random.draft)
+            draft = policy.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), random.draft))
             return verifier.verify(draft, p[draft.tokens], random.verify).length[:, None]
 
         assert found[rule] == pytest.approx(average(program), abs=1e-7), rule

@@ -88,7 +88,7 @@ def test_top_p_of_a_large_vocabulary_is_that_of_transformers(p, spread, ties):
 
 def test_temperature_0_is_one_hot_at_the_first_largest_logit():
     logits = torch.tensor([[[0.0, 2.0, 2.0, 1.0]]], dtype=torch.bfloat16)
-    law = Sampling().law(logits, TokenTree.stump(torch.tensor([0])))
+    law = Sampling().law(logits, TokenTree.root_only(torch.tensor([0])))
     assert law.dtype == torch.float32
     assert law.tolist() == [[[0, 1, 0, 0]]]
     assert Sampling().greedy
@@ -125,7 +125,7 @@ def test_processors_see_the_committed_tokens_and_the_nodes_own_path(temperature)
             scores = logits[row, node][None].clone()
             for processor in PROCESSORS:
                 scores = processor(torch.tensor([context]), scores)
-            expected = plain.law(scores[None], TokenTree.stump(torch.tensor([0])))[0, 0]
+            expected = plain.law(scores[None], TokenTree.root_only(torch.tensor([0])))[0, 0]
             assert torch.equal(law[row, node], expected)
     assert torch.equal(logits, before)
     assert not torch.equal(law, plain.law(logits, TREE))

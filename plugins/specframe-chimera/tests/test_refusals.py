@@ -48,7 +48,7 @@ def test_what_is_asked_for_too_early():
     with pytest.raises(CompositionError, match="before anything was committed"):
         fakes.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), fakes.VOCAB).frontier([0]))
     with pytest.raises(CompositionError, match="needs a tree policy"):
-        fakes.bound().propose(torch.zeros(1, dtype=torch.int64), None, None, None)
+        fakes.bound().propose(torch.zeros(1, dtype=torch.int64), None, None)
 
 
 def test_a_rollout_made_for_other_drafters():

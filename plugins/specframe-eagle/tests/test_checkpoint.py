@@ -252,6 +252,6 @@ def test_it_says_what_it_needs() -> None:
     with pytest.raises(CompositionError, match="bind"):
         Eagle().save(Path("nowhere"))
     with pytest.raises(CompositionError, match="tree policy"):
-        texts.bound().propose(torch.zeros(1, dtype=torch.int64), None, None, None)
+        texts.bound().propose(torch.zeros(1, dtype=torch.int64), None, None)
     with pytest.raises(CompositionError, match="committed"):
         texts.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), texts.VOCAB).frontier([0]))

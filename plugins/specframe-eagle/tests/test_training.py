@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from specframe import (
+    Context,
     Expand,
     FeatureDrafter,
     Frontier,
     Proposal,
-    RandomSource,
     Sampling,
     SeededRandom,
     Teacher,
@@ -84,7 +84,7 @@ class Given:
     tokens: Tensor
     heard: list[Tensor] = field(default_factory=list)
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         tree = GrowingTree(root, texts.VOCAB)
         proposal: Proposal = expand(tree.frontier([0]))
         self.heard.append(proposal.logits[:, 0, 0])
@@ -110,7 +110,7 @@ def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str, options: di
         drafter.commit(rows.news([root + 1] * batch, first=True))
         depth = min(steps, n - root) - 1
         policy = Given(teacher.tokens[:, root + 2 : root + 2 + depth])
-        drafter.propose(rows.root, policy, Sampling(), SeededRandom(0, batch).draft)
+        drafter.propose(rows.root, policy, Context(Sampling(), SeededRandom(0, batch).draft))
         for level, heard in enumerate(policy.heard):
             torch.testing.assert_close(logits[:, level, root + level], heard, rtol=1e-6, atol=1e-6)
             compared[:, level, root + level] = True

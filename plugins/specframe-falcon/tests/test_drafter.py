@@ -61,7 +61,7 @@ def test_it_says_what_it_needs() -> None:
     with pytest.raises(CompositionError, match="bind"):
         Falcon().save(Path("nowhere"))
     with pytest.raises(CompositionError, match="tree policy"):
-        bound().propose(torch.zeros(1, dtype=torch.int64), None, None, None)
+        bound().propose(torch.zeros(1, dtype=torch.int64), None, None)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])

@@ -204,7 +204,7 @@ def test_a_tree_deeper_than_the_heads_is_refused(make):
     with pytest.raises(CompositionError, match=r"1 heads.*at most 1 deep"):
         drafter.expand(tree.frontier([1]))
     with pytest.raises(CompositionError, match="tree policy"):
-        drafter.propose(session.root, None, None, None)
+        drafter.propose(session.root, None, None)
 
 
 def test_hydra_refuses_a_deep_node_beside_a_shallow_one():

@@ -106,7 +106,7 @@ def test_it_says_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(CompositionError, match="bind"):
         ParallelSpec().save(tmp_path)
     with pytest.raises(CompositionError, match="tree policy"):
-        fakes.bound().propose(torch.zeros(1, dtype=torch.int64), None, None, None)
+        fakes.bound().propose(torch.zeros(1, dtype=torch.int64), None, None)
     with pytest.raises(CompositionError, match="before anything was committed"):
         fakes.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), fakes.VOCAB).frontier([0]))
     with pytest.raises(WeightsError, match="nowhere"):

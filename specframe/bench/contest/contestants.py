@@ -13,16 +13,13 @@ from torch import Tensor
 from specframe.bench.contest.bookkeeping import span_seconds
 from specframe.bench.figures.optimum import decode_beside
 from specframe.bench.figures.weights import weigh
-from specframe.components.drafters.none import NoDrafter
-from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
-from specframe.decoding.loop import Cycle, Parts
-from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.kernel.build import Plan
 from specframe.kernel.interfaces import Target
-from specframe.kernel.types import Outcome, TokenTree, Verdict
+from specframe.kernel.types import Cycle, Outcome, TokenTree, Verdict
 
 PHASES = ("prefill", "draft", "score", "verify", "commit")
 
@@ -72,7 +69,7 @@ class Plain:
 
     def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
         """Puts the parts around the target."""
-        self._pipeline = plain_pipeline(target, sampling, RunSettings(batch=batch))
+        self._pipeline = Pipeline.around(plain_parts(target), sampling, RunSettings(batch=batch))
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
         """Continues the prompts a token a cycle."""
@@ -81,36 +78,19 @@ class Plain:
         return decode(self._pipeline, rows, seed)
 
 
-def plain_pipeline(target: Target, sampling: SamplingSettings, run: RunSettings) -> Pipeline:
-    """A pipeline that drafts nothing."""
-    return Pipeline(
-        parts=Parts(target, NoDrafter(), None, Match()),
-        sampling=sampling,
-        run=run,
-        tokenizer=getattr(target, "tokenizer", None),
-        ends=frozenset(getattr(target, "ends", ())),
-        lossless=True,
-    )
-
-
 def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-    """The pipeline's continuation of the prompts [B][tokens], watched."""
+    """The pipeline's continuation of the prompts [B][tokens], decoded side by side and timed."""
     arrivals: list[list[float]] = [[] for _ in rows]
 
-    def hear(row: int, tokens: list[int]) -> None:
+    def arrive(row: int, tokens: list[int]) -> None:
         arrivals[row] += [perf_counter()] * len(tokens)
 
-    clock = Clock.on(getattr(pipeline.parts.target, "device", None))
-    ledger = pipeline.open_ledger(rows, pipeline.sampling, hear)
-    notes: list[Note] = []
-    with clock.phase("session"):
-        alive = [entry.row for entry in ledger.open]
-        for number, cycle in enumerate(pipeline.cycles(rows, ledger, pipeline.sampling, seed, clock=clock)):
-            if number:  # the first is the prefill's commit
-                notes.append(Note(alive, cycle))
-            alive = [entry.row for entry in ledger.open]
+    requests = pipeline.requests(rows, seed=seed, listener=arrive)
+    clock, notes = pipeline.clock(), list[Note]()
+    with clock.phase("session"), pipeline.open(requests, slots=len(rows), clock=clock) as session:
+        entries = session.run(requests, lambda cycle: notes.append(Note(session.numbers, cycle)))
     clock.settle()
-    tokens = [entry.tokens for entry in ledger.entries]
+    tokens = [entry.tokens for entry in entries]
     return Outcome(tokens, arrivals, lambda: describe(clock, notes, [len(row) for row in tokens]))
 
 
@@ -125,13 +105,13 @@ class Note:
         self.parent, self.valid = cycle.draft.parent, cycle.draft.valid
         self.length = cycle.verdict.length
 
-    def of_row(self, index: int) -> Cycle:
-        """The cycle of one row of the batch alone."""
+    def of_row(self, index: int) -> tuple[TokenTree, Verdict]:
+        """The draft and verdict of one row of the batch alone."""
         parent, valid = self.parent[index : index + 1], self.valid[index : index + 1]
         nothing = torch.zeros_like(parent)
         length: Tensor = self.length[index : index + 1]
         draft = TokenTree(tokens=nothing, parent=parent, valid=valid, draw=nothing, levels=self.draft)
-        return Cycle(draft, Verdict(path=nothing, length=length, bonus=nothing[:, 0]))
+        return draft, Verdict(path=nothing, length=length, bonus=nothing[:, 0])
 
 
 def describe(clock: Clock, notes: Sequence[Note], counts: Sequence[int]) -> list[Mapping[str, Any]]:
@@ -143,7 +123,7 @@ def describe(clock: Clock, notes: Sequence[Note], counts: Sequence[int]) -> list
     acceptances = [Acceptance() for _ in counts]
     for note in notes:
         for index, row in enumerate(note.rows):
-            acceptances[row].add(note.of_row(index))
+            acceptances[row].count(*note.of_row(index))
     phases = {name: clock.seconds[name] for name in PHASES}
     phases["other"] = max(clock.seconds["session"] - sum(phases.values()), 0.0)
     spans = sum(clock.calls.values())

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specframe.bench.contest.contestants import RecipeContestant, plain_pipeline
+from specframe.bench.contest.contestants import RecipeContestant
 from specframe.bench.contest.identity import Reference
 from specframe.bench.contest.lineup import Entrant, Lineup
 from specframe.bench.contest.outcome import describe, require_sound
@@ -18,6 +18,7 @@ from specframe.bench.contest.sets import Question
 from specframe.bench.contest.terms import Terms
 from specframe.bench.contest.timing import time_decoding
 from specframe.bench.figures.summary import TRANSFORMERS
+from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
 from specframe.kernel.errors import InputError
 from specframe.kernel.registry import one_line
@@ -70,7 +71,9 @@ class Stage:
         self.chat = chat
         """Whether prompts become a user's turn."""
         run = RunSettings(batch=terms.batch, chat=chat)
-        self.coders = {key: plain_pipeline(target, lineup.sampling, run) for key, target in targets.items()}
+        self.coders = {
+            key: Pipeline.around(plain_parts(target), lineup.sampling, run) for key, target in targets.items()
+        }
         self.weights: dict[str, dict[str, int]] = {}
         """How many weights a forward of each contestant's models reads, where it could be told in the warm-up."""
         self.references = {key: Reference(target, lineup.sampling) for key, target in targets.items()}

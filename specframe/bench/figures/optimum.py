@@ -19,15 +19,15 @@ class Beside:
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self.accepts, self.needs_exact = verifier.accepts, verifier.needs_exact
-        self.lossless = verifier.lossless
+        self.lossless, self.by_position = verifier.lossless, getattr(verifier, "by_position", False)
         self.found: list[list[float]] = []
         """Each cycle's optimum, by row."""
         if isinstance(verifier, Observer):  # then so is this
-            self.begin, self.hear, self.keep = verifier.begin, verifier.hear, verifier.keep
+            self.open, self.observe, self.keep = verifier.open, verifier.observe, verifier.keep
 
     def verify(self, draft: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The verifier's own verdict on the draft, p [B, N, V]."""
-        if draft.levels:  # the prefill's stump drafts nothing
+        if draft.levels:  # an admission's root-only tree drafts nothing
             self.found.append(best_at_root(draft, p).tolist())
         return self.verifier.verify(draft, p, random)
 
@@ -39,8 +39,9 @@ def decode_beside(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) 
     """
     beside = Beside(pipeline.parts.verifier)
     watched = pipeline.with_parts(verifier=beside)
-    for _ in watched.cycles(rows, watched.open_ledger(rows, watched.sampling), watched.sampling, seed):
-        pass
+    requests = watched.requests(rows, seed=seed)
+    with watched.open(requests, slots=len(rows)) as session:
+        session.run(requests)
     found = [value for cycle in beside.found for value in cycle]
     return sum(found), len(found)
 

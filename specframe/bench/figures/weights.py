@@ -33,11 +33,13 @@ def weigh(pipeline: Pipeline, row: Sequence[int]) -> dict[str, int]:
     too: its forward reads that head from memory once more. A model without forwards has 0.
     """
     clock = Clock()
-    ledger = pipeline.open_ledger([row], pipeline.sampling)
-    with Scale(clock, {_storage(parameter) for parameter in _parameters(pipeline)}) as scale:
-        for number, _ in enumerate(pipeline.cycles([row], ledger, pipeline.sampling, seed=0, clock=clock)):
-            if number == CYCLES:
-                break
+    requests = pipeline.requests([row], seed=0)
+    parameters = {_storage(parameter) for parameter in _parameters(pipeline)}
+    with Scale(clock, parameters) as scale, pipeline.open(requests, clock=clock) as session:
+        session.admit(requests)
+        for _ in range(CYCLES):
+            if session.live:
+                session.step()
     return {model: round(scale.read[model] / (clock.calls[model] or 1)) for model in ("target", "drafter")}
 
 

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specframe.certify.own.emission import tree_nodes
 from specframe.certify.own.enumeration import Enumeration, Outcome, enumerate_outcomes
 from specframe.certify.own.forks import Forks
-from specframe.decoding.loop import Parts
-from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
+from specframe.decoding.session import Parts
+from specframe.kernel.types import Context, Cycle, Draw, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 
 FIELDS = 5
@@ -33,8 +32,8 @@ class Slot:
     """A slot with all that the verifier has seen when it tries it."""
 
     path: tuple[tuple[int, ...], ...]
-    """Per level, the tokens tried: the elder siblings in order, last the one that was accepted. The last
-    level holds the elder siblings of the slot alone."""
+    """Per level, the tokens tried: the earlier siblings in order, last the one that was accepted. The last
+    level holds the earlier siblings of the slot alone."""
     seen: tuple[int, ...]
     """The ids of the laws recorded for these tokens, in the same order."""
     law: int
@@ -44,9 +43,9 @@ class Slot:
         """The slot in words."""
         levels = [level[-1] for level in self.path[:-1]]
         above = f"below the path {levels}" if levels else "below the root"
-        elders = list(self.path[-1])
-        after = f", after the siblings {elders}" if elders else ""
-        return f"slot {len(elders) + 1} {above}{after} (drawn {Draw(self.draw).name.lower()})"
+        earlier_siblings = list(self.path[-1])
+        after = f", after the siblings {earlier_siblings}" if earlier_siblings else ""
+        return f"slot {len(earlier_siblings) + 1} {above}{after} (drawn {Draw(self.draw).name.lower()})"
 
 
 @dataclass(frozen=True)
@@ -119,19 +118,22 @@ def first_draft(
     """The draft after a prompt and one given token, in `rows` rows."""
     tokens = torch.tensor(prompt).expand(rows, -1)
     prompts = Prompts(tokens, torch.full((rows,), len(prompt)))
-    stump, _ = parts.target.prefill(prompts, tree_nodes(parts) + 1)
+    for part in parts.stateful:
+        part.open(rows, len(prompt) + parts.nodes + 1)
+    tree, scores = parts.target.admit(prompts)
     bonus = torch.full((rows,), first)
-    verdict = Verdict(path=stump.tokens[:, :0], length=torch.zeros_like(bonus), bonus=bonus)
-    news = parts.target.commit(stump, verdict)
-    parts.drafter.commit(news)
-    random.advance()
-    return parts.drafter.propose(news.root, parts.tree, sampling, random.draft)
+    verdict = Verdict(path=tree.tokens[:, :0], length=torch.zeros_like(bonus), bonus=bonus)
+    committed = parts.target.commit(tree, verdict)
+    parts.drafter.commit(committed)
+    for observer in parts.observers:
+        observer.observe(Cycle(tree, scores, verdict, committed))
+    return parts.drafter.propose(committed.root, parts.tree, Context(sampling, random))
 
 
 def recorded_laws(tree: TokenTree) -> Tensor | None:
     """The law each node's token is said to come from, [B, N, V]; None for a draft of `top` nodes only.
 
-    One-hot for `top`, q for `iid`, and for `without_replacement` q without the valid elder siblings drawn
+    One-hot for `top`, q for `iid`, and for `without_replacement` q without the valid earlier siblings drawn
     that way from the same row of q, renormalised.
     """
     if tree.q is None or tree.q_row is None:
@@ -139,9 +141,9 @@ def recorded_laws(tree: TokenTree) -> Tensor | None:
     count, vocab = tree.tokens.shape[1], tree.q.shape[-1]
     unreplaced = tree.draw == Draw.WITHOUT_REPLACEMENT
     q = tree.q.double().gather(1, tree.q_row.clamp(min=0)[..., None].expand(-1, -1, vocab))  # [B, N, V]
-    elder = torch.ones(count, count, dtype=torch.bool).tril(-1)  # [N, N]
+    earlier = torch.ones(count, count, dtype=torch.bool).tril(-1)  # [N, N]
     same = (tree.parent[:, :, None] == tree.parent[:, None]) & (tree.q_row[:, :, None] == tree.q_row[:, None])
-    gone = elder & same & (unreplaced & tree.valid)[:, None] & unreplaced[:, :, None]  # [B, N, N]
+    gone = earlier & same & (unreplaced & tree.valid)[:, None] & unreplaced[:, :, None]  # [B, N, N]
     one_hot = torch.zeros_like(q).scatter(2, tree.tokens[..., None], 1.0)
     taken = gone.double() @ one_hot  # [B, N, V]
     rest = q.masked_fill(taken > 0, 0.0)
@@ -173,9 +175,9 @@ def slots_of(outcome: Outcome) -> list[tuple[Slot, int]]:
         if index == 0:
             continue
         above, seen = paths[parent]
-        elders = [node for node in nodes[1:index] if node[1] == parent and node[2]]
-        tried = tuple(node[0] for node in elders)
-        seen = (*seen, *(node[4] for node in elders))
+        earlier_siblings = [node for node in nodes[1:index] if node[1] == parent and node[2]]
+        tried = tuple(node[0] for node in earlier_siblings)
+        seen = (*seen, *(node[4] for node in earlier_siblings))
         paths.append(((*above, (*tried, token)), (*seen, law)))
         if valid and draw != Draw.TOP:
             found.append((Slot((*above, tried), seen, law, draw), token))

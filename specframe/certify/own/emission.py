@@ -10,10 +10,9 @@ import torch
 
 from specframe.certify.own.enumeration import Enumeration, Outcome, Progress, enumerate_outcomes
 from specframe.certify.own.forks import Forks
-from specframe.decoding.clock import Clock
-from specframe.decoding.ledger import Ledger, as_prompts, pad
-from specframe.decoding.loop import Parts, decode
-from specframe.kernel.types import Prompts
+from specframe.certify.own.streams import ForkedStreams
+from specframe.decoding.requests import Request, as_prompts, pad
+from specframe.decoding.session import Parts, Session
 from specframe.sampling.laws import History, Sampling
 
 END = -1
@@ -35,21 +34,12 @@ class Emission:
     """End-of-sequence tokens: nothing follows them."""
 
     def program(self, random: Forks, rows: int) -> torch.Tensor:
-        """The real loop on `rows` branches: [rows, length] int64, END after the last token."""
+        """The real session on `rows` branches: [rows, length] int64, END after the last token."""
         parts = self.parts()
-        prompts = [list(self.prompt)] * rows
-        ledger = Ledger(
-            prompts,
-            max_new_tokens=self.length,
-            context=parts.target.context,
-            nodes=tree_nodes(parts),
-            ends=self.ends,
-        )
-        prompt = torch.tensor(self.prompt)
-        batch = Prompts(prompt.expand(rows, -1), torch.full((rows,), len(prompt)))
-        for _ in decode(parts, self.sampling, batch, random, ledger, Clock()):
-            pass
-        return torch.tensor([e.tokens + [END] * (self.length - len(e.tokens)) for e in ledger.entries])
+        request = Request(tokens=self.prompt, sampling=self.sampling, max_new_tokens=self.length, ends=self.ends)
+        session = Session(parts, rows, len(self.prompt) + self.length + parts.nodes, random=ForkedStreams(random))
+        entries = session.run([request] * rows)
+        return torch.tensor([e.tokens + [END] * (self.length - len(e.tokens)) for e in entries])
 
     def target_law(self) -> dict[Outcome, float]:
         """The same law for plain autoregressive decoding: the product of the target's conditional laws."""
@@ -58,9 +48,10 @@ class Emission:
         prefixes: dict[Outcome, float] = {(): 1.0}
         for step in range(self.length):
             rows = [[*self.prompt, *prefix] for prefix in prefixes]
-            stump, scores = parts.target.prefill(as_prompts(rows), self.length)
+            parts.target.open(len(rows), len(rows[0]))
+            tree, scores = parts.target.admit(as_prompts(rows))
             sampling = self.sampling.following(History(*pad(rows))) if self.sampling.processors else self.sampling
-            conditional = sampling.law(scores.logits, stump)[:, 0].double()  # [R, V]
+            conditional = sampling.law(scores.logits, tree)[:, 0].double()  # [R, V]
             conditional = conditional / conditional.sum(-1, keepdim=True)
             longer: dict[Outcome, float] = {}
             for (prefix, weight), probabilities in zip(prefixes.items(), conditional.tolist(), strict=True):
@@ -153,10 +144,3 @@ def _marginal(law: dict[Outcome, float], length: int) -> dict[Outcome, float]:
     for outcome, mass in law.items():
         parts.setdefault(outcome[:length], []).append(mass)
     return {outcome: math.fsum(masses) for outcome, masses in parts.items()}
-
-
-def tree_nodes(parts: Parts) -> int:
-    """The most nodes a draft of these parts has."""
-    if parts.drafter.nodes is not None:
-        return parts.drafter.nodes
-    return parts.tree.nodes if parts.tree is not None else 1

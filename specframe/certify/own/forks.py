@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 
 import torch
@@ -69,12 +70,19 @@ class Scripts:
         )
 
 
+@dataclass
+class _Book:
+    """What all views of one enumeration's branches write to."""
+
+    taken: Tensor  # [branches, S] int32, the choices made
+    lost: float = 0.0
+
+
 class Forks:
     """The random source of an enumeration: draws fork, a branch weighs what its choices are worth.
 
-    It stands where `SeededRandom` stands in production, `draft`, `verify`, `advance` and `keep` included,
-    so the real loop runs on it unchanged. Options of weight 0 are no options; a draw with one option left
-    is no fork and costs nothing.
+    Every row of the batch is a branch. Options of weight 0 are no options; a draw with one option left is no fork and
+    costs nothing.
     """
 
     def __init__(self, scripts: Scripts, *, cut: float = 1e-13, tolerance: float = 1e-9) -> None:
@@ -83,31 +91,23 @@ class Forks:
         self._tolerance = tolerance
         batch = len(scripts)
         self._rows = torch.arange(batch)
-        self._taken = torch.zeros(batch, scripts.choices.shape[1] + 8, dtype=torch.int32)
+        self._book = _Book(torch.zeros(batch, scripts.choices.shape[1] + 8, dtype=torch.int32))
         self._position = torch.zeros(batch, dtype=torch.int64)
         self._found: list[Scripts] = []
         self._replayed = torch.ones(batch, dtype=torch.float64)
         self.weight = torch.ones(batch, dtype=torch.float64)
         """The probability of each row's branch so far, float64 [rows]."""
-        self.lost = 0.0
+
+    @property
+    def lost(self) -> float:
         """The probability of options that were cut, in all branches discovered here."""
+        return self._book.lost
 
-    @property
-    def draft(self) -> Forks:
-        """The drafter's stream: in an enumeration all streams fork the same run."""
-        return self
-
-    @property
-    def verify(self) -> Forks:
-        """The verifier's stream: in an enumeration all streams fork the same run."""
-        return self
-
-    def advance(self) -> None:
-        """A new cycle: nothing to do, every fork is fresh."""
-
-    def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order; the others have ended their branch."""
-        self._rows = self._rows[rows.to(self._rows.device)]
+    def of_rows(self, rows: Tensor) -> Forks:
+        """The same source for a batch of these branches alone, int64 [R], in this order."""
+        view = copy.copy(self)
+        view._rows = rows
+        return view
 
     def categorical(self, probs: Tensor) -> Tensor:
         """One index per law, forking over all of them: probs [B, ..., V] -> [B, ...] int64."""
@@ -145,7 +145,7 @@ class Forks:
 
     def whole(self) -> Scripts:
         """The scripts of the branches as they were run, to their very ends."""
-        return Scripts(self._taken[:, : max(0, int(self._position.max()))], self._position, self.weight)
+        return Scripts(self._book.taken[:, : max(0, int(self._position.max()))], self._position, self.weight)
 
     def finish(self) -> Scripts:
         """The scripts discovered on the way; raises HiddenState if a script was not followed to its end."""
@@ -207,7 +207,7 @@ class Forks:
             self._discover(law, possible, options, pick, position, forking & fresh)
             self._note(options, pick, forking)
         dropped = (law * ~possible).sum(-1) * self.weight[rows]
-        self.lost += float((dropped * fresh).sum())  # what is cut is lost once, where it was met first
+        self._book.lost += float((dropped * fresh).sum())  # what is cut is lost once, where it was met first
         self.weight[rows] *= law.gather(1, pick[:, None])[:, 0]
         self._replayed[rows] = torch.where(fresh, self._replayed[rows], self.weight[rows])
         return pick
@@ -231,9 +231,9 @@ class Forks:
         """Writes down what was taken at a fork, for the scripts that will branch off later."""
         rows = self._rows[forking]
         position = self._position[rows]
-        if int(position.max()) >= self._taken.shape[1]:
-            self._taken = torch.nn.functional.pad(self._taken, (0, self._taken.shape[1]))
-        self._taken[rows, position] = ((options << _BITS) | pick)[forking].int()
+        if int(position.max()) >= self._book.taken.shape[1]:
+            self._book.taken = torch.nn.functional.pad(self._book.taken, (0, self._book.taken.shape[1]))
+        self._book.taken[rows, position] = ((options << _BITS) | pick)[forking].int()
         self._position[rows] += 1
 
     def _discover(
@@ -247,7 +247,9 @@ class Forks:
             return
         rows, place = self._rows[local], position[local]
         width = int(place.max()) + 1
-        choices = torch.nn.functional.pad(self._taken, (0, max(0, width - self._taken.shape[1])))[rows, :width]
+        choices = torch.nn.functional.pad(self._book.taken, (0, max(0, width - self._book.taken.shape[1])))[
+            rows, :width
+        ]
         choices[torch.arange(len(place)), place] = ((options[local] << _BITS) | option).int()
         self._found.append(Scripts(choices, place + 1, self.weight[rows] * law[local, option]))
 

@@ -10,7 +10,7 @@ from specframe.certify.own.emission import Emission
 from specframe.certify.own.tiny import tiny_llama, tiny_model
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
-from specframe.decoding.loop import Parts
+from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import SpecframeError
@@ -82,7 +82,7 @@ class Miniature:
 def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
     """The recipe's sampling, top_k brought down to what still cuts something off."""
     top_k = min(settings.top_k, vocab - 1)
-    return Sampling(temperature=settings.temperature, top_k=top_k, top_p=settings.top_p, min_p=settings.min_p)
+    return replace(settings.law(), top_k=top_k)
 
 
 def _untrained(part: Part) -> Part:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.drafters.history import History
+from specframe.components.drafters.text import CommittedText
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling, Target, TreePolicy
-from specframe.kernel.types import Committed, Draw, TokenTree
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 
 class Lookup:
@@ -32,20 +32,18 @@ class Lookup:
         self.ngram = ngram
         self.length = length
         self.nodes: int | None = length + 1
-        self._history: History | None = None
+        self._text = CommittedText()
 
     def bind(self, target: Target) -> None:
         """Needs nothing of the target."""
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A chain below root [B], as long as the batch's longest copy; shorter rows end in invalid nodes."""
-        if self._history is None:
-            return TokenTree.stump(root)
-        tokens, count = self._history.tokens, self._history.count
+        tokens, count = self._text.tokens, self._text.count
         start = self._search(tokens, count)  # [B]
         width = int((count - start).clamp(max=self.length).max())
         if width == 0:
-            return TokenTree.stump(root)
+            return TokenTree.root_only(root)
         where = start[:, None] + torch.arange(width, device=root.device)  # [B, width]
         real = where < count[:, None]
         copied = tokens.gather(1, where.clamp(max=tokens.shape[1] - 1)).masked_fill(~real, 0)
@@ -58,14 +56,17 @@ class Lookup:
             levels=width,
         )
 
-    def commit(self, news: Committed) -> None:
-        """Appends the committed tokens; news with a prompt starts a new text."""
-        self._history = History.after(self._history, news)
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier texts."""
+        self._text = CommittedText()
+
+    def commit(self, committed: Committed) -> None:
+        """Appends the committed tokens; a commit with a prompt brings new texts."""
+        self._text.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        if self._history is not None:
-            self._history.keep(rows)
+        """Keeps these rows, int64 [R], in this order."""
+        self._text.keep(rows)
 
     def _search(self, tokens: Tensor, count: Tensor) -> Tensor:
         """Where the copy of each row starts, [B]; at the row's end if nothing matches."""

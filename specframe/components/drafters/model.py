@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.drafters.history import History
+from specframe.components.drafters.text import CommittedText
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import RandomSource, Sampling, Target, TreePolicy
-from specframe.kernel.types import Committed, Draw, Frontier, Proposal, TokenTree
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.types import Committed, Context, Draw, Frontier, Prompts, Proposal, TokenTree
 from specframe.neural.cache import SlotCache
 
 if TYPE_CHECKING:
@@ -62,10 +62,12 @@ class ModelDrafter:
 
     def _attach(self, reader: HFTarget) -> None:
         self._reader = reader
-        self._history: History | None = None
-        self._reset()
+        self.open(1, 0)
 
-    def _reset(self) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
+        self._slots = slots
+        self._text = CommittedText()
         self._cache: SlotCache | None = None
         self._known: list[int] = []  # committed tokens of each row that the cache holds
 
@@ -90,18 +92,18 @@ class ModelDrafter:
                 "set the drafter's `device` to the target's"
             )
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
         if tree is None:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
         last = self._reader.context - tree.nodes  # beyond this many tokens a draft might leave the context
-        lengths = self._running().lengths
+        lengths = self._text.lengths
         if min(lengths) > last:
-            return TokenTree.stump(root)
-        draft = tree.grow(self.expand, root, sampling, random)
+            return TokenTree.root_only(root)
+        draft = tree.grow(self.expand, root, context)
         if max(lengths) <= last:
             return draft
-        inside = (self._running().count <= last)[:, None]  # [B, 1]
+        inside = (self._text.count <= last)[:, None]  # [B, 1]
         return replace(draft, valid=draft.valid & (inside | (draft.parent < 0)))
 
     @torch.no_grad()
@@ -113,42 +115,50 @@ class ModelDrafter:
             logits = self._read_nodes(frontier.tree, frontier.nodes)  # [B, F, V]
         return Proposal(logits[:, :, None])
 
-    def commit(self, news: Committed) -> None:
-        """Takes note of the tokens, which the next draft reads; news with a prompt starts afresh."""
-        if news.prompt is not None:
-            self._reset()
-        self._history = History.after(self._history, news)
+    @torch.no_grad()
+    def commit(self, committed: Committed) -> None:
+        """Takes note of the tokens, which the next draft reads.
+
+        New rows that join others read their prompts at once: in the next draft's forward every other row would be
+        padded to the length of their prompts.
+        """
+        before = len(self._known)
+        self._text.commit(committed)
+        if committed.prompt is not None:
+            self._known += [0] * len(committed.count)
+            if before:
+                self._read_prompts(committed.prompt, before)
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        if self._history is not None:
-            self._history.keep(rows)
+        """Keeps these rows, int64 [R], in this order."""
+        self._text.keep(rows)
+        self._known = [self._known[row] for row in rows.tolist()]
         if self._cache is not None:
             self._cache.keep(rows)
-            self._known = [self._known[row] for row in rows.tolist()]
 
-    def _running(self) -> History:
-        if self._history is None:
-            raise RuntimeError("a drafter proposes only after its first commit")
-        return self._history
-
-    def _aim(self, slots: int | Tensor, width: int) -> SlotCache:
-        """The cache, aimed, with room for `width` slots."""
+    def _aim(self, slots: int | Tensor, width: int, row: int = 0) -> SlotCache:
+        """The cache, aimed at the rows from `row` on, with room for `width` slots."""
         if self._cache is None:
-            self._cache = SlotCache(self._reader.config.num_hidden_layers, 2 * width)
+            self._cache = SlotCache(self._reader.config.num_hidden_layers, 2 * width, self._slots)
         elif width > self._cache.capacity:
             self._cache.grow(2 * width)
-        self._cache.aim(slots, width)
+        self._cache.aim(slots, width, row)
         return self._cache
+
+    def _read_prompts(self, prompts: Prompts, row: int) -> None:
+        """Reads the prompts of the rows from `row` on."""
+        width = prompts.tokens.shape[1]
+        positions = torch.arange(width, device=prompts.tokens.device).expand_as(prompts.tokens)
+        last = torch.tensor([width - 1], device=positions.device)  # its logits are of no use, but some must be made
+        self._forward(self._aim(0, width, row), prompts.tokens, positions, None, last)
+        self._known[row:] = prompts.count.tolist()
 
     def _read_committed(self) -> Tensor:
         """Reads what was committed since the last draft, the root at least; the logits after it: [B, V]."""
-        history = self._running()
-        if not self._known:
-            self._known = [0] * len(history.lengths)
-        starts = [min(known, have - 1) for known, have in zip(self._known, history.lengths, strict=True)]
-        counts = [have - start for have, start in zip(history.lengths, starts, strict=True)]
-        first, width, device = max(starts), max(counts), history.count.device
+        text = self._text
+        starts = [min(known, have - 1) for known, have in zip(self._known, text.lengths, strict=True)]
+        counts = [have - start for have, start in zip(text.lengths, starts, strict=True)]
+        first, width, device = max(starts), max(counts), text.count.device
         steps = torch.arange(width, device=device)
         slots = torch.tensor(starts, device=device)[:, None] + steps  # [B, T]
         together = min(starts) == first
@@ -156,20 +166,20 @@ class ModelDrafter:
         seen = None
         if first > 0 and (width > 1 or not together):
             seen = torch.arange(first + width, device=device) <= slots[:, :, None]  # [B, T, first + T]
-        tokens = history.tokens.gather(1, slots.clamp(max=history.tokens.shape[1] - 1))
+        tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
         ends = sorted(set(counts))
         keep = torch.tensor([end - 1 for end in ends], device=device)
         logits = self._forward(cache, tokens, slots, seen, keep)  # [B, ends, V]
-        self._known = list(history.lengths)
+        self._known = list(text.lengths)
         rows = torch.arange(len(counts), device=device)
         return logits[rows, torch.tensor([ends.index(count) for count in counts], device=device)]
 
     def _read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
         """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
-        history = self._running()
-        root = history.count[:, None] - 1  # [B, 1] the root's slot
+        text = self._text
+        root = text.count[:, None] - 1  # [B, 1] the root's slot
         count = tree.tokens.shape[1]
-        width = max(history.lengths) - 1 + count
+        width = max(text.lengths) - 1 + count
         cache = self._aim(root + nodes, width)
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
         places = (root + torch.arange(count, device=root.device))[:, None].expand_as(path)

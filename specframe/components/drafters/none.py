@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specframe.kernel.interfaces import RandomSource, Sampling, Target, TreePolicy
-from specframe.kernel.types import Committed, Draw, TokenTree
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 
 class NoDrafter:
@@ -18,11 +18,14 @@ class NoDrafter:
     def bind(self, target: Target) -> None:
         """Needs nothing of the target."""
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
-        """The stump of root [B]."""
-        return TokenTree.stump(root)
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The root [B] alone."""
+        return TokenTree.root_only(root)
 
-    def commit(self, news: Committed) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Has no state."""
+
+    def commit(self, committed: Committed) -> None:
         """Remembers nothing."""
 
     def keep(self, rows: Tensor) -> None:

@@ -15,7 +15,6 @@ from specframe.components.targets.state import State
 from specframe.components.targets.taps import Taps
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
-from specframe.neural.cache import SlotCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -31,8 +30,6 @@ class HFTarget:
     Raises InputError for a model that cannot be found, WeightsError for weights that are missing or not
     finite, and CompositionError for an architecture whose state cannot be rewound.
     """
-
-    rewinds = True
 
     def __init__(
         self,
@@ -99,37 +96,52 @@ class HFTarget:
         """Makes the named features part of every Scores: `last`, `layer.K` (see Taps)."""
         self._taps.request(taps)
 
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session: storage for `slots` rows of `room` positions, which stays where it is until the next one.
+
+        Raises CompositionError for more positions than the architecture can score as a tree.
+        """
+        limit, reason = architectures.reach(self.config)
+        # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
+        needed = min(room, self.context)
+        if needed > limit:
+            raise CompositionError(
+                f"prompt and output take up to {needed} positions, more than {limit}, "
+                f"{reason}; use shorter prompts or a smaller max_new_tokens"
+            )
+        self._state = State(len(self._layers), slots, room, self.dtype, self.device)
+
     @torch.no_grad()
-    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
-        """Starts a session: the stump of the last prompt tokens, its scores, the prompts' features.
+    def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
+        """The last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
 
         Right padding needs no mask: causal attention keeps it from the tokens before it, and later
         forwards mask or overwrite its slots. The last prompt token is processed here, unlike every
-        later root, so the first commit only adds the bonus token.
+        later root, so the commit of an admission only adds the bonus token.
         """
-        filled = self._check(prompts, room)
+        state = self._running()
+        self._check(prompts)
         batch, width = prompts.tokens.shape
-        cache = SlotCache(len(self._layers), width + room)
-        cache.aim(0, width)
+        state.aim_prompts(prompts)
         positions = torch.arange(width, device=prompts.tokens.device).expand(batch, width)
         last = prompts.count - 1
         ends, which = torch.unique(last, return_inverse=True)
         trim: dict[str, Tensor] = {"logits_to_keep": ends} if self._trims else {}
-        logits, features = self._forward(
-            prompts.tokens, past_key_values=cache, position_ids=positions, use_cache=True, **trim
-        )  # [B, ends, V], or [B, L, V] from models that cannot leave positions out
+        logits, state.features = self._forward(
+            prompts.tokens, past_key_values=state.cache, position_ids=positions, use_cache=True, **trim
+        )  # [A, ends, V], or [A, L, V] from models that cannot leave positions out
         which = which if self._trims else last
         rows = torch.arange(batch, device=which.device)
-        self._state = State(cache, self.dtype, prompts.count, filled, features, prompts)
-        stump = TokenTree.stump(prompts.tokens[rows, last])
-        return stump, Scores(logits[rows, which][:, None], features)
+        state.admitted = prompts
+        tree = TokenTree.root_only(prompts.tokens[rows, last])
+        return tree, Scores(logits[rows, which][:, None], state.features)
 
     @torch.no_grad()
     def score(self, tree: TokenTree) -> Scores:
         """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
         state = self._running()
-        if state.prompts is not None:
-            raise InputError("the prefill is not committed yet: call commit before score")
+        if state.admitted is not None:
+            raise InputError("the admission is not committed yet: call commit before score")
         count = tree.tokens.shape[1]
         state.aim(count)
         positions = self._positions(state, tree)
@@ -143,11 +155,11 @@ class HFTarget:
         return Scores(logits, state.features)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """Keeps the keys and values of the root and the accepted path, drops the rest, tells the news."""
+        """What was committed; keeps the keys and values of the root and the accepted path, drops the rest."""
         state = self._running()
-        if state.prompts is not None:
-            return self._first(state, state.prompts, verdict.bonus)
-        paths = [[0, *path] for path in verdict.tell(tree).paths]
+        if state.admitted is not None:
+            return self._join(state, state.admitted, verdict.bonus)
+        paths = [[0, *path] for path in verdict.to_host(tree).paths]
         counts = [len(path) for path in paths]
         longest = max(counts)
         features = state.features
@@ -162,16 +174,16 @@ class HFTarget:
         tokens = verdict.emitted(tree)[:, :longest]
         return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
 
-    def _first(self, state: State, prompts: Prompts, bonus: Tensor) -> Committed:
-        """The prompt shifted by one with the first token behind it, beside the prompt's features."""
+    def _join(self, state: State, prompts: Prompts, bonus: Tensor) -> Committed:
+        """The prompts shifted by one with the first token behind them, with the prompts' features."""
         tokens = torch.zeros_like(prompts.tokens)
         tokens[:, :-1] = prompts.tokens[:, 1:]
         tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
-        state.prompts = None
-        return Committed(tokens, prompts.count, state.features, bonus, prompts, counts=state.filled)
+        counts = state.join(prompts)
+        return Committed(tokens, prompts.count, state.features, bonus, prompts, counts)
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
+        """Keeps these rows, int64 [R], in this order."""
         self._running().keep(rows)
 
     def embed(self, tokens: Tensor) -> Tensor:
@@ -213,27 +225,18 @@ class HFTarget:
                 f"logits differ by {deviation:.2g} of their size; another `attention` may help"
             )
 
-    def _check(self, prompts: Prompts, room: int) -> list[int]:
-        """The prompts' lengths on the host. Raises for what the model cannot take."""
-        filled: list[int] = prompts.count.tolist()
+    def _check(self, prompts: Prompts) -> None:
+        """Raises InputError for prompts that the model cannot read."""
         width = prompts.tokens.shape[1]
-        if not filled or min(filled) < 1 or max(filled) > width:
-            raise InputError(f"a prompt has {min(filled, default=0)} tokens; it needs 1 to {width}")
+        shortest, longest = prompts.count.aminmax()
+        if shortest < 1 or longest > width:
+            raise InputError(f"a prompt has {int(shortest if shortest < 1 else longest)} tokens; it needs 1 to {width}")
         low, high = prompts.tokens.aminmax()
         if low < 0 or high >= self.vocab_size:
             raise InputError(
                 f"a prompt holds token {int(low if low < 0 else high)}, outside the vocabulary "
                 f"of {self.vocab_size}; is it from another tokenizer?"
             )
-        limit, reason = architectures.reach(self.config)
-        # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
-        needed = max(max(filled), min(max(filled) + room, self.context))
-        if needed > limit:
-            raise CompositionError(
-                f"prompt and output take up to {needed} positions, more than {limit}, "
-                f"{reason}; use shorter prompts or a smaller max_new_tokens"
-            )
-        return filled
 
     def _positions(self, state: State, tree: TokenTree) -> Tensor:
         """The nodes' positions [B, N]. Those beyond the context get its last one: their scores mean nothing,
@@ -247,7 +250,7 @@ class HFTarget:
 
     def _running(self) -> State:
         if self._state is None:
-            raise InputError("no session: call prefill first")
+            raise InputError("the target has no session: call open first")
         return self._state
 
     def _forward(self, tokens: Tensor, **options: Any) -> tuple[Tensor, Mapping[str, Tensor]]:

@@ -27,9 +27,10 @@ def deviation(target: HFTarget) -> float:
     parent = torch.tensor(PARENTS, device=device).expand(len(rows), -1)
     nodes = parent.shape[1]
     tokens = (torch.arange(len(rows) * nodes, device=device).reshape(len(rows), nodes) * 7 + 11) % vocabulary
-    stump, _ = target.prefill(Prompts(padded, count), room=2 + nodes)
+    target.open(len(rows), padded.shape[1] + 2 + nodes)
+    root, _ = target.admit(Prompts(padded, count))
     nothing = torch.zeros(len(rows), device=device, dtype=torch.long)
-    target.commit(stump, Verdict(stump.tokens[:, :0], nothing, bonus=tokens[:, 0]))
+    target.commit(root, Verdict(root.tokens[:, :0], nothing, bonus=tokens[:, 0]))
     valid, draw = torch.ones_like(parent, dtype=torch.bool), torch.zeros_like(parent)
     tree = TokenTree(tokens, parent, valid, draw, levels=2)
     logits = target.score(tree).logits

@@ -1,9 +1,8 @@
-"""What a batch has processed: which slots are whose, and what a node may see of them."""
+"""What a session's rows have processed: which slots are whose, and what a node may see of them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,36 +11,60 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Prompts, TokenTree
 from specframe.neural.cache import SlotCache
 
+FIRST = 1024
+"""So many positions of each row are allocated first; a session of many slots and a long context fills few of them."""
 
-@dataclass
+
 class State:
-    """One session's rows. Row b's committed tokens fill the slots 0 .. filled[b] - 1.
+    """The rows of a session. Row b's committed tokens fill the slots 0 .. filled[b] - 1.
 
     Trees are written from the same slot on in every row, behind the longest one: that is a slice, not a
     scatter. Shorter rows get a masked gap, which closes when the accepted path moves down.
     """
 
-    cache: SlotCache
-    dtype: torch.dtype  # of masks
-    length: Tensor  # [B] int64, processed tokens
-    filled: list[int]  # the same on the host
-    features: Mapping[str, Tensor]  # of the last forward
-    prompts: Prompts | None  # until the first commit
+    def __init__(self, layers: int, slots: int, room: int, dtype: torch.dtype, device: torch.device) -> None:
+        """No rows yet, of at most `slots`; storage for the first positions of `room`, doubled when they are taken."""
+        self.cache = SlotCache(layers, min(room, FIRST), slots)
+        self.room = room
+        self.dtype = dtype  # of masks
+        self.length = torch.zeros(0, dtype=torch.int64, device=device)  # [B], processed tokens
+        self.filled: list[int] = []  # the same on the host
+        self.features: Mapping[str, Tensor] = {}  # of the last forward
+        self.admitted: Prompts | None = None  # new rows, until their commit
 
     @property
     def base(self) -> int:
         """The first slot of the next tree."""
         return max(self.filled)
 
+    def aim_prompts(self, prompts: Prompts) -> None:
+        """Points the cache at the rows behind the session's. Raises InputError when slots or positions are used up."""
+        row, width = len(self.filled), prompts.tokens.shape[1]
+        if row + len(prompts.tokens) > (self.cache.rows or 0):
+            raise InputError(f"the session's {self.cache.rows} slots are taken; open it with more")
+        self._require(width, f"a prompt of {width} tokens")
+        self.cache.aim(0, width, row)
+
+    def join(self, prompts: Prompts) -> list[int]:
+        """Takes the admitted rows in; returns their lengths."""
+        counts: list[int] = prompts.count.tolist()
+        self.length = torch.cat([self.length, prompts.count])
+        self.filled += counts
+        self.admitted = None
+        return counts
+
     def aim(self, count: int) -> None:
         """Points the cache at the slots of the next tree. Raises InputError when they are used up."""
         end = self.base + count
-        if end > self.cache.capacity:
-            raise InputError(
-                f"the session's room is used up: {self.base} positions taken, {count} nodes to score, "
-                f"{self.cache.capacity} in all; prefill with more room"
-            )
+        self._require(end, f"{self.base} positions and {count} nodes to score")
         self.cache.aim(self.base, end)
+
+    def _require(self, end: int, what: str) -> None:
+        """Makes room for `end` positions. Raises InputError, in the words of `what`, where the session has less."""
+        if end > self.room:
+            raise InputError(f"{what} do not fit into the session's {self.room} positions; open it with more room")
+        if end > self.cache.capacity:
+            self.cache.grow(min(max(end, 2 * self.cache.capacity), self.room))
 
     def mask(self, tree: TokenTree) -> Tensor | None:
         """0 where a node may look, -inf elsewhere: [B, 1, N, base + N], or None if it may look anywhere.
@@ -74,16 +97,12 @@ class State:
         self.filled = [have + len(path) for have, path in zip(self.filled, paths, strict=True)]
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
+        """Keeps these rows, int64 [R], in this order."""
         order = rows.tolist()
-        if order == list(range(len(self.filled))):
-            return
         self.cache.keep(rows)
         self.length = self.length[rows]
         self.filled = [self.filled[row] for row in order]
-        self.features = {tap: values[rows] for tap, values in self.features.items()}
-        if self.prompts is not None:
-            self.prompts = Prompts(self.prompts.tokens[rows], self.prompts.count[rows])
+        self.features = {}
 
 
 def _settled(path: list[int], width: int) -> int:

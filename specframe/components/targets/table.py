@@ -28,7 +28,6 @@ class TableTarget:
     symmetries; in one context out of four the two likeliest tokens nearly tie.
     """
 
-    rewinds = True
     context = 1 << 20
     dtype = torch.float64
 
@@ -64,7 +63,7 @@ class TableTarget:
         self._features: Tensor = near_ties(wanted) @ torch.linalg.pinv(self._head).T  # [contexts, D]
         self._weights = torch.tensor([(vocab + 1) ** place for place in range(order)])
         self._taps: frozenset[str] = frozenset()
-        self._prompts: Prompts | None = None
+        self.open(1, 0)
 
     @cached_property
     def config(self) -> LlamaConfig:
@@ -113,14 +112,19 @@ class TableTarget:
         features = self._look_up(self._windows(tokens))
         return Teacher(tokens=tokens, mask=mask, features={"last": features}, logits=self.head(features))
 
-    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
-        """The stump of the last prompt tokens, logits [B, 1, V] after them, features [B, L, D]."""
-        self._prompts = prompts
-        self._tokens, self._count = prompts.tokens, prompts.count
-        last = (prompts.count - 1)[:, None]  # [B, 1]
-        self._seen = self._look_up(self._windows(prompts.tokens))  # [B, L, D]
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session without rows; a table needs no storage."""
+        self._admitted: Prompts | None = None
+        self._tokens = torch.zeros(0, 0, dtype=torch.int64)  # [B, T], anything beyond count
+        self._count = torch.zeros(0, dtype=torch.int64)
+
+    def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
+        """The last prompt tokens as root-only trees, logits [A, 1, V] after them, features [A, L, D]."""
+        self._admitted = prompts
+        last = (prompts.count - 1)[:, None]  # [A, 1]
+        self._seen = self._look_up(self._windows(prompts.tokens))  # [A, L, D]
         logits = self.head(self._seen.gather(1, last[..., None].expand(-1, -1, self.hidden)))
-        return TokenTree.stump(prompts.tokens.gather(1, last)[:, 0]), self._scores(logits)
+        return TokenTree.root_only(prompts.tokens.gather(1, last)[:, 0]), self._scores(logits)
 
     def score(self, tree: TokenTree) -> Scores:
         """The table's logits after every node, [B, N, V], and its features, [B, N, D]."""
@@ -128,32 +132,24 @@ class TableTarget:
         return self._scores(self.head(self._seen))
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """Appends path and bonus to the committed tokens, and tells the news."""
-        emitted = verdict.emitted(tree)  # [B, A + 1]
-        width = emitted.shape[1]
-        place = self._count[:, None] + torch.arange(width)
-        fresh = torch.arange(width) < verdict.count[:, None]
-        spare = self._tokens.new_zeros(len(emitted), width)
-        self._tokens = torch.cat([self._tokens, spare], 1).scatter_add(1, place, emitted * fresh)
-        self._count = self._count + verdict.count
-        prompts, self._prompts = self._prompts, None
+        """What was committed: path and bonus, or the prompts of new rows with their first tokens."""
+        prompts, self._admitted = self._admitted, None
         if prompts is not None:
-            width = prompts.tokens.shape[1]
-            seen, tokens, count = self._seen, self._tokens[:, 1 : width + 1], prompts.count
-        else:
-            slots = verdict.slots.clamp(min=0)[..., None].expand(-1, -1, self.hidden)
-            seen, tokens, count = self._seen.gather(1, slots), emitted, verdict.count
-        return Committed(
-            tokens=tokens,
-            count=count,
-            features=dict.fromkeys(self._taps, seen),
-            root=verdict.bonus,
-            prompt=prompts,
-        )
+            texts, count = _appended(prompts.tokens, prompts.count, verdict.bonus[:, None], verdict.count)
+            width = max(texts.shape[1], self._tokens.shape[1])
+            rows = [nn.functional.pad(part, (0, width - part.shape[1])) for part in (self._tokens, texts)]
+            self._tokens, self._count = torch.cat(rows), torch.cat([self._count, count])
+            features = dict.fromkeys(self._taps, self._seen)
+            return Committed(texts[:, 1:], prompts.count, features, verdict.bonus, prompts)
+        emitted = verdict.emitted(tree)  # [B, A + 1]
+        self._tokens, self._count = _appended(self._tokens, self._count, emitted, verdict.count)
+        slots = verdict.slots.clamp(min=0)[..., None].expand(-1, -1, self.hidden)
+        features = dict.fromkeys(self._taps, self._seen.gather(1, slots))
+        return Committed(emitted, verdict.count, features, verdict.bonus)
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        self._tokens, self._count, self._seen = self._tokens[rows], self._count[rows], self._seen[rows]
+        """Keeps these rows, int64 [R], in this order."""
+        self._tokens, self._count = self._tokens[rows], self._count[rows]
 
     def _scores(self, logits: Tensor) -> Scores:
         return Scores(logits=logits, features=dict.fromkeys(self._taps, self._seen))
@@ -177,6 +173,15 @@ class TableTarget:
             windows = torch.cat([windows.gather(1, above)[..., 1:], tokens], -1)
             windows = torch.where(tree.parent[..., None] < 0, root, windows)
         return windows
+
+
+def _appended(texts: Tensor, count: Tensor, tokens: Tensor, more: Tensor) -> tuple[Tensor, Tensor]:
+    """Texts [B, T] of count [B] tokens with `more` [B] of tokens [B, M] behind each, and their new counts."""
+    width = tokens.shape[1]
+    place = count[:, None] + torch.arange(width)
+    inside = torch.arange(width) < more[:, None]
+    room = nn.functional.pad(texts, (0, width)).scatter(1, place, tokens * inside)
+    return room, count + more
 
 
 def near_ties(logits: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, TokenTree, Told, Verdict
+from specframe.kernel.types import ALL_DRAWS, HostVerdict, TokenTree, Verdict
 
 
 class Match:
@@ -22,6 +22,9 @@ class Match:
     lossless = True
     accepts = ALL_DRAWS
     needs_exact = False
+    by_position = True
+    """It draws one token for each place of the text, so its noise belongs to the place: the same seed gives the same
+    text whatever the drafter, the tree or the batch."""
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
@@ -35,7 +38,7 @@ class Match:
         laws = p.reshape(batch * count, vocab)
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
         bonus = random.categorical(laws.index_select(0, first))  # [B]
-        child = torch.zeros_like(first)  # [B]; 0, the root, is nobody's child and so stands for none
+        child = torch.zeros_like(first)  # [B]; 0, the root, is no node's child and so stands for none
         path: list[Tensor] = []
         for _ in range(tree.levels):
             found = (child_of == (child * vocab + bonus)[:, None]).byte().argmax(1)  # the first child that is y
@@ -53,12 +56,12 @@ class Match:
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
 
     def follow(self, tree: TokenTree, said: Tensor) -> Verdict:
-        """The path of what the target says for sure after every node, said [B, N].
+        """The path of the target's one token after every node, said [B, N].
 
         One copy to the host, and the path is walked there: after a large forward every further kernel would
         find its code and data out of cache.
         """
-        told = Told([], [])
+        told = HostVerdict([], [])
         for valid, parents, tokens, wanted in torch.stack([tree.valid, tree.parent, tree.tokens, said], 1).tolist():
             slots = [*zip(valid, parents, tokens, strict=True)]
             node, path = 0, []

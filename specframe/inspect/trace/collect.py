@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from specframe.decoding.loop import Cycle
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.decoding.settings import SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.inspect.trace.recorder import Recorder, token_paths
 from specframe.inspect.trace.records import Bonus, DrawName, Piece, Trace, TracedCycle, TracedNode
 from specframe.inspect.trace.wording import REACH, Wording
-from specframe.kernel.types import Draw
+from specframe.kernel.types import Cycle, Draw
 from specframe.sampling.laws import Sampling
 
 DRAW_NAMES: dict[int, DrawName] = {Draw.TOP: "top", Draw.IID: "iid", Draw.WITHOUT_REPLACEMENT: "without_replacement"}
@@ -30,20 +29,23 @@ def trace(pipeline: Pipeline, prompt: Prompt) -> Trace:
     recorder = Recorder(reading)
     recorded = replace(pipeline, parts=recorder.attach(pipeline.parts))
     row = pipeline.encode(prompt)
-    ledger = recorded.open_ledger([row], settings)
-    entry = ledger.entries[0]
+    requests = recorded.requests([row])
     wording, acceptance = Wording(pipeline.tokenizer), Acceptance()
     cycles: list[TracedCycle] = []
     sources: list[tuple[int, int]] = []  # the cycle of each token, and its place there
-    for number, cycle in enumerate(recorded.cycles([row], ledger, settings, pipeline.run.seed)):
-        before = len(sources)
-        kept = len(entry.tokens) - before
-        sources += [(number, place) for place in range(kept)]
-        if number:  # the first is the prefill's commit
+    with recorded.open(requests) as session:
+        entry = session.admit(requests)[0]
+        sources += [(0, place) for place in range(len(entry.tokens))]
+        while session.live:
+            recorder.forget()
+            cycle = session.step()
+            before = len(sources)
+            kept = len(entry.tokens) - before
+            number = len(cycles) + 1
+            sources += [(number, place) for place in range(kept)]
             acceptance.add(cycle)
             context = [*row, *entry.tokens[:before]][-REACH - 1 :]
             cycles.append(_cycle(number, cycle, recorder, kept, wording, context))
-        recorder.forget()
     acceptance.settle()
     texts = wording.pieces(row, entry.tokens)
     lengths = [0, *(len(cycle.path) for cycle in cycles)]
@@ -72,7 +74,7 @@ def reading_law(settings: SamplingSettings) -> Sampling:
     """The sampling that probabilities are read by: the recipe's, or temperature 1 where that is greedy."""
     if settings.temperature == 0:
         return Sampling(temperature=1.0)
-    return Sampling(temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p, min_p=settings.min_p)
+    return settings.law()
 
 
 def _cycle(

@@ -1,4 +1,4 @@
-"""Listens at the borders of target and tree policy: neither knows, and the loop stays as it is."""
+"""Records what passes between target, tree policy and drafter; the parts and the session stay as they are."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe.decoding.loop import Parts
-from specframe.kernel.interfaces import Observer, RandomSource, Sampling, Target, TreePolicy
+from specframe.decoding.session import Parts
+from specframe.decoding.watch import WatchedTree
+from specframe.kernel.interfaces import Sampling, Target
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
 
 Path = tuple[int, ...]
@@ -17,25 +18,33 @@ Path = tuple[int, ...]
 
 
 class Recorder:
-    """What target and drafter said about the newest tree of a batch of one row.
+    """The logits of target and drafter for the newest tree of a batch of one row.
 
-    Only the newest: laws over a vocabulary are large, and whoever reads takes a few numbers from them.
+    Only the newest: laws over a vocabulary are large, and a reader takes a few numbers from them.
     """
 
     def __init__(self, reading: Sampling) -> None:
         """Laws are made from logits by `reading`."""
         self.reading = reading
         self.logits: Tensor
-        """[1, N, V], what the target said after each node; there is none before its first forward."""
+        """[1, N, V], after each node; there are none before the target's first forward."""
         self._laws: dict[Path, Tensor] = {}  # [K, V] below each expanded node
 
     def attach(self, parts: Parts) -> Parts:
-        """The parts, with this recorder listening."""
-        tree: Any = None if parts.tree is None else RecordedTree(parts.tree, self)
+        """The parts, with this recorder between them."""
+        tree: Any = None if parts.tree is None else WatchedTree(parts.tree, self._recorded)
         target: Any = RecordedTarget(parts.target, self)
         return replace(parts, target=target, tree=tree)
 
-    def hear(self, frontier: Frontier, proposal: Proposal) -> None:
+    def _recorded(self, expand: Expand) -> Expand:
+        def run(frontier: Frontier) -> Proposal:
+            proposal = expand(frontier)
+            self.record(frontier, proposal)
+            return proposal
+
+        return run
+
+    def record(self, frontier: Frontier, proposal: Proposal) -> None:
         """Takes in what the drafter proposes below frontier nodes."""
         levels = proposal.logits.unbind(2)
         laws = torch.stack([self.reading.law(level, frontier.tree, frontier.nodes)[0] for level in levels], 1)
@@ -73,9 +82,9 @@ class RecordedTarget:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._target, name)
 
-    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
+    def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
         """The target's."""
-        tree, scores = self._target.prefill(prompts, room)
+        tree, scores = self._target.admit(prompts)
         self._recorder.logits = scores.logits
         return tree, scores
 
@@ -84,27 +93,6 @@ class RecordedTarget:
         scores = self._target.score(tree)
         self._recorder.logits = scores.logits
         return scores
-
-
-class RecordedTree:
-    """A tree policy whose calls of the drafter's forward are heard."""
-
-    def __init__(self, policy: TreePolicy, recorder: Recorder) -> None:
-        self.policy = policy
-        self.recorder = recorder
-        self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
-        if isinstance(policy, Observer):  # then so is this
-            self.begin, self.hear, self.keep = policy.begin, policy.hear, policy.keep
-
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
-        """The policy's tree."""
-
-        def heard(frontier: Frontier) -> Proposal:
-            proposal = expand(frontier)
-            self.recorder.hear(frontier, proposal)
-            return proposal
-
-        return self.policy.grow(heard, root, sampling, random)
 
 
 def token_paths(tree: TokenTree) -> list[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from specframe.certify.own.audit import Audit, audit_drafts
 from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
-from specframe.decoding.loop import Parts
+from specframe.decoding.session import Parts
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy
 from specframe.sampling.laws import Sampling
 

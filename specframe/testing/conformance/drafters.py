@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from specframe.certify.own.emission import Emission, tree_nodes
+from specframe.certify.own.emission import Emission
 from specframe.certify.own.tiny import tiny_llama
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.hf import HFTarget
@@ -14,14 +14,13 @@ from specframe.components.targets.table import TableTarget
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.clock import Clock
-from specframe.decoding.ledger import Ledger, as_prompts
-from specframe.decoding.loop import Parts, decode
+from specframe.decoding.requests import Request, as_prompts
+from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
-from specframe.kernel.types import Committed, Draw, TokenTree
+from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, Verifier
+from specframe.kernel.types import Committed, Context, Cycle, Draw, Scores, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
-from specframe.sampling.random import SeededRandom
+from specframe.sampling.random import SeededRandom, row_seed
 from specframe.testing.conformance.audits import audit
 from specframe.testing.failures import objections
 from specframe.testing.trees import check_shape, same_draft
@@ -97,43 +96,46 @@ def check_greedy(parts: Callable[[], Parts]) -> None:
 def check_traces(parts: Callable[[], Parts]) -> None:
     """Drafting leaves no trace: twins that drafted more, less or in between draft the same."""
     sampling = Sampling(temperature=1.0)
-    busy, idle = parts(), parts()
-    news_of = [news for _, news in drafts(busy, PROMPTS, sampling)]
-    for count in range(1, len(news_of) + 1):
-        busy, idle = parts(), parts()
-        for index, news in enumerate(news_of[:count]):
-            busy.drafter.commit(news)
-            idle.drafter.commit(news)
+    cycles = [cycle for _, cycle in drafts(parts(), PROMPTS, sampling)]
+    for count in range(1, len(cycles) + 1):
+        busy, idle = opened(parts()), opened(parts())
+        for index, cycle in enumerate(cycles[:count]):
+            take_in(busy.drafter, cycle)
+            take_in(idle.drafter, cycle)
             if index + 1 < count:
-                propose(busy, news, sampling, seed=index)  # this draft is as good as rejected
-        first = propose(busy, news_of[count - 1], sampling, seed=99)
-        again = propose(busy, news_of[count - 1], sampling, seed=99)
-        fresh = propose(idle, news_of[count - 1], sampling, seed=99)
+                propose(busy, cycle.committed.root, sampling, seed=index)  # this draft is as good as rejected
+        root = cycles[count - 1].committed.root
+        first = propose(busy, root, sampling, seed=99)
+        again = propose(busy, root, sampling, seed=99)
+        fresh = propose(idle, root, sampling, seed=99)
         for row in range(len(PROMPTS)):
             assert same_draft(first, row, again, row), "drafting twice after one commit gives two drafts"
             assert same_draft(first, row, fresh, row), "a rejected draft has left a trace in the next one"
 
 
 def check_neighbours(parts: Callable[[], Parts]) -> None:
-    """A row of a batch drafts as it does alone, and as it does after others have left."""
+    """A row of a batch drafts as it does alone: after others have left, and when it joined others."""
     sampling = Sampling(temperature=1.0)
-    made = parts()
-    news_of = [news for _, news in drafts(made, PROMPTS, sampling)]
+    cycles = [cycle for _, cycle in drafts(parts(), PROMPTS, sampling)]
     rows = torch.tensor([2, 0])
-    whole, part = parts(), parts()
-    for index, news in enumerate(news_of):
-        whole.drafter.commit(news)
-        part.drafter.commit(news if index == 0 else chosen(news, rows))
+    whole, part = opened(parts()), opened(parts())
+    for index, cycle in enumerate(cycles):
+        take_in(whole.drafter, cycle)
+        take_in(part.drafter, cycle if index == 0 else chosen(cycle, rows))
         if index == 0:
             part.drafter.keep(rows)
-        together = propose(whole, news, sampling, seed=5)
-        few = propose(part, chosen(news, rows), sampling, seed=5, rows=rows, batch=len(PROMPTS))
+        root = cycle.committed.root
+        together = propose(whole, root, sampling, seed=5)
+        few = propose(part, root[rows], sampling, seed=5, rows=rows, batch=len(PROMPTS))
         for place, row in enumerate(rows.tolist()):
             assert same_draft(together, row, few, place), "a row drafts otherwise once its neighbours have left"
+    among = generate(parts(), PROMPTS, sampling)
     for row, prompt in enumerate(PROMPTS):
-        only = generate(parts(), [prompt], Sampling(temperature=1.0), rows=[row])
-        among = generate(parts(), PROMPTS, Sampling(temperature=1.0))
+        only = generate(parts(), [prompt], sampling, rows=[row])
         assert only[0] == among[row], f"row {row} is continued otherwise among neighbours than alone"
+    assert generate(parts(), PROMPTS, sampling, slots=2) == among, (
+        "rows that join others are continued otherwise: a commit with a prompt brings new rows, behind those at hand"
+    )
 
 
 def check_law(
@@ -160,63 +162,85 @@ def check_law(
 
 
 def generate(
-    parts: Parts, prompts: Sequence[Sequence[int]], sampling: Sampling | None = None, rows: list[int] | None = None
+    parts: Parts,
+    prompts: Sequence[Sequence[int]],
+    sampling: Sampling | None = None,
+    rows: list[int] | None = None,
+    slots: int | None = None,
 ) -> list[list[int]]:
     """New tokens of each prompt; `rows` are the numbers of the random streams."""
-    ledger = _ledger(parts, prompts)
-    random = SeededRandom(11, len(PROMPTS))
-    random.keep(torch.tensor(rows if rows is not None else range(len(prompts))))
-    for _ in decode(parts, sampling or Sampling(), as_prompts(prompts), random, ledger, Clock()):
-        pass
-    return [entry.tokens for entry in ledger.entries]
+    requests = [
+        Request(tokens=prompt, sampling=sampling or Sampling(), seed=row_seed(11, row), max_new_tokens=LENGTH)
+        for row, prompt in zip(rows or range(len(prompts)), prompts, strict=True)
+    ]
+    session = Session(parts, slots or len(prompts), _room(parts))
+    return [entry.tokens for entry in session.run(requests)]
 
 
 def drafts(
     parts: Parts, prompts: Sequence[Sequence[int]], sampling: Sampling, cycles: int = 3
-) -> list[tuple[TokenTree, Committed]]:
-    """The drafts of a session's first cycles, each with the news that came before it; all rows go on."""
+) -> list[tuple[TokenTree, Cycle]]:
+    """The drafts of a session's first cycles, each with the cycle before it; all rows go on."""
     random = SeededRandom(11, len(prompts))
-    draft, scores = parts.target.prefill(as_prompts(prompts), (cycles + 1) * (tree_nodes(parts) + 1))
+    parts.target.open(len(prompts), _room(parts))
+    opened(parts)
+    draft, scores = parts.target.admit(as_prompts(prompts))
     found = []
     for _ in range(cycles):
-        random.advance()
         verdict = parts.verifier.verify(draft, sampling.law(scores.logits, draft), random.verify)
-        news = parts.target.commit(draft, verdict)
-        parts.drafter.commit(news)
-        draft = parts.drafter.propose(news.root, parts.tree, sampling, random.draft)
-        found.append((draft, news))
+        committed = parts.target.commit(draft, verdict)
+        random.advance(verdict.count, draft.levels + 1)
+        cycle = Cycle(draft, scores, verdict, committed)
+        take_in(parts.drafter, cycle)
+        draft = parts.drafter.propose(committed.root, parts.tree, Context(sampling, random.draft))
+        found.append((draft, cycle))
         scores = parts.target.score(draft)
     return found
 
 
+def opened(parts: Parts) -> Parts:
+    """The parts, their drafter in a new session."""
+    parts.drafter.open(len(PROMPTS), _room(parts))
+    return parts
+
+
+def take_in(drafter: Drafter, cycle: Cycle) -> None:
+    """Commits a cycle to the drafter, which also observes it if it is an Observer."""
+    drafter.commit(cycle.committed)
+    if isinstance(drafter, Observer):
+        drafter.observe(cycle)
+
+
 def propose(
     parts: Parts,
-    news: Committed,
+    root: torch.Tensor,
     sampling: Sampling,
     *,
     seed: int,
     rows: torch.Tensor | None = None,
     batch: int | None = None,
 ) -> TokenTree:
-    """A draft after the news, by the streams of `rows` among `batch`."""
-    random = SeededRandom(seed, batch or len(news.root))
+    """A draft below the roots, by the streams of `rows` among `batch`."""
+    random = SeededRandom(seed, batch or len(root))
     if rows is not None:
         random.keep(rows)
-    return parts.drafter.propose(news.root, parts.tree, sampling, random.draft)
+    return parts.drafter.propose(root, parts.tree, Context(sampling, random.draft))
 
 
-def chosen(news: Committed, rows: torch.Tensor) -> Committed:
-    """The news of these rows."""
-    return Committed(
-        tokens=news.tokens[rows],
-        count=news.count[rows],
-        features={tap: feature[rows] for tap, feature in news.features.items()},
-        root=news.root[rows],
+def chosen(cycle: Cycle, rows: torch.Tensor) -> Cycle:
+    """The cycle of these rows alone; not that of an admission."""
+    committed, verdict = cycle.committed, cycle.verdict
+    features = {tap: feature[rows] for tap, feature in committed.features.items()}
+    return Cycle(
+        draft=cycle.draft.take(rows),
+        scores=Scores(cycle.scores.logits[rows], {}),
+        verdict=Verdict(verdict.path[rows], verdict.length[rows], verdict.bonus[rows]),
+        committed=Committed(committed.tokens[rows], committed.count[rows], features, committed.root[rows]),
     )
 
 
-def _ledger(parts: Parts, prompts: Sequence[Sequence[int]]) -> Ledger:
-    return Ledger(prompts, max_new_tokens=LENGTH, context=parts.target.context, nodes=tree_nodes(parts))
+def _room(parts: Parts) -> int:
+    return max(map(len, PROMPTS)) + LENGTH * (parts.nodes + 1)
 
 
 def _suitable(make: Callable[[], Drafter]) -> Callable[[], Target]:

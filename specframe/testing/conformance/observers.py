@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specframe.components.verifiers.match import Match
 from specframe.kernel.interfaces import Observer, Sampling, TreePolicy
-from specframe.kernel.types import Prompts, TokenTree
+from specframe.kernel.types import Committed, Context, Cycle, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
 from specframe.testing.tables import GivenDrafter
 from specframe.testing.trees import same_draft
@@ -34,7 +34,7 @@ def check_observer(make: Callable[[], TreePolicy], drafter: GivenDrafter, sampli
         alone = follow(make(), drafter, sampling, rows[row, None])
         for cycle, draft in enumerate(alone if row else alone[:LEAVING]):
             place = row if cycle < LEAVING else row - 1
-            assert same_draft(first[cycle], place, again[cycle], place), "`begin` does not forget the last session"
+            assert same_draft(first[cycle], place, again[cycle], place), "`open` does not forget the last session"
             assert same_draft(first[cycle], place, draft, 0), f"row {row} remembers what its neighbours did"
 
 
@@ -45,7 +45,11 @@ def follow(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling, rows: 
     random = SeededRandom(3, BATCH)
     random.keep(rows)
     root = rows % drafter.vocab
-    policy.begin(Prompts(root[:, None], torch.ones_like(root)))
+    policy.open(len(root), CYCLES)
+    first = TokenTree.root_only(root)
+    nothing = torch.zeros_like(root)
+    prompts = Prompts(root[:, None], torch.ones_like(root))
+    policy.observe(cycle_of(first, Verdict(first.tokens[:, :0], nothing, root), drafter.vocab, prompts))
     drafts = []
     for cycle in range(CYCLES):
         if cycle == LEAVING and len(root) > 1:
@@ -53,9 +57,16 @@ def follow(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling, rows: 
             policy.keep(left)
             random.keep(left)
             root = root[left]
-        random.advance()
-        drafts.append(policy.grow(drafter.expand, root, sampling, random.draft))
+        drafts.append(policy.grow(drafter.expand, root, Context(sampling, random.draft)))
         verdict = Match().verify(drafts[-1], law.expand(*drafts[-1].tokens.shape, -1), random.verify)
-        policy.hear(drafts[-1], verdict)
+        random.advance(verdict.count, drafts[-1].levels + 1)
+        policy.observe(cycle_of(drafts[-1], verdict, drafter.vocab))
         root = verdict.bonus
     return drafts
+
+
+def cycle_of(draft: TokenTree, verdict: Verdict, vocab: int, prompt: Prompts | None = None) -> Cycle:
+    """The cycle of a draft and a verdict, its scores all alike."""
+    logits = torch.zeros(*draft.tokens.shape, vocab, dtype=torch.float64)
+    committed = Committed(verdict.emitted(draft), verdict.count, {}, verdict.bonus, prompt)
+    return Cycle(draft, Scores(logits, {}), verdict, committed)

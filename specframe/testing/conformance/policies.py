@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource, TreePolicy
-from specframe.kernel.types import Expand, Frontier, Proposal, TokenTree
+from specframe.kernel.types import Context, Expand, Frontier, Proposal, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing.conformance.audits import audit
@@ -48,13 +48,13 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
     vocab = drafter.vocab
     root = torch.arange(BATCH) % vocab
     for seed in range(4):
-        together = policy.grow(Watched(drafter.expand), root, sampling, SeededRandom(seed, BATCH).draft)
+        together = policy.grow(Watched(drafter.expand), root, Context(sampling, SeededRandom(seed, BATCH).draft))
         check_shape(together, vocab=vocab, nodes=policy.nodes, draws=policy.draws)
         assert together.levels <= getattr(policy, "depth", together.levels), "a tree is deeper than `depth` says"
         if together.q is not None and sampling.greedy:
             assert bool((together.q.amax(-1) == 1).all()), "q is not the law that Sampling makes"
         for row in range(BATCH):
-            alone = policy.grow(drafter.expand, root[row, None], sampling, _alone(seed, row))
+            alone = policy.grow(drafter.expand, root[row, None], Context(sampling, _alone(seed, row)))
             assert same_draft(together, row, alone, 0), f"row {row} grows otherwise among neighbours than alone"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from specframe.decoding.ledger import as_prompts
+from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import NeuralTarget, Target
 from specframe.kernel.types import Committed, Scores, TokenTree, Verdict
@@ -24,14 +24,13 @@ LAST = "last"
 def check_target(make: Callable[[], Target], *, close: float = 1e-5) -> None:
     """Raises AssertionError unless the target keeps its contract.
 
-    Ragged prompts are continued by drafts of several shapes and made-up verdicts, and all that is said on the way is
-    compared, to within `close`, with a fresh prefill of the text so far, one row alone: the logits of every node,
-    which sees the committed tokens and its ancestors and nothing else; the news, with each token beside the feature
-    of the one before it; and the rows that stay when others leave. A `NeuralTarget`'s head, embedding and lessons
+    Ragged prompts are continued by drafts of several shapes and made-up verdicts. Everything on the way is compared, to
+    within `close`, with a fresh admission of the text so far, one row alone: the logits of every node, which sees the
+    committed tokens and its ancestors and nothing else; the commits, each token with the feature of the one before it;
+    the rows that stay when others leave; and a row that joins later. A `NeuralTarget`'s head, embedding and lessons
     must be those of its own forward. The target needs a vocabulary of three tokens or more.
     """
     target, literal = make(), make()
-    assert isinstance(target.rewinds, bool), "`rewinds` must be True or False"
     assert target.vocab_size >= 3, "the check needs three tokens"
     assert target.context >= max(LENGTHS) + ROOM, f"the check needs a context of {max(LENGTHS) + ROOM}"
     try:
@@ -49,21 +48,23 @@ def check_target(make: Callable[[], Target], *, close: float = 1e-5) -> None:
 
 
 def check_session(target: Target, literal: Target, taps: frozenset[str], close: float) -> None:
-    """One session, against prefills of its texts."""
+    """One session, against admissions of its texts alone."""
     texts = [[(3 * row + place) % target.vocab_size for place in range(n)] for row, n in enumerate(LENGTHS)]
-    draft, scores = target.prefill(as_prompts(texts), ROOM)
-    assert draft.tokens.tolist() == [text[-1:] for text in texts], "a session starts with the last prompt tokens"
-    assert scores.logits.shape == (len(texts), 1, target.vocab_size), "logits of a prefill are [B, 1, V]"
+    target.open(len(texts) + 1, max(LENGTHS) + ROOM)
+    draft, scores = target.admit(as_prompts(texts))
+    assert draft.tokens.tolist() == [text[-1:] for text in texts], "an admission starts with the last prompt tokens"
+    assert scores.logits.shape == (len(texts), 1, target.vocab_size), "logits of an admission are [A, 1, V]"
     check_scores(draft, scores, literal, texts, close)
     verdict = Verdict(draft.tokens[:, :0], torch.zeros(len(texts), dtype=torch.int64), _tokens(target, len(texts)))
-    news = target.commit(draft, verdict)
-    assert news.prompt is not None, "the first news of a session come with its prompt"
-    check_news(news, literal, texts, verdict.bonus[:, None].tolist(), taps, close)
+    committed = target.commit(draft, verdict)
+    assert committed.prompt is not None, "the commit of an admission comes with its prompts"
+    check_committed(committed, literal, texts, verdict.bonus[:, None].tolist(), taps, close)
     for cycle in range(CYCLES):
         if cycle == LEAVING:
             rows = torch.tensor([2, 0])
             target.keep(rows)
             texts = [texts[row] for row in rows.tolist()]
+            texts += join(target, literal, taps, close)
         tree, paths = _grown(torch.tensor([text[-1] for text in texts]), target.vocab_size, cycle)
         draft = tree.tree
         check_scores(draft, target.score(draft), literal, texts, close)
@@ -74,9 +75,21 @@ def check_session(target: Target, literal: Target, taps: frozenset[str], close: 
         verdict = Verdict(path, length, _tokens(target, len(texts), cycle))
         emitted = verdict.emitted(draft).tolist()
         said = [tokens[:count] for tokens, count in zip(emitted, verdict.count.tolist(), strict=True)]
-        news = target.commit(draft, verdict)
-        assert news.prompt is None, "later news come without a prompt"
-        check_news(news, literal, texts, said, taps, close)
+        committed = target.commit(draft, verdict)
+        assert committed.prompt is None, "later commits come without a prompt"
+        check_committed(committed, literal, texts, said, taps, close)
+
+
+def join(target: Target, literal: Target, taps: frozenset[str], close: float) -> list[list[int]]:
+    """Admits another row while others run; its text."""
+    texts = [[2 % target.vocab_size, 0, 1, 1]]
+    draft, scores = target.admit(as_prompts(texts))
+    check_scores(draft, scores, literal, texts, close)
+    verdict = Verdict(draft.tokens[:, :0], torch.zeros(1, dtype=torch.int64), _tokens(target, 1))
+    committed = target.commit(draft, verdict)
+    assert committed.prompt is not None, "the commit of an admission comes with its prompts"
+    check_committed(committed, literal, texts, verdict.bonus[:, None].tolist(), taps, close)
+    return texts
 
 
 def check_scores(draft: TokenTree, scores: Scores, literal: Target, texts: list[list[int]], close: float) -> None:
@@ -87,25 +100,32 @@ def check_scores(draft: TokenTree, scores: Scores, literal: Target, texts: list[
         for node in range(1, len(tokens)):
             paths.append([*paths[parents[node]], tokens[node]])
         for node, path in enumerate(paths):
-            _, alone = literal.prefill(as_prompts([text + path]), ROOM)
+            _, alone = after(literal, text + path)
             _same(scores.logits[row, node], alone.logits[0, 0], close, f"the logits of node {node} of row {row}")
 
 
-def check_news(
-    news: Committed, literal: Target, texts: list[list[int]], said: list[list[int]], taps: frozenset[str], close: float
+def check_committed(
+    committed: Committed,
+    literal: Target,
+    texts: list[list[int]],
+    emitted: list[list[int]],
+    taps: frozenset[str],
+    close: float,
 ) -> None:
-    """The news are what was said, or the prompt shifted by one and its first token; `texts` grow by it."""
-    assert set(news.features) >= taps, f"requested features are missing: {', '.join(taps - set(news.features))}"
-    for row, (text, more) in enumerate(zip(texts, said, strict=True)):
-        told = text[1:] + more if news.prompt is not None else more
-        count = int(news.count[row])
-        assert news.tokens[row, :count].tolist() == told, f"row {row}: the news are not the tokens {told}"
-        assert int(news.root[row]) == more[-1], "the next root is the last committed token"
+    """A commit holds the tokens emitted, or the prompt shifted by one and its first token; `texts` grow by them."""
+    missing = taps - set(committed.features)
+    assert not missing, f"requested features are missing: {', '.join(missing)}"
+    for row, (text, more) in enumerate(zip(texts, emitted, strict=True)):
+        tokens = text[1:] + more if committed.prompt is not None else more
+        count = int(committed.count[row])
+        assert committed.tokens[row, :count].tolist() == tokens, f"row {row}: the tokens {tokens} were not committed"
+        assert int(committed.root[row]) == more[-1], "the next root is the last committed token"
         text += more
-        _, alone = literal.prefill(as_prompts([text]), ROOM)
+        _, alone = after(literal, text)
         for tap in taps:
             wanted = alone.features[tap][0, len(text) - 1 - count : len(text) - 1]
-            _same(news.features[tap][row, :count], wanted, close, f"the feature beside each token of row {row}'s news")
+            found = committed.features[tap][row, :count]
+            _same(found, wanted, close, f"the feature with each committed token of row {row}")
 
 
 def check_sharing(target: NeuralTarget, literal: Target, close: float) -> None:
@@ -121,11 +141,17 @@ def check_sharing(target: NeuralTarget, literal: Target, close: float) -> None:
     _same(target.head(features), teacher.logits, close, "the head's logits of the lesson's features")
     for row, line in enumerate(tokens.tolist()):
         for end in range(1, len(line) + 1):
-            _, alone = literal.prefill(as_prompts([line[:end]]), ROOM)
+            _, alone = after(literal, line[:end])
             _same(teacher.logits[row, end - 1], alone.logits[0, 0], close, f"the lesson's law after {end} tokens")
     again = features.clone().requires_grad_()
     (grad,) = torch.autograd.grad(target.head(again).logsumexp(-1).sum(), again)
     assert bool(grad.any()), "gradients must pass the head"
+
+
+def after(target: Target, text: list[int]) -> tuple[TokenTree, Scores]:
+    """What a target gives for a text alone, as a session's first row."""
+    target.open(1, len(text))
+    return target.admit(as_prompts([text]))
 
 
 def _request(target: Target) -> frozenset[str]:

@@ -10,8 +10,7 @@ from torch import Tensor
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.kernel.interfaces import RandomSource, TreePolicy, Verifier
-from specframe.kernel.interfaces import Sampling as SamplingProtocol
-from specframe.kernel.types import Draw, Expand, Frontier, TokenTree, Verdict
+from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing.cycles import compare_cycle
@@ -53,10 +52,10 @@ def check_stump(verifier: Verifier) -> None:
     root = torch.zeros(4, dtype=torch.int64)
     sure = torch.zeros(4, 1, 3)
     sure[:, 0, 2] = 1.0
-    verdict = verifier.verify(TokenTree.stump(root), sure, SeededRandom(0, 4).verify)
-    assert verdict.path.shape == (4, 0), f"a stump's verdict has a path of shape {tuple(verdict.path.shape)}"
-    assert verdict.bonus.tolist() == [2] * 4, "the bonus after a stump must follow the target's law"
-    assert verdict.length.tolist() == [0] * 4, "nothing can be accepted from a stump"
+    verdict = verifier.verify(TokenTree.root_only(root), sure, SeededRandom(0, 4).verify)
+    assert verdict.path.shape == (4, 0), f"a root-only tree's verdict has a path of shape {tuple(verdict.path.shape)}"
+    assert verdict.bonus.tolist() == [2] * 4, "the bonus after a root alone must follow the target's law"
+    assert verdict.length.tolist() == [0] * 4, "nothing can be accepted from a root alone"
 
 
 def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
@@ -106,12 +105,12 @@ class Fused:
         self.draw = draw
         self.draws = frozenset({draw, Draw.TOP})
 
-    def grow(self, expand: Expand, root: Tensor, sampling: SamplingProtocol, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The likeliest token, then a draw from q; an equal draw stays, to be refused for sure."""
-        stump = TokenTree.stump(root)
-        logits = expand(Frontier(stump, torch.zeros_like(stump.tokens))).logits[:, :, 0]  # [B, 1, V]
-        q = sampling.law(logits, stump)
-        drawn = logits[:, 0].argmin(-1) if self.draw is Draw.TOP else random.categorical(q[:, 0])
+        start = TokenTree.root_only(root)
+        logits = expand(Frontier(start, torch.zeros_like(start.tokens))).logits[:, :, 0]  # [B, 1, V]
+        q = context.sampling.law(logits, start)
+        drawn = logits[:, 0].argmin(-1) if self.draw is Draw.TOP else context.random.categorical(q[:, 0])
         tokens = torch.stack([root, logits[:, 0].argmax(-1), drawn], 1)  # [B, 3]
         zeros = torch.zeros_like(tokens)
         return TokenTree(
@@ -147,7 +146,7 @@ def law_pairs() -> Iterator[tuple[Tensor, Tensor]]:
 def draft(tree: TreePolicy, q: Tensor, rows: int) -> TokenTree:
     """A draft of the tree from laws q [V, V], in rows with different roots."""
     root = torch.arange(rows) % q.shape[-1]
-    return tree.grow(GivenDrafter(q).expand, root, Sampling(temperature=1.0), SeededRandom(3, rows).draft)
+    return tree.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), SeededRandom(3, rows).draft))
 
 
 def _stream(seed: int, rows: int, only: int | None = None) -> RandomSource:

@@ -2,45 +2,54 @@
 
 from __future__ import annotations
 
-import random
+from collections import deque
 from collections.abc import Iterator, Sequence
 
-import torch
-
-from specframe.decoding.clock import Clock
-from specframe.decoding.ledger import Entry, as_prompts
-from specframe.decoding.loop import decode
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.requests import Entry, Request
 from specframe.kernel.errors import InputError
-from specframe.sampling.laws import Sampling
-from specframe.sampling.random import SeededRandom
 from specframe.training.distill.dialogue import Answer, Dialogue
 from specframe.training.schedule import mix
 
-POOL = 8
-"""So many batches of conversations, in the file's order, are sorted by length together."""
-
-Asked = tuple[Dialogue, list[int]]
-"""A dialogue, and its question in tokens."""
-
 
 class Decoding:
-    """An answerer: `run.batch` conversations at a time, those of a batch about equally long.
+    """An answerer: `run.batch` conversations at a time.
 
-    What a conversation is answered follows from the seed and its line in the prompts' file, not from its
-    neighbours: an interrupted work that goes on gives what it would have given.
+    What a conversation is answered follows from the seed and its line in the prompts' file, not from the others: an
+    interrupted work that goes on gives what it would have given.
     """
 
     def __init__(self, pipeline: Pipeline, seed: int) -> None:
         self.pipeline, self.seed = pipeline, seed
 
     def play(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Each of the dialogues as soon as it is done. Raises InputError for what cannot be encoded."""
-        size = self.pipeline.run.batch
-        for start in range(0, len(dialogues), POOL * size):
-            pool = [(dialogue, self.encode(dialogue)) for dialogue in dialogues[start : start + POOL * size]]
-            for batch in cut(pool, size, self.seed):
-                yield from self._play(batch)
+        """Each of the dialogues as soon as it is done. Raises InputError for what cannot be encoded.
+
+        An answer makes room for the next question: of the same dialogue, or of the next one.
+        """
+        waiting = deque(dialogues)
+        running: list[tuple[Dialogue, Entry]] = []
+        with self.pipeline.open_endless() as session:
+            while waiting or running:
+                asked: list[Dialogue] = []
+                while waiting and len(asked) < session.free:
+                    dialogue = waiting.popleft()
+                    if len(self.encode(dialogue)) < self.pipeline.parts.target.context:
+                        asked.append(dialogue)
+                    else:
+                        dialogue.stop("too long")
+                        yield dialogue
+                if asked:
+                    running += zip(asked, session.admit([self._request(dialogue) for dialogue in asked]), strict=True)
+                elif session.live:
+                    session.step()
+                for dialogue, entry in [pair for pair in running if pair[1].ended]:
+                    running.remove((dialogue, entry))
+                    dialogue.hear(self._read(entry, dialogue))
+                    if dialogue.done:
+                        yield dialogue
+                    else:
+                        waiting.appendleft(dialogue)
 
     def encode(self, dialogue: Dialogue) -> list[int]:
         """The tokens of the dialogue's question, with all that was said before it."""
@@ -56,59 +65,15 @@ class Decoding:
         except Exception as error:  # a template raises what it likes, where it knows no system message for one
             raise InputError(f"the chat template refuses the prompt of line {dialogue.line}: {error}") from error
 
-    def _play(self, batch: list[Asked]) -> Iterator[Dialogue]:
-        while batch:
-            fitting = []
-            for dialogue, row in batch:
-                if len(row) < self.pipeline.parts.target.context:
-                    fitting.append((dialogue, row))
-                else:
-                    dialogue.stop("too long")
-                    yield dialogue
-            going_on = []
-            for dialogue, answer in self._answer(fitting):
-                dialogue.hear(answer)
-                if dialogue.done:
-                    yield dialogue
-                else:
-                    going_on.append(dialogue)
-            batch = [(dialogue, self.encode(dialogue)) for dialogue in going_on]
-
-    @torch.inference_mode()
-    def _answer(self, asked: list[Asked]) -> Iterator[tuple[Dialogue, Answer]]:
-        """Every dialogue's answer, as soon as its row ends; all dialogues are at the same turn."""
-        if not asked:
-            return
-        pipeline, settings = self.pipeline, self.pipeline.sampling
-        rows = [row for _, row in asked]
-        ledger = pipeline.open_ledger(rows, settings)
-        device = getattr(pipeline.parts.target, "device", None) or "cpu"
-        lines = [dialogue.line for dialogue, _ in asked]
-        noise = SeededRandom(mix(self.seed, len(asked[0][0].answers)), max(lines) + 1, device)
-        noise.keep(torch.tensor(lines, device=device))
-        sampling = Sampling(
-            temperature=settings.temperature, top_k=settings.top_k, top_p=settings.top_p, min_p=settings.min_p
-        )
-        running = ledger.open
-        for _ in decode(pipeline.parts, sampling, as_prompts(rows, torch.device(device)), noise, ledger, Clock()):
-            for entry in running:
-                if entry.ended:
-                    dialogue = asked[entry.row][0]
-                    yield dialogue, self._read(entry, dialogue)
-            running = ledger.open
+    def _request(self, dialogue: Dialogue) -> Request:
+        """The dialogue's next question; its random numbers follow from its line and its turn."""
+        seed = mix(self.seed, len(dialogue.answers))
+        return self.pipeline.requests([self.encode(dialogue)], seed=seed, first=dialogue.line)[0]
 
     def _read(self, entry: Entry, dialogue: Dialogue) -> Answer:
         text = self.pipeline.decode(entry.tokens)
         if not dialogue.chat:
             # A text's words are continued in place: some tokenizers leave out a space where decoding begins.
-            opening, whole = (self.pipeline.decode(row) for row in (entry.prompt, entry.prompt + entry.tokens))
+            opening, whole = (self.pipeline.decode(row) for row in (entry.request.tokens, entry.text))
             text = whole.removeprefix(opening) if whole.startswith(opening) else text
         return Answer(text, len(entry.tokens), entry.ended != "length")
-
-
-def cut(pool: Sequence[Asked], size: int, seed: int) -> list[list[Asked]]:
-    """Batches of at most `size`, alike in turns and length, in shuffled order: an early stop leaves no length out."""
-    alike = sorted(pool, key=lambda asked: (len(asked[0].turns), len(asked[1])))
-    batches = [alike[start : start + size] for start in range(0, len(alike), size)]
-    random.Random(mix(seed, alike[0][0].line)).shuffle(batches)
-    return batches

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import Expand, TokenTree
+from specframe.kernel.types import Context, Expand, TokenTree
 from tests.certify.traps.instances import (
     IID,
     Q3,
@@ -104,9 +104,9 @@ class Reranked:
         self.nodes = self.inner.nodes
         self.keep = keep
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Any, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree with all but the best nodes invalid."""
-        tree = self.inner.grow(expand, root, sampling, random)
+        tree = self.inner.grow(expand, root, context)
         assert tree.q is not None and tree.q_row is not None
         rows = tree.q_row[..., None].expand(-1, -1, tree.q.shape[-1])
         own = tree.q.gather(1, rows).gather(2, tree.tokens[..., None])[..., 0]  # [B, N] q of each token
@@ -267,11 +267,11 @@ class OneNoise(Drafts):
         super().__init__(recorded(one, IID), q)
         self.drawn: Tensor | None = None
 
-    def propose(self, root: Tensor, tree: Any, sampling: Any, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: Any, context: Context) -> TokenTree:
         """The first cycle's tokens, ever again."""
         q = self.q.expand(len(root), -1)
         if self.drawn is None:
-            self.drawn = random.categorical(q)[:, None]
+            self.drawn = context.random.categorical(q)[:, None]
         return path(root, self.drawn, q)
 
     def keep(self, rows: Tensor) -> None:

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource, Target, TreePolicy
-from specframe.kernel.types import ALL_DRAWS, Committed, Draw, TokenTree, Verdict
-from specframe.sampling.laws import Sampling
+from specframe.kernel.types import ALL_DRAWS, Committed, Context, Draw, TokenTree, Verdict
 
 IID, WOR, TOP = Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP
 
@@ -40,9 +39,9 @@ class Drafts:
     def bind(self, target: Target) -> None:
         """Needs nothing of the target."""
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """The tree that `make` makes."""
-        return self.make(root, random, self.q.expand(len(root), -1))
+        return self.make(root, context.random, self.q.expand(len(root), -1))
 
     def commit(self, news: Committed) -> None:
         """Carries nothing."""

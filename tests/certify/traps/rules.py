@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, Committed, TokenTree, Verdict
+from specframe.kernel.types import ALL_DRAWS, Committed, Context, TokenTree, Verdict
 from specframe.testing.uniform import LazyUniform
 from tests.certify.traps.drafts import one, recorded
 from tests.certify.traps.instances import (
@@ -190,9 +190,9 @@ class SharedWithDraft(Rejection):
     def bind(self, target: Any) -> None:
         """Needs nothing of the target."""
 
-    def propose(self, root: Tensor, tree: Any, sampling: Any, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: Any, context: Context) -> TokenTree:
         """A chain of one, drawn by inverse cdf."""
-        self.uniform = LazyUniform(random, len(root))
+        self.uniform = LazyUniform(context.random, len(root))
         q = self.q.expand(len(root), -1)
         return path(root, self.uniform.inverse_cdf(q)[:, None], q)
 
@@ -303,9 +303,9 @@ class OneCoinPerRequest(Rejection):
     def bind(self, target: Any) -> None:
         """Needs nothing of the target."""
 
-    def propose(self, root: Tensor, tree: Any, sampling: Any, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: Any, context: Context) -> TokenTree:
         """A fresh draw."""
-        return self.drafts.propose(root, tree, sampling, random)
+        return self.drafts.propose(root, tree, context)
 
     def commit(self, news: Committed) -> None:
         """Carries nothing."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import Committed, TokenTree, Verdict
+from specframe.kernel.types import Committed, Context, TokenTree, Verdict
 from specframe.testing.uniform import LazyUniform
 from tests.certify.traps.drafts import chain
 from tests.certify.traps.instances import IID, Drafts, Q, Rejection, draw_iid, norm
@@ -120,11 +120,11 @@ class KeyedByPosition(Tests):
     def bind(self, target: Any) -> None:
         """Needs nothing of the target."""
 
-    def propose(self, root: Tensor, tree: Any, sampling: Any, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: Any, context: Context) -> TokenTree:
         """A fresh chain."""
         if not self.uniforms:
-            self.uniforms = [LazyUniform(random, len(root)) for _ in range(self.positions)]
-        return self.drafts.propose(root, tree, sampling, random)
+            self.uniforms = [LazyUniform(context.random, len(root)) for _ in range(self.positions)]
+        return self.drafts.propose(root, tree, context)
 
     def commit(self, news: Committed) -> None:
         """Counts what has been committed."""

@@ -13,8 +13,7 @@ from specframe.certify.own.emission import Comparison, Emission
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.loop import Parts
-from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import Committed, TokenTree
+from specframe.kernel.types import Committed, Context, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget
 from tests.certify.traps.instances import IID, P, path
@@ -99,14 +98,14 @@ class Ahead:
     def bind(self, target: Any) -> None:
         """Needs nothing of the target."""
 
-    def propose(self, root: Tensor, tree: Any, sampling: Any, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: Any, context: Context) -> TokenTree:
         """One token below the root, drawn now or ahead."""
         nothing = (torch.arange(2) == 0).double()
-        fresh = random.categorical(torch.where((self.kept >= 0)[:, None], nothing, Q2[root]))
+        fresh = context.random.categorical(torch.where((self.kept >= 0)[:, None], nothing, Q2[root]))
         token = self.kept.where(self.kept >= 0, fresh)
         drawn_after = self.guess.where(self.kept >= 0, root)
-        self.guess = random.categorical(Q2[token])
-        self.ahead = random.categorical(Q2[self.guess])
+        self.guess = context.random.categorical(Q2[token])
+        self.ahead = context.random.categorical(Q2[self.guess])
         return path(root, token[:, None], Q2[drawn_after if self.said else root])
 
     def commit(self, news: Committed) -> None:

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from specframe import Context
 from specframe.certify.own.enumeration import enumerate_outcomes
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, audit
@@ -21,7 +22,7 @@ def emitted(trap, length):
     policy, verifier, drafter = trap.make(), trap.verifier(), GivenDrafter(Q)
 
     def program(random, rows):
-        draft = policy.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), SAMPLED, random.draft)
+        draft = policy.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(SAMPLED, random.draft))
         verdict = verifier.verify(draft, P.expand(*draft.tokens.shape, -1), random.verify)
         tokens = verdict.emitted(draft)[:, :length]
         return tokens.where(torch.arange(tokens.shape[1]) < verdict.count[:, None], -1)

@@ -18,8 +18,8 @@ from specframe.components.trees.policies.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
-from specframe.kernel.interfaces import RandomSource, Sampling, TreePolicy, Verifier
-from specframe.kernel.types import Draw, Expand, TokenTree
+from specframe.kernel.interfaces import TreePolicy, Verifier
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
 from tests.certify.traps.instances import IID, Q
 
 
@@ -33,9 +33,9 @@ class Spoiled:
         self.spoil = spoil
         self.draws, self.nodes = frozenset(Draw), policy.nodes
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The spoiled tree."""
-        return self.spoil(self.policy.grow(expand, root, sampling, random))
+        return self.spoil(self.policy.grow(expand, root, context))
 
 
 def own_law(tree: TokenTree) -> Tensor:

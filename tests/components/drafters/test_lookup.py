@@ -11,7 +11,7 @@ from transformers.generation.candidate_generator import PromptLookupCandidateGen
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.none import NoDrafter
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, TokenTree
+from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from tests.components.path_drafter import assert_sound
@@ -23,7 +23,7 @@ TEXT = st.lists(st.integers(0, 3), min_size=2, max_size=24)
 
 def drafted(drafter: Lookup | NoDrafter, texts: list[list[int]]) -> TokenTree:
     roots = torch.tensor([text[-1] for text in texts])
-    return drafter.propose(roots, None, GREEDY, SeededRandom(0, len(texts)).draft)
+    return drafter.propose(roots, None, Context(GREEDY, SeededRandom(0, len(texts)).draft))
 
 
 def copies(tree: TokenTree) -> list[list[int]]:

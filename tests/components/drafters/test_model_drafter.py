@@ -15,7 +15,7 @@ from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.types import Draw, Frontier, Proposal, TokenTree
+from specframe.kernel.types import Context, Draw, Frontier, Proposal, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from tests.components.path_drafter import assert_sound, path
@@ -80,7 +80,7 @@ def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: C
     texts = [[dice.randrange(VOCAB) for _ in range(n)] for n in (2, 7, 4)]
     drafter = ModelDrafter.from_model(model)
     drafter.commit(first([[1, 2, 3]]))  # an earlier session, to be forgotten
-    drafter.propose(torch.tensor([3]), policy, Sampling(), SeededRandom(0, 1).draft)
+    drafter.propose(torch.tensor([3]), policy, Context(Sampling(), SeededRandom(0, 1).draft))
     drafter.commit(first(texts))
     sampling = Sampling(temperature=0.8)
     mine, other = SeededRandom(4, 3), SeededRandom(4, 3)
@@ -88,9 +88,9 @@ def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: C
         mine.advance()
         other.advance()
         root = torch.tensor([text[-1] for text in texts])
-        tree = drafter.propose(root, policy, sampling, mine.draft)
+        tree = drafter.propose(root, policy, Context(sampling, mine.draft))
         assert_sound(tree, tree.levels)
-        assert same(tree, policy.grow(literal(model, texts), root, sampling, other.draft))
+        assert same(tree, policy.grow(literal(model, texts), root, Context(sampling, other.draft)))
         news = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 4))] for _ in texts]
         if dice.random() < 0.5:  # along a path of the draft, as a verifier would
             line = path(tree, 0, int(tree.depth[0].argmax()))
@@ -108,7 +108,10 @@ def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: C
 def test_proposing_twice_gives_the_same_draft() -> None:
     drafter = ModelDrafter.from_model(tiny("llama"))
     drafter.commit(first([[1, 2, 3], [4, 5]]))
-    drafts = [drafter.propose(torch.tensor([3, 5]), Dynamic(), Sampling(), SeededRandom(0, 2).draft) for _ in range(2)]
+    drafts = [
+        drafter.propose(torch.tensor([3, 5]), Dynamic(), Context(Sampling(), SeededRandom(0, 2).draft))
+        for _ in range(2)
+    ]
     assert same(*drafts)
 
 
@@ -118,10 +121,10 @@ def test_a_draft_costs_one_forward_a_level() -> None:
     model.register_forward_pre_hook(lambda module, inputs: forwards.append(inputs[0].shape[1]))
     drafter = ModelDrafter.from_model(model)
     drafter.commit(first([[1, 2, 3, 4, 5, 6, 7, 8, 9]]))
-    drafter.propose(torch.tensor([9]), Chain(depth=3), Sampling(), SeededRandom(0, 1).draft)
+    drafter.propose(torch.tensor([9]), Chain(depth=3), Context(Sampling(), SeededRandom(0, 1).draft))
     assert forwards == [9, 1, 1]
     drafter.commit(later([[4, 6, 7]]))
-    drafter.propose(torch.tensor([7]), Chain(depth=3), Sampling(), SeededRandom(0, 1).draft)
+    drafter.propose(torch.tensor([7]), Chain(depth=3), Context(Sampling(), SeededRandom(0, 1).draft))
     assert forwards[3:] == [3, 1, 1], "the news is read in the first forward"
 
 
@@ -132,12 +135,14 @@ def test_rows_near_the_end_of_the_context_draft_nothing() -> None:
     texts = [[1, 2, 3], list(range(1, 14)), list(range(1, 13))]
     drafter.commit(first(texts))
     root = torch.tensor([3, 13, 12])
-    tree = drafter.propose(root, policy, Sampling(), SeededRandom(0, 3).draft)
+    tree = drafter.propose(root, policy, Context(Sampling(), SeededRandom(0, 3).draft))
     assert tree.valid.sum(1).tolist() == [4, 1, 4]
-    full = policy.grow(literal(model, [texts[0], texts[2]]), root[[0, 2]], Sampling(), SeededRandom(0, 2).draft)
+    full = policy.grow(
+        literal(model, [texts[0], texts[2]]), root[[0, 2]], Context(Sampling(), SeededRandom(0, 2).draft)
+    )
     assert torch.equal(tree.tokens[[0, 2]], full.tokens)
     drafter.commit(later([[1] * 20, [1] * 2, [1]]))
-    tree = drafter.propose(torch.tensor([1, 1, 1]), policy, Sampling(), SeededRandom(0, 3).draft)
+    tree = drafter.propose(torch.tensor([1, 1, 1]), policy, Context(Sampling(), SeededRandom(0, 3).draft))
     assert tree.levels == 0 and tree.tokens.tolist() == [[1]] * 3
 
 
@@ -163,4 +168,4 @@ def test_needs_a_tree_policy() -> None:
     drafter = ModelDrafter.from_model(tiny("llama"))
     drafter.commit(first([[1, 2]]))
     with pytest.raises(CompositionError, match="chain"):
-        drafter.propose(torch.tensor([2]), None, Sampling(), SeededRandom(0, 1).draft)
+        drafter.propose(torch.tensor([2]), None, Context(Sampling(), SeededRandom(0, 1).draft))

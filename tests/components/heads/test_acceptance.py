@@ -92,7 +92,7 @@ def test_a_proposal_carries_what_it_says_of_every_level(name):
     verdict = specframe.Verdict(torch.empty(1, 0, dtype=torch.int64), torch.tensor([0]), scores.logits[:, 0].argmax(-1))
     news = target.commit(tree, verdict)
     drafter.commit(news)
-    root = Frontier(TokenTree.stump(news.root), torch.zeros(1, 1, dtype=torch.int64))
+    root = Frontier(TokenTree.root_only(news.root), torch.zeros(1, 1, dtype=torch.int64))
     asked = []
     head.of = lambda features: asked.append(features) or target.head(features)
     proposal = drafter.expand(root)

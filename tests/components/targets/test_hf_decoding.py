@@ -111,7 +111,7 @@ def test_padding_nodes_do_not_disturb_the_others(build):
 def test_a_session_says_when_its_room_is_used_up(build):
     target = HFTarget.from_model(build("llama"))
     with pytest.raises(InputError, match="prefill first"):
-        target.score(TokenTree.stump(torch.tensor([1])))
+        target.score(TokenTree.root_only(torch.tensor([1])))
     stump, _ = target.prefill(batch(PROMPTS), room=1)
     with pytest.raises(InputError, match="not committed yet"):
         target.score(stump)

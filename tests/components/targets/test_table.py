@@ -71,7 +71,7 @@ def test_scores_and_news_follow_the_table(order):
     target.keep(torch.tensor([2, 0]))
     texts = [texts[2], texts[0]]
     assert close(
-        target.score(TokenTree.stump(torch.tensor([1, 3]))).logits[:, 0],
+        target.score(TokenTree.root_only(torch.tensor([1, 3]))).logits[:, 0],
         torch.stack([after(target, t) for t in texts]),
     )
 

@@ -23,7 +23,7 @@ from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.watch import TimedTree
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Observer, Verifier
-from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
+from specframe.kernel.types import Context, Draw, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget, audit, check_tree
 from tests.certify.traps.traps_drafting import own_law
@@ -106,7 +106,7 @@ class Texts:
             phase = torch.searchsorted(ends, done, right=True)
             running = done < ends[-1]
             phase = phase.clamp(max=len(ends) - 1)
-            draft = policy.grow(drafter.expand, root, Sampling(), Ranked())
+            draft = policy.grow(drafter.expand, root, Context(Sampling(), Ranked()))
             depth = depth_of(draft)
             noise = torch.rand(rows, self.shares.shape[1], generator=generator, dtype=torch.float64)
             drafted = torch.arange(1, noise.shape[1] + 1) <= depth[:, None]
@@ -205,7 +205,7 @@ def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> No
     policy.begin(prompts(3))
     heard: list[list[tuple[int, int]]] = [[], [], []]  # (drafted, accepted) of every cycle, row by row
     for _ in range(30):
-        draft = policy.grow(drafter.expand, torch.zeros(3, dtype=torch.int64), Sampling(), Ranked())
+        draft = policy.grow(drafter.expand, torch.zeros(3, dtype=torch.int64), Context(Sampling(), Ranked()))
         for row, depth in enumerate(depth_of(draft).tolist()):
             tau, way, guess, promises = 1.0, 1.0, 0.5, [1 / costs[0]]
             for at in range(1, DEPTH + 1):
@@ -286,14 +286,14 @@ def test_a_draft_of_no_levels_costs_no_forward_and_a_batch_is_no_deeper_than_its
         return drafter.expand(frontier)  # type: ignore[arg-type]
 
     policy = Adaptive(costs=[1.0, 3.0, 5.0], depth=2)
-    tree = policy.grow(expand, torch.tensor([0, 1]), WARM, Ranked())  # type: ignore[arg-type]
+    tree = policy.grow(expand, torch.tensor([0, 1]), Context(WARM, Ranked()))  # type: ignore[arg-type]
     assert (calls, tree.tokens.shape[1], tree.levels) == (0, 1, 0)
     policy = Adaptive(costs=linear(0.02, 0.1), depth=DEPTH)
     policy.begin(prompts(2))
     length = torch.tensor([2, 0])
     for _ in range(8):
         calls = 0
-        tree = policy.grow(expand, torch.tensor([0, 1]), WARM, Ranked())  # type: ignore[arg-type]
+        tree = policy.grow(expand, torch.tensor([0, 1]), Context(WARM, Ranked()))  # type: ignore[arg-type]
         policy.hear(tree, Verdict(tree.tokens[:, :0], depth_of(tree) * (length > 0), length))
     deep, shallow = depth_of(tree).tolist()
     assert deep > shallow and calls == deep == tree.levels

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specframe import Context
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.shapes.calibration import Calibration, Fit, read_calibration
 from specframe.kernel.errors import InputError
@@ -82,8 +83,8 @@ def test_a_calibrated_tree_is_the_tree_of_the_sharpened_laws(
     calibrated = Dynamic(depth=4, width=3, nodes=nodes, gain=gain, calibration=powers)
     plain = Dynamic(depth=4, width=3, nodes=nodes, gain=gain)
     roots = torch.tensor([0, 1])
-    one = calibrated.grow(PathDrafter(6, block, salt).expand, roots, Sampling(), Ranked())
-    other = plain.grow(drafter.expand, roots, Sampling(), Ranked())
+    one = calibrated.grow(PathDrafter(6, block, salt).expand, roots, Context(Sampling(), Ranked()))
+    other = plain.grow(drafter.expand, roots, Context(Sampling(), Ranked()))
     for name in ("tokens", "parent", "valid"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
 

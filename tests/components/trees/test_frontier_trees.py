@@ -23,7 +23,7 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, Proposal, TokenTree
+from specframe.kernel.types import Context, Draw, Proposal, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_tree
 from specframe.testing.conformance.verifiers import law_pairs
@@ -81,7 +81,7 @@ def recorded(tree: TokenTree, drafter: PathDrafter, sampling: Sampling) -> None:
         for node in range(1, tree.tokens.shape[1]):
             if tree.valid[row, node] and tree.draw[row, node] != Draw.TOP:
                 logits = drafter.at(path(tree, row, int(tree.parent[row, node])))
-                law = sampling.law(logits[None, None], TokenTree.stump(torch.zeros(1, dtype=torch.int64)))[0, 0]
+                law = sampling.law(logits[None, None], TokenTree.root_only(torch.zeros(1, dtype=torch.int64)))[0, 0]
                 assert torch.allclose(tree.q[row, tree.q_row[row, node]], law, atol=1e-12)
 
 
@@ -146,7 +146,7 @@ def draw(random: object, weights: list[float]) -> int:
 def test_beam_is_its_literal_restatement(width: int, depth: int, block: int, vocab: int, salt: int) -> None:
     drafter = PathDrafter(vocab, block, salt)
     policy = Beam(width=width, depth=depth)
-    tree = policy.grow(drafter.expand, ROOTS, WARM, Keyed(salt))
+    tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(salt)))
     assert_sound(tree, depth)
     assert tree.tokens.shape[1] == policy.nodes == width * depth + 1
     recorded(tree, drafter, WARM)
@@ -179,7 +179,7 @@ def test_beam_has_the_law_of_stochastic_beam_search(vocab: int, depth: int, widt
 
     def program(random: object, rows: int) -> Tensor:
         root = torch.zeros(rows, dtype=torch.int64)
-        tree = Beam(width=width, depth=depth).grow(drafter.expand, root, WARM, random.draft)  # type: ignore[attr-defined]
+        tree = Beam(width=width, depth=depth).grow(drafter.expand, root, Context(WARM, random.draft))  # type: ignore[attr-defined]
         return torch.cat([tree.tokens, tree.parent, tree.valid.long()], 1)
 
     found: dict[tuple, float] = {}
@@ -235,7 +235,7 @@ def literal_dyspec(drafter: PathDrafter, root: int, nodes: int, depth: int, thre
 def test_dyspec_is_the_papers_heap(nodes: int, depth: int, block: int, vocab: int, salt: int, threshold: float) -> None:
     drafter = PathDrafter(vocab, block, salt)
     policy = DySpec(nodes=nodes, depth=depth, width=nodes, threshold=threshold)
-    tree = policy.grow(drafter.expand, ROOTS, WARM, Keyed(salt))
+    tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(salt)))
     assert_sound(tree, min(depth, policy.budget))
     assert tree.tokens.shape[1] <= policy.nodes
     recorded(tree, drafter, WARM)
@@ -247,7 +247,7 @@ def test_dyspec_is_the_papers_heap(nodes: int, depth: int, block: int, vocab: in
 
 def test_dyspec_width_limits_parents_and_children() -> None:
     drafter = PathDrafter(9, 2, 3)
-    tree = DySpec(nodes=30, depth=3, width=2).grow(drafter.expand, ROOTS, WARM, Keyed(1))
+    tree = DySpec(nodes=30, depth=3, width=2).grow(drafter.expand, ROOTS, Context(WARM, Keyed(1)))
     assert tree.tokens.shape[1] == 11, "2 below the root, then 2 parents with 2 children, twice"
     for row in range(3):
         families = children(tree, row)
@@ -258,7 +258,7 @@ def test_dyspec_width_limits_parents_and_children() -> None:
 
 
 def test_dyspec_at_temperature_0_is_a_chain() -> None:
-    tree = DySpec(nodes=6, depth=3).grow(PathDrafter(5).expand, ROOTS, Sampling(), Ranked())
+    tree = DySpec(nodes=6, depth=3).grow(PathDrafter(5).expand, ROOTS, Context(Sampling(), Ranked()))
     assert tree.valid.sum(1).tolist() == [4, 4, 4]
     assert int(tree.depth[tree.valid].max()) == 3
 
@@ -278,10 +278,10 @@ def test_greedy_is_its_literal_restatement(widths: list[int], block: int, vocab:
     drafter = PathDrafter(vocab, block, salt)
     sampling = Sampling(temperature=0.8, top_k=top_k)
     policy = Greedy(widths=widths)
-    tree = policy.grow(drafter.expand, ROOTS, sampling, Keyed(salt))
+    tree = policy.grow(drafter.expand, ROOTS, Context(sampling, Keyed(salt)))
     assert_sound(tree, len(widths))
     assert tree.tokens.shape[1] == policy.nodes
-    stump = TokenTree.stump(torch.zeros(1, dtype=torch.int64))
+    stump = TokenTree.root_only(torch.zeros(1, dtype=torch.int64))
     for row, root in enumerate(ROOTS.tolist()):
         wanted: dict[tuple[int, ...], list[int]] = {}
         level = [(root,)]
@@ -305,7 +305,7 @@ def test_recursive_verification_of_a_greedy_draft_is_optimal() -> None:
 
         def program(random: object, rows: int, drafter: object = drafter, p: Tensor = p) -> Tensor:
             root = torch.zeros(rows, dtype=torch.int64)
-            tree = Greedy(widths=[2]).grow(drafter.expand, root, WARM, random.draft)  # type: ignore[attr-defined]
+            tree = Greedy(widths=[2]).grow(drafter.expand, root, Context(WARM, random.draft))  # type: ignore[attr-defined]
             return Recursive().verify(tree, p[tree.tokens], random.verify).length[:, None]  # type: ignore[attr-defined]
 
         law = enumerate_outcomes(program).law
@@ -343,7 +343,7 @@ def test_threshold_is_its_literal_restatement(
         logits = drafter.expand(frontier).logits  # type: ignore[arg-type]
         return Proposal(logits, confident(logits) if told else None)
 
-    tree = Threshold(depth=depth, threshold=threshold, draw=drawn).grow(expand, ROOTS, WARM, Keyed(salt))
+    tree = Threshold(depth=depth, threshold=threshold, draw=drawn).grow(expand, ROOTS, Context(WARM, Keyed(salt)))
     assert_sound(tree, tree.levels)
     lengths = []
     for row, root in enumerate(ROOTS.tolist()):
@@ -392,7 +392,9 @@ def test_broken_options_are_refused(build: object, says: str) -> None:
 )
 def test_opt_tree_stops_where_a_level_adds_little(depth: int, nodes: int, block: int, salt: int, gain: float) -> None:
     drafter = PathDrafter(4, block, salt)
-    tree = Dynamic(depth=depth, width=nodes, nodes=nodes, gain=gain).grow(drafter.expand, ROOTS, WARM, Ranked())
+    tree = Dynamic(depth=depth, width=nodes, nodes=nodes, gain=gain).grow(
+        drafter.expand, ROOTS, Context(WARM, Ranked())
+    )
     reached = []
     for row, root in enumerate(ROOTS.tolist()):
         level, values, hope = {(root,): 0.0}, {}, 0.0

@@ -21,7 +21,7 @@ from specframe.components.trees.shapes.optimal import (
 )
 from specframe.components.trees.shapes.shape import Shape
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw
+from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_tree
 from tests.components.path_drafter import PathDrafter, Ranked
@@ -132,9 +132,9 @@ def test_sequoia_is_the_fixed_tree_of_its_shape() -> None:
     assert paths == ["0", "1", "0.0", "0.0.0"]
     assert policy.draws == {Draw.WITHOUT_REPLACEMENT} and policy.nodes == 5
     roots = torch.tensor([1, 0])
-    mine = policy.grow(PathDrafter(6).expand, roots, Sampling(temperature=1.0), Ranked())
+    mine = policy.grow(PathDrafter(6).expand, roots, Context(Sampling(temperature=1.0), Ranked()))
     fixed = Fixed(paths=paths, draw=Draw.WITHOUT_REPLACEMENT)
-    theirs = fixed.grow(PathDrafter(6).expand, roots, Sampling(temperature=1.0), Ranked())
+    theirs = fixed.grow(PathDrafter(6).expand, roots, Context(Sampling(temperature=1.0), Ranked()))
     assert torch.equal(mine.tokens, theirs.tokens) and torch.equal(mine.q, theirs.q)
     check_tree(lambda: Sequoia(acceptance=PAPER, nodes=3, depth=2))
 

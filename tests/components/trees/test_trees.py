@@ -14,7 +14,7 @@ from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, Frontier, Proposal, TokenTree
+from specframe.kernel.types import Context, Draw, Frontier, Proposal, TokenTree
 from specframe.sampling.laws import History, Sampling
 from specframe.sampling.random import SeededRandom
 from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, literal_dynamic, path
@@ -53,7 +53,7 @@ def laws_of_siblings(drafter: PathDrafter, tree: TokenTree, sampling: Sampling) 
 @pytest.mark.parametrize("block", [1, 2, 3, 7])
 def test_chain_of_best_tokens(block: int) -> None:
     drafter = PathDrafter(11, block)
-    tree = Chain(depth=5).grow(drafter.expand, ROOTS, WARM, Ranked())
+    tree = Chain(depth=5).grow(drafter.expand, ROOTS, Context(WARM, Ranked()))
     for b, root in enumerate(ROOTS.tolist()):
         tokens = [root]
         for _ in range(5):
@@ -73,7 +73,7 @@ def test_sampled_chain_records_its_laws(block: int) -> None:
     for _ in range(60):
         random.advance()
         drafter.calls = 0
-        tree = Chain(depth=3, draw=Draw.IID).grow(drafter.expand, ROOTS, WARM, random.draft)
+        tree = Chain(depth=3, draw=Draw.IID).grow(drafter.expand, ROOTS, Context(WARM, random.draft))
         assert_sound(tree, 3)
         assert tree.q.shape == (2, 3, 6)
         assert tree.q_row[:, 1:].tolist() == [[0, 1, 2]] * 2
@@ -97,7 +97,7 @@ def test_fixed_top_tree_is_its_literal_restatement(paths: list[str], block: int,
     drafter = PathDrafter(vocab, block, salt)
     policy = Fixed(paths=paths)
     roots = torch.tensor([0, 1, 1])
-    tree = policy.grow(drafter.expand, roots, WARM, Ranked())
+    tree = policy.grow(drafter.expand, roots, Context(WARM, Ranked()))
     order = sorted((tuple(map(int, p.split("."))) for p in paths), key=lambda p: (len(p), p))
     assert_sound(tree, max(map(len, order)))
     assert tree.tokens.shape[1] == policy.nodes == len(paths) + 1
@@ -134,7 +134,7 @@ def test_sampled_trees_record_laws_and_keep_their_shape(
     policy = Fixed(paths=paths, draw=draw)
     random = SeededRandom(salt, 2)
     random.advance()
-    tree = policy.grow(drafter.expand, torch.tensor([1, 0]), sampling, random.draft)
+    tree = policy.grow(drafter.expand, torch.tensor([1, 0]), Context(sampling, random.draft))
     assert_sound(tree, policy.shape.depth)
     assert tree.tokens.shape[1] == policy.nodes
     assert (tree.draw[:, 1:] == draw).all()
@@ -162,12 +162,12 @@ def test_sampled_trees_record_laws_and_keep_their_shape(
 def test_draw_order_is_sibling_order_for_ragged_children() -> None:
     drafter = PathDrafter(9, block=2)
     paths = ["0", "1", "2", "0.0", "0.1", "0.2", "1.0", "2.0", "2.1", "2.0.0", "0.1.0", "0.1.1"]
-    top = Fixed(paths=paths).grow(drafter.expand, ROOTS, WARM, Ranked())
+    top = Fixed(paths=paths).grow(drafter.expand, ROOTS, Context(WARM, Ranked()))
     drafter.calls = 0
-    drawn = Fixed(paths=paths, draw=Draw.WITHOUT_REPLACEMENT).grow(drafter.expand, ROOTS, WARM, Ranked())
+    drawn = Fixed(paths=paths, draw=Draw.WITHOUT_REPLACEMENT).grow(drafter.expand, ROOTS, Context(WARM, Ranked()))
     assert torch.equal(top.tokens, drawn.tokens) and torch.equal(top.parent, drawn.parent)
     drafter.calls = 0
-    same = Fixed(paths=paths, draw=Draw.IID).grow(drafter.expand, ROOTS, WARM, Ranked())
+    same = Fixed(paths=paths, draw=Draw.IID).grow(drafter.expand, ROOTS, Context(WARM, Ranked()))
     assert same.valid.all() and len(set(same.tokens[0, 1:4].tolist())) == 1, "duplicates stay"
 
 
@@ -183,7 +183,7 @@ def test_laws_see_each_nodes_own_path() -> None:
     for _ in range(5):
         random.advance()
         drafter.calls = 0
-        tree = policy.grow(drafter.expand, ROOTS, sampling, random.draft)
+        tree = policy.grow(drafter.expand, ROOTS, Context(sampling, random.draft))
         assert tree.valid.all()
         for b, known in enumerate(([7, 5, 3], [6, 0])):
             for node in range(1, policy.nodes):
@@ -209,7 +209,7 @@ def test_dynamic_tree_is_eagle_2(
     drafter = PathDrafter(vocab, block, salt, step)
     policy = Dynamic(depth=depth, width=width, nodes=nodes)
     roots = torch.tensor([0, 1, 1])
-    tree = policy.grow(drafter.expand, roots, Sampling(temperature=0.3, top_k=1), Ranked())
+    tree = policy.grow(drafter.expand, roots, Context(Sampling(temperature=0.3, top_k=1), Ranked()))
     assert tree.tokens.shape[1] <= policy.nodes <= nodes + 1
     for b, root in enumerate(roots.tolist()):
         tokens, parents = literal_dynamic(drafter, root, depth, width, nodes)
@@ -279,7 +279,7 @@ def test_dynamic_certain_child_never_comes_without_its_parent() -> None:
 
     for nodes in range(1, 8):
         policy = Dynamic(depth=4, width=2, nodes=nodes)
-        tree = policy.grow(certain, torch.tensor([4]), WARM, Ranked())
+        tree = policy.grow(certain, torch.tensor([4]), Context(WARM, Ranked()))
         spine = min(nodes, 4)
         chain = [n for n in range(nodes + 1) if path(tree, 0, n) == (4, 2, 2, 2, 2)[: int(tree.depth[0, n]) + 1]]
         assert len(chain) == spine + 1, "the certain chain comes first"
@@ -288,7 +288,7 @@ def test_dynamic_certain_child_never_comes_without_its_parent() -> None:
 def test_dynamic_siblings_stand_most_probable_first_in_bfloat16_too() -> None:
     logits = torch.randn(1, 1, 3, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
     tree = Dynamic(depth=3, width=4, nodes=20).grow(
-        lambda frontier: Proposal(logits), torch.tensor([4]), WARM, Ranked()
+        lambda frontier: Proposal(logits), torch.tensor([4]), Context(WARM, Ranked())
     )
     gain = logits.double().log_softmax(-1)
     for parent in range(21):
@@ -303,15 +303,15 @@ def test_shapes_do_not_depend_on_the_batch() -> None:
         for salt in range(4):
             random = SeededRandom(salt, 2)
             random.advance()
-            tree = policy.grow(PathDrafter(7, 2, salt).expand, ROOTS, Sampling(temperature=1.0), random.draft)
+            tree = policy.grow(PathDrafter(7, 2, salt).expand, ROOTS, Context(Sampling(temperature=1.0), random.draft))
             assert tree.tokens.shape == (2, policy.nodes)
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     for policy in (Dynamic(), Fixed(widths=[3, 2], draw=Draw.WITHOUT_REPLACEMENT), Chain(draw=Draw.IID)):
         both, alone = SeededRandom(5, 2), SeededRandom(5, 1)
-        tree = policy.grow(PathDrafter(7, 2).expand, ROOTS, WARM, both.draft)
-        single = policy.grow(PathDrafter(7, 2).expand, ROOTS[:1], WARM, alone.draft)
+        tree = policy.grow(PathDrafter(7, 2).expand, ROOTS, Context(WARM, both.draft))
+        single = policy.grow(PathDrafter(7, 2).expand, ROOTS[:1], Context(WARM, alone.draft))
         assert torch.equal(tree.tokens[:1], single.tokens)
 
 

@@ -21,7 +21,7 @@ from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal, post_order
 from specframe.kernel.composition import misfits
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, TokenTree
+from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, check_verifier, compare_cycle, enumerate_outcomes
@@ -194,8 +194,8 @@ class SecondThoughts:
     def __init__(self, draw, settled):
         self.draw, self.draws, self.settled = draw, frozenset({draw}), settled
 
-    def grow(self, expand, root, sampling, random):
-        tree = Fixed(widths=[2], draw=self.draw).grow(expand, root, sampling, random)
+    def grow(self, expand, root, context):
+        tree = Fixed(widths=[2], draw=self.draw).grow(expand, root, context)
         second = tree.tokens[:, 1] == 0
         valid = tree.valid & torch.stack([torch.ones_like(second), torch.ones_like(second), second], 1)
         return replace(tree, valid=valid, tokens=tree.tokens.where(valid, 0))
@@ -228,7 +228,7 @@ def emitted(tree, verifier, p, q):
     drafter, sampling = GivenDrafter(q), Sampling(temperature=1.0)
 
     def program(random, rows):
-        draft = tree.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), sampling, random.draft)
+        draft = tree.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(sampling, random.draft))
         return verifier.verify(draft, p[draft.tokens], random.verify).count[:, None]
 
     return sum(count * mass for (count,), mass in enumerate_outcomes(program).law.items())

@@ -150,18 +150,18 @@ def test_following_sure_laws_is_matching_them():
             assert (int(verdict.length[b]), int(verdict.bonus[b])) == (len(path), bonus)
             lengths.add(len(path))
         bare = Verdict(verdict.path, verdict.length, verdict.bonus)
-        assert verdict.tell(tree) == bare.tell(tree), "what is told on the host is what the tensors say"
+        assert verdict.to_host(tree) == bare.to_host(tree), "what is told on the host is what the tensors say"
         assert torch.equal(verdict.emitted(tree), bare.emitted(tree))
-        assert verdict.tell(tree).paths == [[n for n in row if n >= 0] for row in verdict.path.tolist()]
+        assert verdict.to_host(tree).paths == [[n for n in row if n >= 0] for row in verdict.path.tolist()]
     assert lengths >= {0, 1, 2}
 
 
 def test_a_changed_verdict_forgets_what_was_told():
-    tree = TokenTree.stump(torch.tensor([1, 1]))
+    tree = TokenTree.root_only(torch.tensor([1, 1]))
     verdict = Match().follow(tree, torch.tensor([[2], [0]]))
-    assert verdict.tell(tree).tokens == [[2], [0]]
+    assert verdict.to_host(tree).tokens == [[2], [0]]
     changed = replace(verdict, bonus=torch.tensor([3, 3]))
-    assert changed.tell(tree).tokens == [[3], [3]] and changed.emitted(tree).tolist() == [[3], [3]]
+    assert changed.to_host(tree).tokens == [[3], [3]] and changed.emitted(tree).tolist() == [[3], [3]]
 
 
 def test_recorded_laws_agree_slot_for_slot():
@@ -204,11 +204,11 @@ def test_float32_gives_valid_verdicts(verifier, reference):
 @pytest.mark.parametrize(("verifier", "reference"), PAIRS)
 def test_a_stump_is_plain_sampling(verifier, reference):
     law = torch.tensor([[[0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0]]])
-    verdict = verifier.verify(TokenTree.stump(torch.tensor([1, 1])), law, SeededRandom(0, 2).verify)
+    verdict = verifier.verify(TokenTree.root_only(torch.tensor([1, 1])), law, SeededRandom(0, 2).verify)
     assert verdict.path.shape == (2, 0)
     assert verdict.length.tolist() == [0, 0]
     assert verdict.bonus.tolist() == [2, 0]
-    assert verdict.emitted(TokenTree.stump(torch.tensor([1, 1]))).tolist() == [[2], [0]]
+    assert verdict.emitted(TokenTree.root_only(torch.tensor([1, 1]))).tolist() == [[2], [0]]
 
 
 # One cycle, exactly: every random branch of drafting and verifying, weighed.

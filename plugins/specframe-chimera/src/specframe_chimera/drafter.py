@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from specframe import CompositionError, InputError, Proposal
+from specframe import CompositionError, Context, InputError, Proposal
 from specframe.neural import Binding, checkpoint, neural_target, output_weight, seeded, too_deep, tree_policy
 from specframe_chimera.cache import Lookups, NGramCache
 from specframe_chimera.network import Network, ngrams
@@ -18,7 +18,7 @@ from specframe_chimera.session import Session
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Committed, Draw, Frontier, Head, Target, TokenTree, TreePolicy
 
 
 class Chimera:
@@ -138,9 +138,9 @@ class Chimera:
             logits.append(self._speak(level, states[-1], features))
         return torch.stack(logits, 2), torch.stack(states, 2)
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        return tree_policy(tree, "chimera").grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "chimera").grow(self.expand, root, context)
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
@@ -156,6 +156,10 @@ class Chimera:
         for above in others:
             logits = torch.where((depth == above)[..., None], self._speak(above + 1, states, features), logits)
         return Proposal(logits[:, :, None])
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session; forgets earlier ones."""
+        self.binding.open()
 
     def commit(self, news: Committed) -> None:
         """Takes in what was committed. News with a prompt starts a session afresh; the n-gram states stay."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from specframe import Proposal, Trainable, WeightsError
+from specframe import Context, Proposal, Trainable, WeightsError
 from specframe.neural import Binding, FeatureSession, make_proposal, neural_target, seeded, tree_policy
 from specframe_eagle import published
 from specframe_eagle.network import Network, Variant
@@ -17,7 +17,7 @@ from specframe_eagle.published import Layout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Committed, Draw, Frontier, Head, Target, TokenTree, TreePolicy
 
 
 class Eagle:
@@ -126,9 +126,13 @@ class Eagle:
         head = target.head if self._head is None else self._head
         return head(predicted[..., : target.config.hidden_size])
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        return tree_policy(tree, "eagle").grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "eagle").grow(self.expand, root, context)
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session; forgets earlier ones."""
+        self.binding.open()
 
     def commit(self, news: Committed) -> None:
         """Takes in what was committed. News with a prompt starts a session afresh."""

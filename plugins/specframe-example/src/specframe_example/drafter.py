@@ -1,6 +1,6 @@
 import torch
 
-from specframe import Proposal
+from specframe import CommittedText, Proposal
 
 
 class Example:
@@ -14,22 +14,22 @@ class Example:
     def bind(self, target):
         self.vocab = target.vocab_size
 
-    def commit(self, news):
-        first = self.root if news.prompt is None else news.prompt.tokens[:, 0]
-        before = torch.cat([first[:, None], news.tokens[:, :-1]], 1)  # [B, M]
-        padding = torch.arange(before.shape[1], device=before.device) >= news.count[:, None]
-        pairs = torch.stack([before.masked_fill(padding, -1), news.tokens])  # [2, B, M]
-        self.pairs = pairs if news.prompt is not None else torch.cat([self.pairs, pairs], 2)
-        self.root = news.root
+    def open(self, slots, room):
+        self.text = CommittedText()
+
+    def commit(self, committed):
+        self.text.commit(committed)
+
+    def keep(self, rows):
+        self.text.keep(rows)
 
     def expand(self, frontier):
-        before, after = self.pairs[:, :, None]  # [B, 1, C]
-        hits = (frontier.tree.tokens.gather(1, frontier.nodes)[:, :, None] == before).double()  # [B, F, C]
+        tokens, count = self.text.tokens, self.text.count  # [B, C], [B]
+        known = torch.arange(1, tokens.shape[1], device=tokens.device) < count[:, None]  # [B, C - 1]
+        before, after = tokens[:, :-1].masked_fill(~known, -1)[:, None], tokens[:, None, 1:]  # [B, 1, C - 1]
+        hits = (frontier.tree.tokens.gather(1, frontier.nodes)[:, :, None] == before).double()  # [B, F, C - 1]
         counts = hits.new_zeros(*hits.shape[:2], self.vocab).scatter_add(2, after.expand(hits.shape), hits)
         return Proposal((counts + self.smoothing).log()[:, :, None])  # logits [B, F, 1, V]
 
-    def propose(self, root, tree, sampling, random):
-        return tree.grow(self.expand, root, sampling, random)
-
-    def keep(self, rows):
-        self.pairs, self.root = self.pairs[:, rows], self.root[rows]
+    def propose(self, root, tree, context):
+        return tree.grow(self.expand, root, context)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from specframe import InputError, Proposal
+from specframe import Context, InputError, Proposal
 from specframe.neural import Binding, checkpoint, neural_target, seeded, too_deep, tree_policy
 from specframe_medusa import published
 from specframe_medusa.heads import check_counts, start_from
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
         Frontier,
         Head,
         NeuralTarget,
-        RandomSource,
-        Sampling,
         Target,
         TokenTree,
         TreePolicy,
@@ -131,9 +129,9 @@ class Hydra:
             logits.append(self._speak(network(level, inputs)))
         return torch.stack(logits, 2)
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        return tree_policy(tree, "hydra").grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "hydra").grow(self.expand, root, context)
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
@@ -156,6 +154,10 @@ class Hydra:
         for level in range(low + 1, high + 1):
             logits = torch.where((depth == level)[..., None], after(level + 1), logits)
         return Proposal(logits[:, :, None])
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session; forgets earlier ones."""
+        self.binding.open()
 
     def commit(self, news: Committed) -> None:
         """Takes in what was committed. News with a prompt starts a session afresh."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from specframe import Proposal
+from specframe import Context, Proposal
 from specframe.neural import Binding, checkpoint, neural_target, seeded, too_deep, tree_policy
 from specframe_medusa import published
 from specframe_medusa.heads import check_counts, start_from
@@ -18,7 +18,7 @@ from specframe_medusa.states import LastFeature
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Committed, Draw, Frontier, Head, Target, TokenTree, TreePolicy
 
 
 class Medusa:
@@ -94,9 +94,9 @@ class Medusa:
         """The logits of all levels after every feature, [B, n, D] -> [B, n, K, V]; the tokens have no part in them."""
         return self._speak(features)
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        return tree_policy(tree, "medusa").grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "medusa").grow(self.expand, root, context)
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
@@ -106,6 +106,10 @@ class Medusa:
             raise too_deep("medusa", self.levels)
         logits = self._speak(feature)  # [B, K, V]
         return Proposal(logits[:, None].expand(-1, frontier.nodes.shape[1], -1, -1))
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session; forgets earlier ones."""
+        self.binding.open()
 
     def commit(self, news: Committed) -> None:
         """Keeps the last true feature."""

@@ -60,7 +60,7 @@ class PrefixedFeature:
     def base(self, root: Tensor) -> Tensor:
         """What the heads read, [B, D], for root [B]."""
         if self._base is None:
-            stump = TokenTree.stump(root)
+            stump = TokenTree.root_only(root)
             states = self._session.expand(Frontier(stump, torch.zeros_like(stump.tokens)))  # [B, 1, 1, D]
             self._base = self._norm(states[:, 0, 0])
         return self._base

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from specframe import InputError, Proposal, Trainable
+from specframe import Context, InputError, Proposal, Trainable
 from specframe.neural import Binding, FeatureSession, checkpoint, make_proposal, neural_target, seeded, tree_policy
 from specframe_parallelspec.network import Network
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Committed, Draw, Frontier, Head, Target, TokenTree, TreePolicy
 
 
 class ParallelSpec:
@@ -109,9 +109,13 @@ class ParallelSpec:
         head = self.binding.target.head if self._head is None else self._head
         return head(features)
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        return tree_policy(tree, "parallelspec").grow(self.expand, root, sampling, random)
+        return tree_policy(tree, "parallelspec").grow(self.expand, root, context)
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session; forgets earlier ones."""
+        self.binding.open()
 
     def commit(self, news: Committed) -> None:
         """Takes in what was committed. News with a prompt starts a session afresh."""

@@ -11,8 +11,7 @@ from specframe.components.trees.shapes.costs import read_known
 from specframe.components.trees.shapes.fill import fill
 from specframe.components.trees.shapes.shape import Shape
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, Prompts, TokenTree, Verdict
+from specframe.kernel.types import Context, Cycle, Draw, Expand, TokenTree
 
 GUESSED, FIRST, HOPE = 2.0, 0.5, 0.25
 """A guess of a level's acceptance is worth so many cycles. The first level is taken to be accepted so often, and a
@@ -83,15 +82,18 @@ class Adaptive:
         self._tried: Tensor | None = None  # [B, D] discounted cycles that tested a level; None: nothing is known
         self._accepted: Tensor | None = None  # [B, D] and those that passed it
 
-    def begin(self, prompts: Prompts) -> None:
-        """Forgets what it has seen: a session's tokens follow from its prompts and its seed."""
-        shape = (len(prompts.count), self.depth)
-        self._tried = torch.zeros(shape, dtype=torch.float64, device=prompts.count.device)
-        self._accepted = torch.zeros_like(self._tried)
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier sessions: a row's tokens follow from its prompt and its seed."""
+        self._tried = self._accepted = None
 
-    def hear(self, draft: TokenTree, verdict: Verdict) -> None:
-        """Counts, level by level, where the rows' cycles came to and whether they went on."""
+    def observe(self, cycle: Cycle) -> None:
+        """Counts, level by level, how far the rows' cycles came and whether they went on; new rows start at zero."""
+        draft, verdict = cycle.draft, cycle.verdict
         if self._tried is None or self._accepted is None:
+            self._tried = self._accepted = torch.zeros(0, self.depth, dtype=torch.float64, device=verdict.length.device)
+        if cycle.committed.prompt is not None:
+            none = self._tried.new_zeros(len(verdict.length), self.depth)
+            self._tried, self._accepted = torch.cat([self._tried, none]), torch.cat([self._accepted, none])
             return
         level = torch.arange(1, self.depth + 1, device=verdict.length.device)
         drafted = (draft.depth * draft.valid).amax(1)  # [B]
@@ -105,10 +107,10 @@ class Adaptive:
         if self._tried is not None and self._accepted is not None:
             self._tried, self._accepted = self._tried[rows], self._accepted[rows]
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: as many levels as the deepest row has, invalid where others have stopped."""
         depth = self.promise(root).argmax(1).tolist()  # of equal promises the shallower
-        return fill(self.shape, self.draw, expand, root, sampling, random, depth)
+        return fill(self.shape, self.draw, expand, root, context, depth)
 
     def promise(self, root: Tensor) -> Tensor:
         """Expected tokens per cost of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""

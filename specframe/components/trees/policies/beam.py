@@ -8,8 +8,8 @@ from torch import Tensor
 from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import Forecast, one_of
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, TokenTree
+from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class Beam:
@@ -40,7 +40,7 @@ class Beam:
         self.depth = depth
         self.nodes = width * depth + 1
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes, invalid where a level has fewer than `width` paths."""
         growth = Growth(root)
         forecast = Forecast(expand, growth)
@@ -49,9 +49,9 @@ class Beam:
         above: Tensor | None = None
         while growth.levels < self.depth:
             logits, _ = forecast.below(beam, above)
-            law = sampling.law(logits, growth.tree, beam)  # [B, W, V]
+            law = context.sampling.law(logits, growth.tree, beam)  # [B, W, V]
             row = growth.record(law)
-            above, tokens, mass = draw_level(law, mass, self.width, random)
+            above, tokens, mass = draw_level(law, mass, self.width, context.random)
             draw = Draw.WITHOUT_REPLACEMENT
             growth.add(tokens, beam.gather(1, above), draw, valid=tokens >= 0, q_rows=above + row)
             beam = torch.arange(growth.size - self.width, growth.size, device=root.device).expand_as(tokens)

@@ -7,8 +7,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.fill import fill
 from specframe.components.trees.shapes.shape import Shape
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class Chain:
@@ -32,6 +31,6 @@ class Chain:
         self.exact = self.settled = True
         self.nodes = self.shape.nodes
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The chain below root [B]: depth + 1 nodes, in path order."""
-        return fill(self.shape, self.draw, expand, root, sampling, random)
+        return fill(self.shape, self.draw, expand, root, context)

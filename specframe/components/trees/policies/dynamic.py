@@ -12,8 +12,7 @@ from specframe.components.trees.shapes.calibration import Calibration, read_cali
 from specframe.components.trees.shapes.candidates import Candidates, tree_of
 from specframe.components.trees.shapes.growth import Growth
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, Frontier, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
 
 
 class Dynamic:
@@ -72,8 +71,8 @@ class Dynamic:
         self.budget = min(nodes, width + (depth - 1) * width**2)
         self.nodes = self.budget + 1
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
-        """The tree below root [B]: `nodes` nodes; neither sampling nor random is used."""
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The tree below root [B]: `nodes` nodes; the context is not used."""
         return self.search_on_host(expand, root) if root.is_cpu else self.search(expand, root)
 
     def search_on_host(self, expand: Expand, root: Tensor) -> TokenTree:

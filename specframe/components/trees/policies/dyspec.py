@@ -8,8 +8,8 @@ from torch import Tensor
 from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import Forecast, largest, one_of
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, TokenTree
+from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class DySpec:
@@ -49,7 +49,7 @@ class DySpec:
         self.budget = min(nodes, width + (depth - 1) * width**2)
         self.nodes = self.budget + 1
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: `nodes` nodes, invalid where there are fewer slots worth a draw.
 
         As in `dynamic`, the growing tree holds the parents alone, and slots are numbered in order of birth:
@@ -64,9 +64,9 @@ class DySpec:
         above: Tensor | None = None
         for _ in range(self.depth):
             logits, _ = forecast.below(beam, above)
-            law = sampling.law(logits, growth.tree, beam)  # [B, W, V]
+            law = context.sampling.law(logits, growth.tree, beam)  # [B, W, V]
             row = growth.record(law)
-            tokens, values = slots.draw(law, value, number, row, self.width, random)  # [B, C], [B, C]
+            tokens, values = slots.draw(law, value, number, row, self.width, context.random)  # [B, C], [B, C]
             if growth.levels + 1 == self.depth:
                 break
             best = largest(values, self.width)  # [B, W']

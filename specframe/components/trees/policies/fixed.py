@@ -7,8 +7,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.fill import fill
 from specframe.components.trees.shapes.shape import Shape, dotted, parse
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class Fixed:
@@ -54,6 +53,6 @@ class Fixed:
         self.nodes = self.shape.nodes
         self.depth = self.shape.depth
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""
-        return fill(self.shape, self.draw, expand, root, sampling, random)
+        return fill(self.shape, self.draw, expand, root, context)

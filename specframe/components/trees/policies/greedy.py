@@ -8,8 +8,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import one_of
 from specframe.components.trees.shapes.shape import Shape
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, Frontier, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
 
 
 class Greedy:
@@ -37,7 +36,7 @@ class Greedy:
         self.nodes = self.shape.nodes
         self.depth = self.shape.depth
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""
         growth = Growth(root)
         beam = torch.zeros_like(root)[:, None]  # [B, M] the level above
@@ -46,18 +45,18 @@ class Greedy:
             block = logits.unbind(2)[: len(self.widths) - growth.levels]
             for ahead in block:
                 each = beam.shape[1] // ahead.shape[1]  # nodes of this level below one frontier node
-                beam = self._add(growth, ahead.repeat_interleave(each, 1), beam, sampling, random)
+                beam = self._add(growth, ahead.repeat_interleave(each, 1), beam, context)
         return growth.tree
 
-    def _add(self, growth: Growth, logits: Tensor, parents: Tensor, sampling: Sampling, random: RandomSource) -> Tensor:
+    def _add(self, growth: Growth, logits: Tensor, parents: Tensor, context: Context) -> Tensor:
         """Appends the children of parents [B, M], whose logits are [B, M, V]; gives their indices."""
         width, vocab = self.widths[growth.levels], logits.shape[-1]
         top = logits.topk(min(width - 1, vocab)).indices  # [B, M, T]
-        law = sampling.law(logits, growth.tree, parents).scatter(2, top, 0)  # [B, M, V]
+        law = context.sampling.law(logits, growth.tree, parents).scatter(2, top, 0)  # [B, M, V]
         mass = law.sum(-1)
         law = one_of(law, mass)
         row = growth.record(law)
-        drawn = random.categorical(law).where(mass > 0, -1)  # [B, M]
+        drawn = context.random.categorical(law).where(mass > 0, -1)  # [B, M]
         tokens = torch.cat([drawn[..., None], top], 2)  # [B, M, width]
         if missing := width - tokens.shape[2]:
             tokens = torch.nn.functional.pad(tokens, (0, missing), value=-1)

@@ -10,8 +10,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.fill import fill
 from specframe.components.trees.shapes.optimal import optimal_shape
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class Sequoia:
@@ -48,9 +47,9 @@ class Sequoia:
         self.nodes = self.shape.nodes
         self.depth = self.shape.depth
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""
-        return fill(self.shape, self.draw, expand, root, sampling, random)
+        return fill(self.shape, self.draw, expand, root, context)
 
 
 def read_acceptance(path: Path) -> tuple[list[list[float]], list[list[float]]]:

@@ -8,8 +8,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import Forecast, one_of
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class Threshold:
@@ -43,7 +42,7 @@ class Threshold:
         self.draws = frozenset({draw})
         self.nodes = depth + 1
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The chain below root [B]: as many levels as the longest row has, invalid where others have stopped."""
         growth = Growth(root)
         forecast = Forecast(expand, growth)
@@ -60,17 +59,17 @@ class Threshold:
                 going = going & (1 - hope <= self.threshold)
                 if not going.any():
                     break
-            self._add(growth, logits, node, going, sampling, random)
+            self._add(growth, logits, node, going, context)
             above, node = torch.zeros_like(node), node + 1
         return growth.tree
 
-    def _add(
-        self, growth: Growth, logits: Tensor, node: Tensor, going: Tensor, sampling: Sampling, random: RandomSource
-    ) -> None:
+    def _add(self, growth: Growth, logits: Tensor, node: Tensor, going: Tensor, context: Context) -> None:
         """Appends a token below `node` in the rows that are `going`, all [B, 1]."""
         if self.draw is Draw.TOP:
             growth.add(logits.argmax(-1), node, valid=going)
             return
-        law = sampling.law(logits, growth.tree, node)  # [B, 1, V]
+        law = context.sampling.law(logits, growth.tree, node)  # [B, 1, V]
         rows = torch.full_like(node, growth.record(law))
-        growth.add(random.categorical(one_of(law, going.to(law.dtype))), node, self.draw, valid=going, q_rows=rows)
+        growth.add(
+            context.random.categorical(one_of(law, going.to(law.dtype))), node, self.draw, valid=going, q_rows=rows
+        )

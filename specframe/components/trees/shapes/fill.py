@@ -10,8 +10,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import one_of
 from specframe.components.trees.shapes.shape import Level, Shape
-from specframe.kernel.interfaces import RandomSource, Sampling
-from specframe.kernel.types import Draw, Expand, Frontier, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
 
 
 def fill(
@@ -19,8 +18,7 @@ def fill(
     draw: Draw,
     expand: Expand,
     root: Tensor,
-    sampling: Sampling,
-    random: RandomSource,
+    context: Context,
     depth: Sequence[int] | None = None,
 ) -> TokenTree:
     """The tree of this shape below root [B], its nodes drawn by `draw` from the drafter's laws.
@@ -55,7 +53,7 @@ def fill(
                 _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1], going)
             else:
                 here = logits[:, :, j] if origin is None else logits[:, :, j].index_select(1, origin)
-                _add_sampled(growth, level, here, draw, sampling, random, going)
+                _add_sampled(growth, level, here, draw, context, going)
         done += len(block)
     return growth.tree
 
@@ -84,21 +82,21 @@ def _add_sampled(
     level: Level,
     logits: Tensor,
     draw: Draw,
-    sampling: Sampling,
-    random: RandomSource,
+    context: Context,
     going: Tensor | None,
 ) -> None:
     """Appends draws from the laws that logits [B, M, V] give a level's parents, to the rows that are `going`."""
     batch = len(logits)
-    law = sampling.law(logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, V]
+    law = context.sampling.law(logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, V]
     q_rows = (level.slot + growth.record(law)).expand(batch, -1)  # [B, C]
     if going is not None:
         law = one_of(law, going.expand(law.shape[:2]).to(law.dtype))
     if draw is Draw.IID:
-        tokens, valid = random.categorical(law.index_select(1, level.slot)), None  # [B, C]
+        tokens, valid = context.random.categorical(law.index_select(1, level.slot)), None  # [B, C]
     else:
         drawn = [
-            random.without_replacement(law.index_select(1, places), count).flatten(1) for count, places in level.groups
+            context.random.without_replacement(law.index_select(1, places), count).flatten(1)
+            for count, places in level.groups
         ]
         tokens = torch.cat(drawn, 1).index_select(1, level.order)  # [B, C]
         valid = tokens >= 0 if level.choices > 1 else None

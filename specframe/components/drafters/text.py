@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specframe.kernel.types import Committed
 
 
-class History:
+class CommittedText:
     """All committed tokens, prompts included; the last one of a row is the next tree's root."""
 
-    def __init__(self, first: Tensor) -> None:
-        self._tokens = first[:, None]  # [B, C], anything beyond count
-        self.count = torch.ones_like(first)
+    def __init__(self) -> None:
+        self._tokens = torch.zeros(0, 1, dtype=torch.int64)  # [B, C], anything beyond count
+        self.count = torch.zeros(0, dtype=torch.int64)
         """Tokens of each row: [B] int64."""
-        self.lengths = [1] * len(first)
+        self.lengths: list[int] = []
         """The same on the host."""
 
-    @classmethod
-    def after(cls, history: History | None, news: Committed) -> History:
-        """The history with the news taken in; news with a prompt starts a new one."""
-        if news.prompt is not None:
-            history = cls(news.prompt.tokens[:, 0])
-        if history is None:
-            raise RuntimeError("a drafter's first commit must carry the prompt")
-        history._append(news.tokens, news.count)
-        return history
+    def commit(self, committed: Committed) -> None:
+        """Appends what was committed; the rows of a commit with a prompt join behind the others."""
+        if committed.prompt is None:
+            self._append(committed.tokens, committed.count)
+            return
+        new = CommittedText()
+        new._tokens, new.count = committed.prompt.tokens[:, :1], torch.ones_like(committed.count)
+        new.lengths = [1] * len(committed.count)
+        new._append(committed.tokens, committed.count)
+        if self.lengths:
+            width = max(self._tokens.shape[1], new._tokens.shape[1])
+            both = [pad(rows, (0, width - rows.shape[1])) for rows in (self._tokens, new._tokens)]
+            new._tokens, new.count = torch.cat(both), torch.cat([self.count, new.count])
+        self._tokens, self.count, self.lengths = new._tokens, new.count, self.lengths + new.lengths
 
     @property
     def tokens(self) -> Tensor:
@@ -45,7 +51,7 @@ class History:
         room = self._tokens.shape[1] - max(self.lengths) - width
         if room < 0:
             spare = max(-room, self._tokens.shape[1])  # doubling keeps the copies rare
-            self._tokens = torch.nn.functional.pad(self._tokens, (0, spare))
+            self._tokens = pad(self._tokens, (0, spare))
         where = self.count[:, None] + torch.arange(width, device=tokens.device)  # [B, M]
         self._tokens.scatter_(1, where, tokens)
         self.count = self.count + count

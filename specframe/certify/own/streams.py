@@ -1,0 +1,45 @@
+"""A session's random streams in an enumeration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specframe.certify.own.forks import Forks
+
+
+class ForkedStreams:
+    """The streams of a session whose rows are branches of an enumeration, in the order of their admission.
+
+    They take the place of `SeededRandom`, so the real session runs on them unchanged. All streams fork the same run.
+    """
+
+    def __init__(self, forks: Forks) -> None:
+        """Streams without rows; the first row to start is the first branch."""
+        self._forks = forks
+        self._begin(torch.arange(0))
+        self._started = 0
+
+    def _begin(self, rows: Tensor) -> None:
+        self._rows = rows
+        self.draft = self.verify = self.position = self._forks.of_rows(rows)
+
+    def start(self, seeds: Sequence[int]) -> ForkedStreams:
+        """The next branches as new rows; their seeds mean nothing here."""
+        first, self._started = self._started, self._started + len(seeds)
+        new = ForkedStreams(self._forks)
+        new._begin(torch.arange(first, self._started))
+        return new
+
+    def join(self, new: ForkedStreams) -> None:
+        """Puts the branches of new rows behind these."""
+        self._begin(torch.cat([self._rows, new._rows]))
+
+    def advance(self, count: Tensor, most: int) -> None:
+        """A new cycle: nothing to do, every fork is fresh."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order; the others have ended their branch."""
+        self._begin(self._rows[rows.cpu()])

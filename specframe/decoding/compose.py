@@ -1,0 +1,62 @@
+"""A pipeline from parts in memory: `specframe.compose(target=model, drafter="lookup")`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from specframe.components.targets.hf import HFTarget
+from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.settings import RunSettings, SamplingSettings
+from specframe.kernel.build import plan
+from specframe.kernel.plugins import discover
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry
+
+Section = str | Mapping[str, Any]
+"""A component's name, or its recipe section: `{"use": "dynamic", "depth": 4}`."""
+
+
+def compose(
+    *,
+    target: object,
+    drafter: object = "none",
+    tree: object | None = None,
+    verifier: object = "match",
+    sampling: SamplingSettings | Mapping[str, Any] | None = None,
+    run: RunSettings | Mapping[str, Any] | None = None,
+    tokenizer: Any = None,
+    registry: Registry | None = None,
+) -> Pipeline:
+    """The pipeline of these parts, each an object, a component's name or its recipe section as a mapping.
+
+    `target` is a model of transformers, a Target, a mapping, or a text: the folder, Hub name or `zoo://` name of a
+    model. `tokenizer` is that of a model in memory; without one, prompts are token ids. `sampling` and `run` are the
+    recipe's sections of these names. The parts are checked as a recipe's are, before anything is loaded.
+
+    Raises RecipeError that lists every problem, MisfitError for parts that do not fit together, and what loading the
+    target raises.
+    """
+    if isinstance(target, nn.Module):
+        target = HFTarget.from_model(target, tokenizer)
+    elif isinstance(target, str):
+        target = {"use": "hf", "model": target}
+    parts = {"target": target, "drafter": drafter, "tree": tree, "verifier": verifier}
+    given = {kind: part for kind, part in parts.items() if part is not None and not isinstance(part, str | Mapping)}
+    settings = {"sampling": sampling, "run": run}
+    written = {name: part for name, part in {**parts, **settings}.items() if isinstance(part, str | Mapping)}
+    read = Recipe(Path("compose"), {name: _plain(section) for name, section in written.items()})
+    planned = plan(read, registry or discover(), given=given)
+    for name, value in settings.items():
+        if isinstance(value, SamplingSettings | RunSettings):
+            planned.settings[name] = value
+    pipeline = Pipeline.build(planned)
+    return pipeline if tokenizer is None else replace(pipeline, tokenizer=tokenizer)
+
+
+def _plain(section: Section) -> Any:
+    return dict(section) if isinstance(section, Mapping) else section

@@ -1,0 +1,117 @@
+"""What is asked of a session, and what each row has been given so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.sampling.laws import History, RowSampling, Sampling
+
+GREEDY = Sampling()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One prompt as it arrived, with all that its continuation depends on."""
+
+    tokens: Sequence[int]
+    sampling: Sampling = GREEDY
+    seed: int = 0
+    max_new_tokens: int
+    number: int = 0
+    """The caller's number for it."""
+    ends: frozenset[int] = frozenset()
+    """The tokens that end it."""
+    stop: Callable[[Entry], bool] | None = None
+    """Whether a text ends it; asked after every token."""
+    listener: Callable[[list[int]], None] | None = None
+    """Called with new tokens as soon as a cycle commits them."""
+
+
+@dataclass
+class Entry:
+    """A request in a session: what was generated, and why it ended."""
+
+    request: Request
+    limit: int
+    tokens: list[int] = field(default_factory=list)
+    ended: str | None = None
+    """None while it runs; then `length`, `end` (an end-of-sequence token), `stop` (a stop text) or `cancelled`."""
+
+    @property
+    def text(self) -> list[int]:
+        """The prompt and what was generated."""
+        return [*self.request.tokens, *self.tokens]
+
+    def add(self, tokens: Sequence[int]) -> None:
+        """Appends tokens up to an end of sequence, a stop text or the budget; what follows is cut off."""
+        start = len(self.tokens)
+        for token in tokens:
+            if self.ended:
+                break
+            self.tokens.append(token)
+            if token in self.request.ends:
+                self.ended = "end"
+            elif self.request.stop is not None and self.request.stop(self):
+                self.ended = "stop"
+            elif len(self.tokens) >= self.limit:
+                self.ended = "length"
+        if self.request.listener is not None:
+            self.request.listener(self.tokens[start:])
+
+
+def enrol(requests: Sequence[Request], context: int) -> list[Entry]:
+    """An entry for each request. Raises InputError for a prompt that is empty or longer than the context."""
+    return [Entry(request, budget(request, context, number)) for number, request in enumerate(requests)]
+
+
+def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict) -> None:
+    """Appends a cycle's tokens to the entries of its rows."""
+    for entry, tokens in zip(entries, verdict.to_host(draft).tokens, strict=True):
+        entry.add(tokens)
+
+
+def budget(request: Request, context: int, number: int) -> int:
+    """The most tokens that a request is continued by. Raises InputError for a prompt that is empty or too long."""
+    if not request.tokens:
+        raise InputError(f"prompt {number + 1} is empty; give it at least one token")
+    left = context - len(request.tokens)
+    if left < 1:
+        raise InputError(
+            f"prompt {number + 1} has {len(request.tokens)} tokens and leaves no room in the target's context of "
+            f"{context}; shorten it to {context - 1} tokens or fewer"
+        )
+    return min(request.max_new_tokens, left)
+
+
+def sampling_of(entries: Sequence[Entry]) -> Sampling | RowSampling:
+    """The one sampling of all entries, or each row's own where they differ."""
+    samplings = [entry.request.sampling for entry in entries]
+    if all(other == samplings[0] for other in samplings):
+        return samplings[0] if samplings else Sampling()
+    return RowSampling(samplings)
+
+
+def following(sampling: Sampling | RowSampling, entries: Sequence[Entry]) -> Sampling | RowSampling:
+    """The sampling, bound to the entries' committed tokens when it looks at history."""
+    if not sampling.processors:
+        return sampling
+    return sampling.following(History(*pad([entry.text for entry in entries])))
+
+
+def pad(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows right-padded with 0, [B, L], and their lengths [B]."""
+    count = torch.tensor([len(row) for row in rows], device=device)
+    tokens = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64)
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = torch.tensor(row)
+    return tokens.to(device), count
+
+
+def as_prompts(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> Prompts:
+    """The rows as a batch of prompts."""
+    return Prompts(*pad(rows, device))

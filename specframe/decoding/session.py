@@ -1,0 +1,237 @@
+"""The method on one screen: rows are admitted, then draft, score, verify, commit, until each is done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from specframe.components.verifiers.greedy import GreedyVerifier
+from specframe.decoding.clock import Clock
+from specframe.decoding.requests import Entry, Request, as_prompts, enrol, enter, following, sampling_of
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
+from specframe.kernel.types import Context, Cycle, Scores, TokenTree
+from specframe.sampling.laws import RowSampling, Sampling
+from specframe.sampling.random import SeededRandom
+
+
+class Streams(Protocol):
+    """A session's random streams; `SeededRandom` in production, an enumerator in a certificate."""
+
+    @property
+    def draft(self) -> RandomSource:
+        """The drafter's noise, independent of the verifier's."""
+        ...
+
+    @property
+    def verify(self) -> RandomSource:
+        """The verifier's noise."""
+        ...
+
+    @property
+    def position(self) -> RandomSource:
+        """The noise of a verifier that draws one token for each place of the text."""
+        ...
+
+    def start(self, seeds: Sequence[int]) -> Self:
+        """The streams of new rows, which have not joined these yet."""
+        ...
+
+    def join(self, new: Self) -> None:
+        """Puts the streams of new rows behind these."""
+        ...
+
+    def advance(self, count: Tensor, most: int) -> None:
+        """Ends a cycle that committed count [B] tokens, `most` at most: fresh noise in every stream."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps the streams of these rows, int64 [R], in this order."""
+        ...
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a recipe composes."""
+
+    target: Target
+    drafter: Drafter
+    tree: TreePolicy | None
+    verifier: Verifier
+
+    @property
+    def nodes(self) -> int:
+        """The most nodes a draft has, the root included."""
+        if self.drafter.nodes is not None:
+            return self.drafter.nodes
+        return self.tree.nodes if self.tree is not None else 1
+
+    @property
+    def observers(self) -> list[Observer]:
+        """The parts that follow the session."""
+        parts: tuple[object, ...] = (self.tree, self.verifier, self.drafter)
+        return [part for part in parts if isinstance(part, Observer)]
+
+    @property
+    def stateful(self) -> list[Target | Drafter | Observer]:
+        """The parts that have rows, each once."""
+        return [self.target, self.drafter, *(part for part in self.observers if part is not self.drafter)]
+
+
+class Session:
+    """The rows that are decoded together, each from its admission to its release.
+
+    Live rows are dense: rows 0 .. R - 1 of every tensor. A new row joins behind them; when one is done, the last takes
+    its place.
+    """
+
+    def __init__(
+        self, parts: Parts, slots: int, room: int, *, random: Streams | None = None, clock: Clock | None = None
+    ) -> None:
+        """A session of at most `slots` rows of at most `room` positions each, the nodes of a draft included."""
+        self.parts = parts
+        self.slots = slots
+        self.clock = clock or Clock()
+        self.live: list[Entry] = []
+        """The entries of the rows being decoded, in the order of the rows."""
+        self.cycle_rows: list[Entry] = []
+        """The entries of the last cycle's rows, in its order."""
+        self._device = getattr(parts.target, "device", None)
+        self._random: Streams = random or SeededRandom(0, 0, self._device or "cpu")
+        self._sampling: Sampling | RowSampling = Sampling()
+        self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]
+        verifier = parts.verifier
+        self._greedy = verifier if isinstance(verifier, GreedyVerifier) else None
+        self._by_position: bool = getattr(verifier, "by_position", False)
+        self._observers = parts.observers
+        self._stateful = parts.stateful
+        self._room = room
+        self._open()
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the requests in the last cycle's rows."""
+        return [entry.request.number for entry in self.cycle_rows]
+
+    @property
+    def free(self) -> int:
+        """How many requests can be admitted now."""
+        return self.slots - len(self.live)
+
+    def admit(self, requests: Sequence[Request]) -> list[Entry]:
+        """The requests' entries, each with its first token: their prompts are read, in one forward pass.
+
+        Raises InputError for a prompt that is empty or too long, or more requests than free slots; no row is changed.
+        """
+        if len(requests) > self.free:
+            raise InputError(f"{len(requests)} requests for {self.free} free slots; admit fewer at a time")
+        entries = enrol(requests, self.parts.target.context)
+        with self.clock.phase("prefill"):
+            prompts = as_prompts([request.tokens for request in requests], self._device)
+            tree, scores = self.parts.target.admit(prompts)
+        random = self._random.start([request.seed for request in requests])
+        cycle = self._conclude(entries, tree, scores, random, following(sampling_of(entries), entries))
+        self._random.join(random)
+        self.live += entries
+        self._root = torch.cat([self._root, cycle.committed.root])
+        self._sampling = sampling_of(self.live)
+        self._release()
+        return entries
+
+    def step(self) -> Cycle:
+        """One cycle of all live rows."""
+        parts, sampling = self.parts, following(self._sampling, self.live)
+        with self.clock.phase("draft"):
+            draft = parts.drafter.propose(self._root, parts.tree, Context(sampling, self._random.draft))
+        with self.clock.phase("score"):
+            scores = parts.target.score(draft)
+        cycle = self._conclude(list(self.live), draft, scores, self._random, sampling)
+        self._root = cycle.committed.root
+        self._release()
+        return cycle
+
+    def run(self, requests: Iterable[Request], watch: Callable[[Cycle], None] | None = None) -> list[Entry]:
+        """The entries of all requests in order, decoded to their ends: whenever slots are free they are refilled.
+
+        `watch` is called with every cycle; `numbers` are then the requests of its rows.
+        """
+        queue, entries = iter(requests), list[Entry]()
+        while True:
+            while waiting := list(islice(queue, self.free)):
+                entries += self.admit(waiting)
+            if not self.live:
+                return entries
+            cycle = self.step()
+            if watch is not None:
+                watch(cycle)
+
+    def cancel(self, entry: Entry) -> None:
+        """Releases an entry's row, if it is still being decoded."""
+        if entry in self.live:
+            entry.ended = "cancelled"
+            self._release()
+
+    def _conclude(
+        self,
+        entries: list[Entry],
+        draft: TokenTree,
+        scores: Scores,
+        random: Streams,
+        sampling: Sampling | RowSampling,
+    ) -> Cycle:
+        """Verifies and commits a draft, and lets the parts observe it."""
+        with self.clock.phase("verify"):
+            if sampling.greedy and self._greedy is not None:
+                verdict = self._greedy.follow(draft, sampling.argmax(scores.logits, draft))
+            else:
+                source = random.position if self._by_position else random.verify
+                verdict = self.parts.verifier.verify(draft, sampling.law(scores.logits, draft), source)
+        with self.clock.phase("commit"):
+            committed = self.parts.target.commit(draft, verdict)
+            self.cycle_rows = entries
+            enter(entries, draft, verdict)
+            random.advance(verdict.count, draft.levels + 1)
+            cycle = Cycle(draft, scores, verdict, committed)
+            self.parts.drafter.commit(committed)
+            for observer in self._observers:
+                observer.observe(cycle)
+        return cycle
+
+    def _release(self) -> None:
+        """Lets the rows go that have ended; the last rows take their places."""
+        order = refilled([entry.ended is None for entry in self.live])
+        if order == list(range(len(self.live))):
+            return
+        with self.clock.phase("commit"):
+            rows = torch.tensor(order, dtype=torch.int64, device=self._device)
+            self._random.keep(rows)
+            if order:
+                for part in self._stateful:
+                    part.keep(rows)
+            else:
+                self._open()
+            self._root = self._root[rows]
+        self.live = [self.live[row] for row in order]
+        self._sampling = sampling_of(self.live)
+
+    def _open(self) -> None:
+        """Begins with no rows: parts need not know how to keep none."""
+        for part in self._stateful:
+            part.open(self.slots, self._room)
+
+
+def refilled(alive: Sequence[bool]) -> list[int]:
+    """The rows that stay, in their new order: each hole is filled with the last row, the others keep their places."""
+    order = list(range(len(alive)))
+    place = 0
+    while place < len(order):
+        if alive[order[place]]:
+            place += 1
+        elif alive[last := order.pop()] and place < len(order):
+            order[place] = last
+    return order

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,7 +92,12 @@ def execute(options: argparse.Namespace) -> int:
     """Runs the bench, or what is left of it, and writes and prints its results; 1 if a contestant failed."""
     if options.compare:
         return _compare(*options.compare)
-    contest, engine, sets = _prepare(options)
+    with ExitStack() as held:
+        return _run(options, held)
+
+
+def _run(options: argparse.Namespace, held: ExitStack) -> int:
+    contest, engine, sets = _prepare(options, held)
     from specframe.bench.figures.journal import Journal
     from specframe.bench.figures.results import collect, describe_bench
     from specframe.files.provenance import write_json
@@ -116,15 +121,18 @@ def execute(options: argparse.Namespace) -> int:
     return 1 if contest.errors else 0
 
 
-def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
-    """The loaded contest, its engine and the names of its sets; all that can be is checked before models load."""
+def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Engine, list[str]]:
+    """The loaded contest, its engine and the names of its sets; the folder of the results is held from here on.
+
+    All that can be checked is checked before models load.
+    """
     from specframe.bench.contest.contest import Contest
     from specframe.bench.contest.engines.inprocess import InProcess
     from specframe.bench.contest.engines.ray import Ray
     from specframe.bench.contest.lineup import Invitation, plan_lineup
     from specframe.bench.contest.sets import SHIPPED, read_sets
     from specframe.bench.contest.terms import Terms
-    from specframe.files.folders import make_folder
+    from specframe.files.lock import writing
     from specframe.kernel.errors import InputError
     from specframe.kernel.plugins import discover
 
@@ -157,7 +165,7 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
     cluster = Ray(invitation, terms, options.address) if options.engine == "ray" else None
     sets = options.data or [SHIPPED]
     questions = read_sets(sets)
-    make_folder(options.out)
+    held.enter_context(writing(options.out))
     lineup.load(terms.batch)
     contest = Contest(lineup, terms)
     contest.choose(questions)

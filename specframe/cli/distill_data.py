@@ -43,7 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Answers what is not yet answered, and prints the figures."""
+    from specframe.files.lock import writing
     from specframe.files.provenance import describe_run
+    from specframe.files.text import printable
     from specframe.kernel.build import plan
     from specframe.kernel.plugins import discover
     from specframe.kernel.recipe import Recipe
@@ -56,16 +58,19 @@ def execute(options: argparse.Namespace) -> int:
     sampling, run = valid.settings["sampling"], valid.settings["run"]
     seed = run.seed if options.seed is None else options.seed
     dialogues = read_dialogues(options.prompts, chat=run.chat, limit=options.limit, finished_only=options.finished_only)
-    store = Store.open(options.out or Path("runs") / f"{recipe.path.stem}-data", _settings(options, valid, seed))
-    left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]
-    if len(left) < len(dialogues):
-        print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
-    rate = None
-    if left:
-        about = {"model": options.model or _name_target(valid), "temperature": sampling.temperature}
-        rate = _answer(_find_answerer(options, valid, seed), left, store, about)
-        store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
-    print("\n".join(show(store, options.recipe, rate)))
+    out = options.out or Path("runs") / f"{recipe.path.stem}-data"
+    with writing(out):
+        store = Store.open(out, _settings(options, valid, seed))
+        left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]
+        if len(left) < len(dialogues):
+            print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
+        rate = None
+        if left:
+            about = {"model": options.model or _name_target(valid), "temperature": sampling.temperature}
+            rate = _answer(_find_answerer(options, valid, seed, store.tally.conversations > 0), left, store, about)
+        if left or not store.described:
+            store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
+    print(printable("\n".join(show(store, options.recipe, rate))))
     return 0
 
 
@@ -91,12 +96,14 @@ def _answer(answerer: Answerer, left: list[Dialogue], store: Store, about: dict[
 
 def show(store: Store, recipe: str, rate: float | None) -> list[str]:
     """The figures as lines of text, and the command that trains on the answers."""
+    from specframe.training.distill.store import DROPPED
+
     tally = store.tally
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.dropped.items()))
     return [
         f"{tally.conversations} conversations ({tally.unfinished} unfinished), {tally.tokens} tokens"
         + (f", {rate:.0f} tokens/s" if rate is not None else ""),
-        *([f"left out: {dropped}"] if dropped else []),
+        *([f"left out: {dropped} (the reasons: {store.folder / DROPPED})"] if dropped else []),
         *([f"train on them: specframe train {recipe} 'train.data=[{store.answers}]'"] if tally.conversations else []),
     ]
 
@@ -131,14 +138,14 @@ def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, 
     }
 
 
-def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int) -> Answerer:
+def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int, answered: bool) -> Answerer:
     if options.endpoint is None:
         from specframe.decoding.pipeline import Pipeline
         from specframe.training.distill.decoding import Decoding
 
         return Decoding(Pipeline.build(valid), seed)
 
-    from specframe.training.distill.endpoint import KEY, Endpoint
+    from specframe.training.distill.endpoint import Endpoint, read_key
 
     endpoint = Endpoint(
         url=options.endpoint,
@@ -147,7 +154,8 @@ def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int) -> Answe
         seed=seed,
         concurrency=options.concurrency,
         timeout=options.timeout,
-        key=os.environ.get(KEY),
+        key=read_key(os.environ),
+        answered=answered,
     )
     endpoint.check()
     return endpoint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -46,20 +47,22 @@ def execute(options: argparse.Namespace) -> int:
     from accelerate import PartialState
 
     from specframe.decoding.pipeline import Pipeline
+    from specframe.files.lock import writing
     from specframe.training.progress import watch
-    from specframe.training.train import train
+    from specframe.training.train import REMEDY, train
 
-    PartialState()  # under `accelerate launch` it gives every process its own device, before models load
+    state = PartialState()  # under `accelerate launch` it gives every process its own device, before models load
     torch.manual_seed(settings.seed)
-    pipeline = Pipeline.build(valid)
-    report = train(
-        pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and says what would fit
-        pipeline.parts.drafter,  # type: ignore[arg-type]
-        [(part.build(), weight, part.entry.name) for part, weight in valid.losses],
-        settings,
-        watcher=watch(),
-        evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
-    )
+    with writing(settings.out, REMEDY) if state.is_main_process else nullcontext():  # before models load, too
+        pipeline = Pipeline.build(valid)
+        report = train(
+            pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and says what would fit
+            pipeline.parts.drafter,  # type: ignore[arg-type]
+            [(part.build(), weight, part.entry.name) for part, weight in valid.losses],
+            settings,
+            watcher=watch(),
+            evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
+        )
     best = f", best tau {report.best:.2f}" if report.best is not None else ""
     print(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}")
     trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"

@@ -14,9 +14,11 @@ from typing import Any
 
 import torch
 
+from specframe.files.text import redact
 from specframe.kernel.build import Plan
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.recipe import dotted
+from specframe.neural.checkpoint import replacing
 
 PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")
 
@@ -26,7 +28,7 @@ def describe_run(plan: Plan, figures: dict[str, Any]) -> dict[str, Any]:
     plugins = {part.entry.package for part in plan.parts.values()} - {"specframe", "local code"}
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
         "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
@@ -54,9 +56,8 @@ def write_json(path: Path, data: Any) -> None:
     """Writes JSON by way of a temporary file. Raises SpecframeError when the disk or folder refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(path.suffix + ".part")
-        temporary.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
     except OSError as error:
         raise SpecframeError(f"{path} cannot be written: {error.strerror or error}") from error
 

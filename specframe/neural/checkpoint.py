@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from specframe.kernel.errors import WeightsError
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+PART = ".part"
+"""How the names of files end that are not whole yet."""
+LEFT = re.compile(rf"\..+\.(?:safetensors|json)\.\d+{re.escape(PART)}")
+"""The names that `replacing` gives to unfinished files of ours."""
 
 
 def save(
@@ -124,7 +129,7 @@ class replacing:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self.beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
 
     def __enter__(self) -> Path:
         """The path to write to."""
@@ -138,6 +143,19 @@ class replacing:
         with self.beside.open("rb") as file:
             os.fsync(file.fileno())
         self.beside.replace(self.path)
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes what killed processes left unfinished in a folder that no process writes to now.
+
+    Raises WeightsError when the folder refuses.
+    """
+    try:
+        for path in folder.glob(f".*{PART}"):
+            if LEFT.fullmatch(path.name):
+                path.unlink()
+    except OSError as error:
+        raise WeightsError(f"cannot remove an unfinished file from {folder}: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:

@@ -32,6 +32,9 @@ Evaluate = Callable[[], dict[str, float]]
 INDIFFERENT = ("rollout", "data", "out", "save_every", "log_every", "cache")
 """Settings that a resumed run may have otherwise, or that its identity holds in another form."""
 
+LAST = "last"
+"""The folder, in that of the best checkpoint, of the last one."""
+
 
 @dataclass(frozen=True)
 class Lessons:
@@ -197,7 +200,7 @@ class Trainer:
     def _finish(self) -> None:
         """Writes the last checkpoint and train.json."""
         if self.processes.main:
-            self.drafter.save(self.settings.out / "last")
+            self.drafter.save(self.settings.out / LAST)
             if not len(self.held.texts):
                 self.drafter.save(self.settings.out)
             write_json(self.settings.out / "train.json", record(self.ledger, self.module, self.device))

@@ -181,6 +181,17 @@ def test_a_window_of_losses_survives_a_kill(run, settings):
     assert reports(wide.out) == reports(other.out)
 
 
+def test_what_killed_trainings_left_unfinished_goes_away(run, settings):
+    left = [settings.out / ".state.safetensors.123.part", settings.out / "last" / ".model.safetensors.7.part"]
+    others = [settings.out / ".film.mkv.part", settings.out / "deep" / ".state.safetensors.1.part"]
+    for path in (*left, *others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    _, go = run(settings)
+    go()
+    assert not any(path.exists() for path in left) and all(path.exists() for path in others)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_finishes_the_step_and_keeps_the_state(run, settings, number):
     whole, go = run(replace(settings, out=settings.out / "whole"))

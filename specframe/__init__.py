@@ -44,6 +44,7 @@ _PUBLIC = {
     "specframe.kernel.deprecation": ("Renamed",),
     "specframe.kernel.errors": (
         "CompositionError",
+        "FetchError",
         "InputError",
         "PluginError",
         "RecipeError",
@@ -51,6 +52,7 @@ _PUBLIC = {
         "WeightsError",
     ),
     "specframe.kernel.hookspecs": ("Register", "hookimpl"),
+    "specframe.kernel.zoo": ("model_folder",),
     "specframe.sampling.random": ("SeededRandom",),
     "specframe.sampling.laws": ("Sampling",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
@@ -79,6 +81,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (
         CompositionError as CompositionError,
+    )
+    from specframe.kernel.errors import (
+        FetchError as FetchError,
     )
     from specframe.kernel.errors import (
         InputError as InputError,
@@ -175,6 +180,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.types import (
         Verdict as Verdict,
     )
+    from specframe.kernel.zoo import model_folder as model_folder
     from specframe.sampling.laws import Sampling as Sampling
     from specframe.sampling.random import SeededRandom as SeededRandom
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from specframe.kernel.errors import MisfitError, PluginError, RecipeError, Specf
 from specframe.kernel.options import Mismatch, Option, convert, read_options
 from specframe.kernel.recipe import Key, Recipe, dotted
 from specframe.kernel.registry import Entry, Registry, suggest
+from specframe.kernel.zoo import find_weights
 
 VERSION = 1
 """The recipe format this release reads: `specframe: 1`."""
@@ -97,11 +98,24 @@ class _Reader:
                     result.parts[name] = part
             elif required:
                 self.problems.append(f"{self.recipe.path}: missing section '{name}'")
+        if "drafter" in result.parts:
+            result.parts["drafter"] = self.with_weights(result.parts["drafter"], result.parts.get("target"))
         self.read_losses(data.get("loss") or [], result)
         for name in SETTINGS:
             if data.get(name) is not None or name != "train":  # the train section is optional and slow to import
                 result.settings[name] = self.read_settings(name, data.get(name) or {})
         return result
+
+    def with_weights(self, part: Part, target: Part | None) -> Part:
+        """The drafter, or a part of it, with the names of methods replaced by those of drafters for the target."""
+        model = target.options.get("model") if target is not None else None
+        found: dict[str, Any] = {}
+        for name, value in part.options.items():
+            if isinstance(value, Part):
+                found[name] = self.with_weights(value, target)
+            else:
+                found[name] = find_weights(value, model, self.registry) if name == "weights" and value else value
+        return replace(part, options=found)
 
     def read_losses(self, entries: Any, result: Plan) -> None:
         for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):

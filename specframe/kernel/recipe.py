@@ -1,8 +1,9 @@
-"""A recipe: YAML, one parent, overrides from the command line, and where every value came from."""
+"""A recipe: YAML, its parents, overrides from the command line, and where every value came from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Recipe:
 
     @classmethod
     def read(cls, path: str | Path, overrides: list[str] | None = None) -> Recipe:
-        """The recipe in a file, its parent merged in and `key=value` overrides applied.
+        """The recipe in a file, its parents merged in and `key=value` overrides applied.
 
         Raises RecipeError for a file that is missing or no YAML mapping, for a circle of parents, and
         for an override that is not of the form key=value.
@@ -111,15 +112,24 @@ def _read_file(path: Path, children: tuple[Path, ...]) -> Recipe:
     if not isinstance(data, dict):
         raise RecipeError(f"{path}: a recipe is a mapping of sections (target, drafter, tree, verifier, ...)")
     recipe = Recipe(path, data, {key: f"{path}:{line}" for key, line in lines.items()})
-    parent = recipe.data.pop("extends", None)
-    if parent is None:
-        return recipe
-    if not isinstance(parent, str):
-        raise RecipeError(f"{recipe.origin(('extends',))}: extends names one recipe file, not {parent!r}")
-    base = _read_file(path.parent / parent, (*children, path.resolve()))
-    merged = _merged(base.data, recipe.data)
-    origins = {k: v for k, v in (base.origins | recipe.origins).items() if _has(merged, k)}
-    return Recipe(path, merged, origins)
+    parents = recipe.data.pop("extends", None) or []
+    if isinstance(parents, str):
+        parents = [parents]
+    if not isinstance(parents, list) or not all(isinstance(parent, str) for parent in parents):
+        raise RecipeError(
+            f"{recipe.origin(('extends',))}: extends names a recipe file or a list of them, not {parents!r}"
+        )
+    merged = Recipe(path, {})
+    for parent in parents:
+        merged = _laid_over(merged, _read_file(Path(normpath(path.parent / parent)), (*children, path.resolve())))
+    return _laid_over(merged, recipe)
+
+
+def _laid_over(below: Recipe, above: Recipe) -> Recipe:
+    """The recipe `above` with what it leaves open taken from `below`."""
+    merged = _merged(below.data, above.data)
+    origins = {k: v for k, v in (below.origins | above.origins).items() if _has(merged, k)}
+    return Recipe(above.path, merged, origins)
 
 
 def _merged(below: Any, above: Any) -> Any:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
+from specframe.neural.places import find_place
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -108,20 +109,16 @@ def target_shape(config: Any) -> dict[str, Any]:
 
 
 def locate(name: str | Path) -> Path:
-    """The folder behind a name: a path, `zoo://name` (an embedded model), or a Hub name `owner/name`.
+    """The folder behind a name: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
 
     Hub snapshots are restricted to JSON and safetensors files. Raises WeightsError when nothing is found.
     """
-    text = str(name)
-    if text.startswith("zoo:/"):  # Path() swallows one of the two slashes
-        from specframe.kernel.plugins import embedded_model
-
-        return embedded_model(text.removeprefix("zoo:").strip("/"))
-    if Path(text).is_dir():
-        return Path(text)
-    if isinstance(name, str) and text.count("/") == 1 and not text.startswith((".", "/", "~")):
-        return _download(text)
-    raise WeightsError(f"no checkpoint at {text}: give an existing folder, zoo://name or a Hub name")
+    place = find_place(name)
+    if isinstance(place, Path) and place.is_dir():
+        return place
+    if isinstance(place, str) and "/" in place:
+        return _download(place)
+    raise WeightsError(f"no checkpoint at {name}: give an existing folder, zoo://name or a Hub name")
 
 
 class replacing:

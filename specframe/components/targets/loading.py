@@ -12,28 +12,22 @@ from torch import nn
 
 from specframe.components.targets import architectures
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
+from specframe.neural.places import find_place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-EMBEDDED = "zoo://"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
 
 def locate(model: str) -> str | Path:
     """Where a model lives: an existing folder, or the Hub name it was given as. Raises InputError."""
-    if model.startswith(EMBEDDED):
-        from specframe.kernel.plugins import embedded_model
-
-        return embedded_model(model.removeprefix(EMBEDDED))
-    folder = Path(model).expanduser()
-    if model and folder.is_dir():
-        return folder
-    if folder.is_file():
-        raise InputError(f"{model} is a file; `model` takes the folder that holds config.json")
-    if model.startswith((".", "/", "~")) or "\\" in model or model.count("/") > 1 or not model:
+    place = find_place(model)
+    if place is None or (isinstance(place, Path) and not place.is_dir()):
+        if Path(model).expanduser().is_file():
+            raise InputError(f"{model} is a file; `model` takes the folder that holds config.json")
         raise InputError(f"there is no folder {model!r}; `model` takes a folder, a Hub name or zoo://name")
-    return model
+    return place
 
 
 def load(model: str, *, dtype: str, device: str, revision: str | None, attention: str | None) -> nn.Module:

@@ -128,9 +128,9 @@ def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
     assert counting.main([str(recipe), str(out)]) == 0
     from transformers import AutoTokenizer
 
-    from specframe.kernel.plugins import embedded_model
+    from specframe import model_folder
 
-    tokenizer = AutoTokenizer.from_pretrained(embedded_model("talk-7m"))
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("talk-7m"))
     counts = {tokenizer.decode([int(token)]).strip(): n for token, n in json.loads(out.read_text()).items()}
     words = tokenizer("hello hello", add_special_tokens=False)["input_ids"]
     assert len(words) <= sum(counts.values()) <= len(words) + 2, "the answer, and what ends the turn"

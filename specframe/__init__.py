@@ -55,12 +55,14 @@ _PUBLIC = {
     "specframe.kernel.zoo": ("model_folder",),
     "specframe.sampling.random": ("SeededRandom",),
     "specframe.sampling.laws": ("Sampling",),
+    "specframe.components.targets.conversion": ("convert_gguf",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
     "specframe.components.trees.shapes.growth": ("Growth",),
     "specframe.decoding.pipeline": ("Pipeline", "Result", "load"),
     "specframe.decoding.transformers": ("decoder",),
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
+    from specframe.components.targets.conversion import convert_gguf as convert_gguf
     from specframe.components.trees.shapes.growth import Growth as Growth
     from specframe.components.verifiers.bound import (
         greedy_acceptance as greedy_acceptance,

@@ -91,7 +91,7 @@ class Sampling:
         """The token that each law is sure of at temperature 0: arguments as of `law` -> [B, M] int64."""
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
-        return logits.max(-1).indices  # the first one, as of argmax, which takes several times as long in bfloat16 on a CPU
+        return logits.max(-1).indices  # as argmax, several times faster in bfloat16 on a CPU
 
     def _processed(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None) -> Tensor:
         # Processors take a rectangle of tokens. Padding would not do: a penalty would count the pad

@@ -23,6 +23,8 @@ OPPONENTS = ("plain", "hf:generate")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
+    from specframe.cli.main import add_environment_argument, as_path
+
     parser.add_argument(
         "contestants",
         nargs="*",
@@ -77,14 +79,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assistant", metavar="MODEL", help="the assistant model of hf:assisted: folder, name or zoo://"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/bench"), metavar="DIR", help="where results and report go"
+        "--out", type=as_path, default=Path("runs/bench"), metavar="DIR", help="where results and report go"
     )
     parser.add_argument("--fresh", action="store_true", help="drop the unfinished bench in DIR instead of resuming it")
     parser.add_argument(
-        "--compare", nargs=2, type=Path, metavar="RESULTS", help="compare two results.json, run nothing"
+        "--compare", nargs=2, type=as_path, metavar="RESULTS", help="compare two results.json, run nothing"
     )
     parser.add_argument("--json", action="store_true", help="the summary as one JSON object on the last line")
     parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
+    add_environment_argument(parser)
     parser.set_defaults(overrides=[])
 
 
@@ -153,7 +156,12 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     if options.max_new_tokens is not None:
         overrides.append(f"sampling.max_new_tokens={options.max_new_tokens}")
     invitation = Invitation(
-        tuple(words), tuple(overrides), options.assistant, not options.no_local_code, tuple(options.vary)
+        tuple(words),
+        tuple(overrides),
+        options.assistant,
+        not options.no_local_code,
+        tuple(options.vary),
+        options.allow_env,
     )
     lineup = plan_lineup(invitation, discover())
     for name, why in lineup.misfits.items():

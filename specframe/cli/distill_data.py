@@ -21,13 +21,15 @@ SUMMARY = "let the recipe's target answer prompts, as data to train drafters on;
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments
+    from specframe.cli.main import add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--prompts", type=Path, required=True, metavar="FILE", help="chats, questions or texts: JSONL or text lines"
+        "--prompts", type=as_path, required=True, metavar="FILE", help="chats, questions or texts: JSONL or text lines"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)")
+    parser.add_argument(
+        "--out", type=as_path, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
     parser.add_argument("--seed", type=int, metavar="N", help="of all sampling (default: the recipe's run.seed)")
     parser.add_argument("--finished-only", action="store_true", help="drop answers that the budget cut off")
@@ -43,22 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Answers what is not yet answered, and prints the figures."""
+    from specframe.cli.main import read_plan
     from specframe.files.lock import writing
     from specframe.files.provenance import describe_run
     from specframe.files.text import printable
-    from specframe.kernel.build import plan
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
     from specframe.training.distill.prompts import read_dialogues
     from specframe.training.distill.store import Store
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    valid = read_plan(options)
     _check(options, valid)
     sampling, run = valid.settings["sampling"], valid.settings["run"]
     seed = run.seed if options.seed is None else options.seed
     dialogues = read_dialogues(options.prompts, chat=run.chat, limit=options.limit, finished_only=options.finished_only)
-    out = options.out or Path("runs") / f"{recipe.path.stem}-data"
+    out = options.out or Path("runs") / f"{valid.recipe.path.stem}-data"
     with writing(out):
         store = Store.open(out, _settings(options, valid, seed))
         left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]

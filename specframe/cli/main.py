@@ -6,9 +6,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specframe import __version__
 from specframe.kernel.errors import SpecframeError
+
+if TYPE_CHECKING:
+    from specframe.kernel.build import Plan
 
 COMMANDS = (
     "run",
@@ -78,3 +83,31 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-local-code", action="store_true", help="refuse components from ./file.py:Name beside the recipe"
     )
+    add_environment_argument(parser)
+
+
+def add_environment_argument(parser: argparse.ArgumentParser) -> None:
+    """The argument of every command that reads recipes at all."""
+    parser.add_argument(
+        "--allow-env",
+        action="store_true",
+        help="let recipes read environment variables, as ${oc.env:NAME}, and use OmegaConf's other resolvers",
+    )
+
+
+def read_plan(options: argparse.Namespace) -> Plan:
+    """The plan of the recipe that the arguments name. Raises RecipeError with every problem."""
+    from specframe.kernel.build import plan
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+
+    recipe = Recipe.read(options.recipe, options.overrides, environment=options.allow_env)
+    return plan(recipe, discover(), local_code=not options.no_local_code)
+
+
+def as_path(text: str) -> Path:
+    """The path that an argument means; shells leave the `~` of --out=~/runs as it is."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"there is no such home folder: {text}") from error

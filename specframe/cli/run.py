@@ -16,27 +16,24 @@ SUMMARY = "decode the recipe's prompts and measure tau, alpha, speed and overhea
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments
+    from specframe.cli.main import add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="decode this instead; may be repeated")
     parser.add_argument(
-        "--prompts", type=Path, metavar="FILE", help="decode the prompts of a JSONL benchmark file or text file"
+        "--prompts", type=as_path, metavar="FILE", help="decode the prompts of a JSONL benchmark file or text file"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object on the last line")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
+    parser.add_argument("--out", type=as_path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Streams the continuations, measures, prints the figures and writes run.json."""
-    from specframe.kernel.build import plan
+    from specframe.cli.main import read_plan
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    valid = read_plan(options)
     prompts = options.prompt or valid.settings["run"].prompts
     if options.prompts is not None:
         from specframe.files.prompts import read_prompts
@@ -48,13 +45,16 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.bench.measure import measure
     from specframe.cli.figures import print_figures
     from specframe.decoding.pipeline import Pipeline
+    from specframe.files.folders import make_folder
     from specframe.files.provenance import describe_run, write_json
 
+    folder = options.out or Path("runs") / valid.recipe.path.stem
+    make_folder(folder)
     pipeline = Pipeline.build(valid)
     result = _decode(pipeline, prompts, quiet=options.json)
     figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
     summary = summarise(pipeline, result, figures)
-    out = (options.out or Path("runs") / recipe.path.stem) / "run.json"
+    out = folder / "run.json"
     write_json(out, describe_run(valid, summary))
     if options.json:
         print(json.dumps(summary))

@@ -31,12 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Trains, and says where the checkpoint is and how to run it."""
-    from specframe.kernel.build import plan
+    from specframe.cli.main import read_plan
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
 
-    valid = plan(Recipe.read(options.recipe, options.overrides), discover(), not options.no_local_code)
+    valid = read_plan(options)
     settings = valid.settings.get("train")
     if settings is None:
         raise InputError(f"{options.recipe}: there is no train section; it needs at least data and a rollout")

@@ -19,12 +19,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints that the recipe is valid, or raises RecipeError with every problem."""
-    from specframe.kernel.build import plan
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe, dotted
+    from specframe.cli.main import read_plan
+    from specframe.kernel.recipe import dotted
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    result = plan(recipe, discover(), local_code=not options.no_local_code)
+    result = read_plan(options)
+    recipe = result.recipe
     if options.show:
         for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
             value: Any = recipe.data

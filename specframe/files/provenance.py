@@ -53,11 +53,16 @@ def describe_hardware() -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON by way of a temporary file. Raises SpecframeError when the disk or folder refuses."""
+    """Writes JSON, whole or not at all. Raises SpecframeError when the disk or folder refuses."""
+    write_text(path, json.dumps(data, indent=2, default=str) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, whole or not at all. Raises SpecframeError when the disk or folder refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as temporary:
-            temporary.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecframeError(f"{path} cannot be written: {error.strerror or error}") from error
 

@@ -16,6 +16,9 @@ from specframe.kernel.interpolation import interpolate
 from specframe.kernel.source import Key, read_source
 
 SUFFIXES = (".yaml", ".yml")
+"""How the names of parents end: no other file is opened for a recipe's sake."""
+DEEPEST = 20
+"""Recipes above a recipe."""
 COMMAND_LINE = "command line"
 
 
@@ -98,6 +101,8 @@ def _read_file(path: Path, children: tuple[Path, ...], read: dict[Path, Recipe])
         raise RecipeError(f"{path}: it extends itself, through {' -> '.join(c.name for c in children)}")
     if (known := read.get(path.resolve())) is not None:  # a parent of several parents
         return known
+    if len(children) > DEEPEST:
+        raise RecipeError(f"{path}: it is the parent of too many recipes, one of the other")
     source = read_source(path, quote=not children)
     recipe = Recipe(path, source.data, {key: f"{path}:{line}" for key, line in source.lines.items()})
     parents = recipe.data.pop("extends", None) or []

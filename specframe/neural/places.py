@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import expanduser
 from pathlib import Path
 
 from specframe.kernel.zoo import model_folder
@@ -18,7 +19,7 @@ def find_place(name: str | Path) -> Path | str | None:
     text = str(name)
     if text.startswith("zoo:/"):  # Path() swallows one of the two slashes
         return model_folder(text.removeprefix("zoo:").strip("/"))
-    path = Path(text).expanduser()
+    path = Path(expanduser(text))
     if text and (path.is_dir() or (path.suffix == GGUF and path.is_file())):
         return path
     is_path = isinstance(name, Path) or text.startswith((".", "/", "~")) or path.suffix == GGUF or path.is_file()

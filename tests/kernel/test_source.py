@@ -75,10 +75,24 @@ def test_a_recipe_is_a_regular_file(tmp_path):
         Recipe.read(tmp_path / "latin.yaml")
 
 
+@pytest.mark.timeout(20)
+def test_parents_cannot_multiply(tmp_path):
+    (tmp_path / "a0.yaml").write_text(GOOD)
+    for n in range(1, 30):
+        (tmp_path / f"a{n}.yaml").write_text(f"extends: [{', '.join([f'a{n - 1}.yaml'] * 9)}]\n")
+    assert Recipe.read(tmp_path / "a15.yaml").data["drafter"] == {"use": "lookup"}
+    with pytest.raises(RecipeError, match=r"a\d.yaml: it is the parent of too many recipes"):
+        Recipe.read(tmp_path / "a29.yaml")
+
+
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("secret.env", f"KEY={SECRET}\n", r"r.yaml:1: extends names one recipe file, which ends in .yaml or .yml"),
+        (
+            "secret.env",
+            f"KEY={SECRET}\n",
+            r"r.yaml:1: extends names a recipe file or a list of them, which end in .yaml or .yml",
+        ),
         ("secret.yaml", f"KEY={SECRET}\n", "a recipe is a mapping of sections"),
         ("secret.yaml", f"{SECRET}: [\n", r"secret.yaml:2: not valid YAML$"),
         ("secret.yaml", f"a: !{SECRET} b\n", r"secret.yaml:1: not valid YAML$"),

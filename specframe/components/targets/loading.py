@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from specframe.components.targets.gguf import has_tokenizer, make_plain, read_co
 from specframe.components.targets.source import Source, first_line, quiet
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.neural.places import GGUF, find_place
+from specframe.neural.shards import check_shards
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -28,7 +30,7 @@ def locate(model: str) -> str | Path:
     place = find_place(model)
     if place is not None:
         return place
-    if Path(model).expanduser().is_file():
+    if Path(expanduser(model)).is_file():
         raise InputError(f"{model} is a file; `model` takes the folder that holds config.json, or a {GGUF} file")
     kind = "file" if model.endswith(GGUF) else "folder"
     raise InputError(f"there is no {kind} {model!r}; `model` takes a folder, a {GGUF} file, a Hub name or zoo://name")
@@ -53,6 +55,7 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
         raise CompositionError(f"{model} cannot be a target: {reason}")
     if not source.is_gguf:
         _require_safetensors(model, place)
+        check_shards(place, getattr(config, "transformers_weights", None), revision)
     wanted = "float32" if dtype == "auto" and chosen.type == "cpu" else dtype
     from_pretrained: Any = AutoModelForCausalLM.from_pretrained
     try:

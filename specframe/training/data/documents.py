@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from glob import glob, has_magic
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def read(sources: Iterable[str]) -> Iterator[Document]:
 
 def _files(source: str) -> list[Path]:
     """The files a source names; none when it is a Hub name."""
-    path = Path(source).expanduser()
+    path = Path(expanduser(source))
     if path.is_file():
         return [path]
     if has_magic(source):

@@ -20,6 +20,7 @@ COMMANDS = (
     "show",
     "bench",
     "profile",
+    "store",
     "train",
     "distill-data",
     "certify",

@@ -66,6 +66,18 @@ class TokenTree:
         """The number of edges between the root and each node: [B, N] int64."""
         return self.ancestors.sum(-1) - 1
 
+    def merge(self, other: TokenTree, nodes: int | None = None) -> TokenTree:
+        """This tree with the nodes of another `top` tree below the same root, common prefixes being one node.
+
+        This tree's nodes keep their indices; what is new of the other tree follows in its order, so far as a row then
+        has at most `nodes` of them, the root included. Sampled nodes stay what they are: nothing is merged into them,
+        because a sampled node that another tree replaced or removed would no longer have its recorded law. Raises
+        ValueError if the other tree has sampled nodes.
+        """
+        from specframe.kernel.merge import merge  # it makes trees itself
+
+        return merge(self, other, nodes)
+
     @classmethod
     def stump(cls, root: Tensor) -> TokenTree:
         """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""

@@ -10,6 +10,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specframe.files.terminal import open_console
+from specframe.files.text import printable
+
 if TYPE_CHECKING:
     from specframe.bench.contest.contest import Contest
     from specframe.bench.contest.engines import Engine
@@ -120,7 +123,7 @@ def _run(options: argparse.Namespace, held: ExitStack) -> int:
     write_json(options.out / "results.json", results)
     _report(results, options)
     for name, error in contest.errors.items():
-        print(f"{name} failed: {error}", file=sys.stderr)
+        print(printable(f"{name} failed: {error}"), file=sys.stderr)
     return 1 if contest.errors else 0
 
 
@@ -165,7 +168,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     )
     lineup = plan_lineup(invitation, discover())
     for name, why in lineup.misfits.items():
-        print(f"{name} takes no part: {why}", file=sys.stderr)
+        print(printable(f"{name} takes no part: {why}"), file=sys.stderr)
     if options.address is not None and options.engine != "ray":
         raise InputError("--address is that of a Ray cluster; add --engine ray")
     if options.pause and options.engine == "ray":
@@ -201,7 +204,7 @@ def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
         print(json.dumps(summary))
     else:
         print_table(summary)
-        print(f"\nwritten to {options.out}")
+        print(printable(f"\nwritten to {options.out}"))
 
 
 def _compare(first: Path, second: Path) -> int:
@@ -226,14 +229,18 @@ def _read(path: Path) -> dict[str, Any]:
 @contextmanager
 def progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], None]]:
     """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     entrants = contest.lineup.entrants
     tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
     seconds = dict.fromkeys(tokens, 0.0)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[rates]}"))
-    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[rates]}", markup=False),
+    )
+    console = open_console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         total = sum(each.turns for each in contest.rounds) * len(entrants)
         left = sum(each.turns for each in contest.remaining(journal)) * len(entrants)
@@ -242,9 +249,9 @@ def progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], No
         def listen(step: Step) -> None:
             tokens[step.contestant] += step.tokens
             seconds[step.contestant] += step.seconds
-            rates = "  ".join(f"{n} {tokens[n] / seconds[n]:.0f}" for n in tokens if seconds[n])
+            rates = "  ".join(f"{printable(n)} {tokens[n] / seconds[n]:.0f}" for n in tokens if seconds[n])
             bar.update(task, advance=1, rates=f"tokens/s: {rates}")
             if step.error is not None:
-                bar.console.print(f"{step.contestant} failed: {step.error}", markup=False, highlight=False)
+                bar.console.print(printable(f"{step.contestant} failed: {step.error}"))
 
         yield listen

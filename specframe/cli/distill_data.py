@@ -11,6 +11,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from specframe.files.terminal import open_console
+from specframe.files.text import printable
+
 if TYPE_CHECKING:
     from specframe.kernel.build import Plan
     from specframe.training.distill.dialogue import Answerer, Dialogue
@@ -48,7 +51,6 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.cli.main import read_plan
     from specframe.files.lock import writing
     from specframe.files.provenance import describe_run
-    from specframe.files.text import printable
     from specframe.training.distill.prompts import read_dialogues
     from specframe.training.distill.store import Store
 
@@ -169,11 +171,10 @@ def _name_target(valid: Plan) -> str:
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """A step to be called after every dialogue: it moves a bar on standard error, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("answers", total=total, note="")
         yield lambda note: bar.update(task, advance=1, note=note)

@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specframe.files.text import printable
+
 if TYPE_CHECKING:
     from specframe.bench.measure import Figures, Spread
     from specframe.decoding.pipeline import Pipeline, Result
@@ -72,11 +74,12 @@ def _decode(pipeline: Pipeline, prompts: list[str], quiet: bool) -> Result:
     def stream(row: int, new: list[int]) -> None:
         nonlocal shown
         if row != shown:
-            print(f"\n\n> {prompts[row]}\n" if shown >= 0 else f"> {prompts[row]}\n")
+            print(printable(f"\n\n> {prompts[row]}\n" if shown >= 0 else f"> {prompts[row]}\n"))
             shown = row
         tokens[row] += new
         text = pipeline.decode(tokens[row])
-        if not text.endswith("\ufffd"):  # half a character: wait for the rest of its bytes
+        if not text.endswith(("\ufffd", "\r")):  # half a character, or half a line's end: wait for the rest
+            text = printable(text)
             print(text[len(texts[row]) :], end="", flush=True)
             texts[row] = text
 
@@ -84,7 +87,7 @@ def _decode(pipeline: Pipeline, prompts: list[str], quiet: bool) -> Result:
     result = pipeline.generate(prompts, listener=stream if alone and not quiet else None)
     if not alone and not quiet:
         for prompt, text in zip(prompts, result.texts, strict=True):
-            print(f"> {prompt}\n\n{text}\n")
+            print(printable(f"> {prompt}\n\n{text}\n"))
     return result
 
 

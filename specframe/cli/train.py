@@ -7,6 +7,8 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from specframe.files.text import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -62,9 +64,9 @@ def execute(options: argparse.Namespace) -> int:
             evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
         )
     best = f", best tau {report.best:.2f}" if report.best is not None else ""
-    print(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}")
+    print(printable(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}"))
     trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"
-    print(f"run it: specframe run {options.recipe} {trained}.weights={report.folder}")
+    print(printable(f"run it: specframe run {options.recipe} {trained}.weights={report.folder}"))
     return 0
 
 

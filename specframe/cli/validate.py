@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from specframe.files.text import printable
+
 SUMMARY = "check a recipe: names, options, types, and whether its parts compose"
 
 
@@ -30,7 +32,7 @@ def execute(options: argparse.Namespace) -> int:
             for step in key:
                 value = value[step]
             if not isinstance(value, dict | list):
-                print(f"{dotted(key)} = {json.dumps(value)}  ({origin})")
+                print(printable(f"{dotted(key)} = {json.dumps(value)}  ({origin})"))
     names = ", ".join(f"{name} {part.entry.name}" for name, part in result.parts.items())
-    print(f"{options.recipe}: valid ({names})")
+    print(printable(f"{options.recipe}: valid ({names})"))
     return 0

@@ -13,6 +13,7 @@ from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
 from specframe.neural.checkpoint import remove_parts
+from specframe.neural.heads import support_of
 from specframe.training import precision, randomness
 from specframe.training.data import texts
 from specframe.training.processes import Processes
@@ -98,7 +99,8 @@ def _teaching(
 ) -> Teaching:
     if settings.cache is None or not len(part):
         return Online(target, part)
-    return Cached(target, getattr(drafter, "taps", frozenset({"last"})), part, settings.cache, processes)
+    taps = getattr(drafter, "taps", frozenset({"last"}))
+    return Cached(target, taps, part, settings.cache, processes, support_of(drafter))
 
 
 def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: TrainSettings, tokenizer: Any) -> None:

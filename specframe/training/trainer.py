@@ -72,7 +72,7 @@ class Trainer:
             fused=device.type == "cuda",
         )
         group = settings.batch * settings.accumulate * processes.count
-        self.order = Order(len(lessons.texts), group, settings.seed)
+        self.order = Order(lessons.texts.counts, group, settings.seed)
         self.total = settings.steps or self.order.steps(settings.epochs)
         self.every = settings.validate_every or self.order.steps(1)
         self.window = torch.zeros(len(losses) + 1, device=device)

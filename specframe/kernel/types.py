@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -211,6 +212,27 @@ class Proposal:
     logits: Tensor  # [B, F, K, v], raw; a policy that samples makes the law through Sampling
     confidence: Tensor | None = None  # [B, F, K], the drafter's own estimate that a level is accepted
     support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+    vocab: int | None = None  # V, the size of the whole vocabulary; needed with a support, where tokens are drawn
+
+    def tokens(self, columns: Tensor) -> Tensor:
+        """The tokens that these columns of the logits stand for, [..] int64; -1 stays."""
+        if self.support is None:
+            return columns
+        return self.support[columns.clamp(min=0)].where(columns >= 0, columns)
+
+    @property
+    def whole(self) -> Proposal:
+        """The same with logits over the whole vocabulary, -inf outside the support: what tokens are drawn from.
+
+        Raises ValueError for a support without `vocab`.
+        """
+        if self.support is None:
+            return self
+        if self.vocab is None:
+            raise ValueError("a proposal with a support needs `vocab`, the size of the whole vocabulary")
+        logits = self.logits.new_full((*self.logits.shape[:-1], self.vocab), -inf)
+        logits[..., self.support] = self.logits
+        return Proposal(logits, self.confidence)
 
 
 Expand = Callable[[Frontier], Proposal]

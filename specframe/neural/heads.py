@@ -47,7 +47,8 @@ class ConfidentHead(Head, Protocol):
 def support_of(part: object) -> Tensor | None:
     """The tokens of the logits' columns of a head or drafter, int64 [v]; None: the whole vocabulary.
 
-    A part that proposes from some of the tokens has these as `support`, from bind on.
+    A part that proposes from some of the tokens has these as `support`, from bind on; and a head the size of the whole
+    vocabulary as `vocab`.
     """
     support: Tensor | None = getattr(part, "support", None)
     return support
@@ -59,4 +60,4 @@ def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Propos
     `features` [B, F, K, D] are what the head made the logits of.
     """
     confidence = head.confidence(features) if isinstance(head, ConfidentHead) else None
-    return Proposal(logits, confidence, support_of(head))
+    return Proposal(logits, confidence, support_of(head), getattr(head, "vocab", None))

@@ -97,6 +97,11 @@ class Acceptance:
         return support_of(self.of)
 
     @property
+    def vocab(self) -> int | None:
+        """The size of the whole vocabulary, where the other head has a support."""
+        return getattr(self.of, "vocab", None)
+
+    @property
     def module(self) -> nn.Module:
         """The network: what is trained and saved. Empty before bind."""
         return nn.Module() if self._network is None else self._network

@@ -56,6 +56,8 @@ class Trimmed:
         self.weights = weights
         self.support: Tensor | None = None
         """The tokens that are kept, ascending, int64 [v]; there from bind on."""
+        self.vocab = 0
+        """The size of the target's vocabulary, from bind on."""
         self._part: Callable[[Tensor], Tensor] | None = None
 
     def bind(self, target: NeuralTarget) -> None:
@@ -65,7 +67,7 @@ class Trimmed:
         cannot be read or are another vocabulary's, WeightsError for such a stored draft vocabulary.
         """
         whole = divisible(target, "trimmed")
-        vocab = target.vocab_size
+        self.vocab = vocab = target.vocab_size
         if self.weights is not None:
             tokens = load(self.weights, vocab)
         else:

@@ -109,7 +109,7 @@ class Fused:
     def grow(self, expand: Expand, root: Tensor, sampling: SamplingProtocol, random: RandomSource) -> TokenTree:
         """The likeliest token, then a draw from q; an equal draw stays, to be refused for sure."""
         stump = TokenTree.stump(root)
-        logits = expand(Frontier(stump, torch.zeros_like(stump.tokens))).logits[:, :, 0]  # [B, 1, V]
+        logits = expand(Frontier(stump, torch.zeros_like(stump.tokens))).whole.logits[:, :, 0]  # [B, 1, V]
         q = sampling.law(logits, stump)
         drawn = logits[:, 0].argmin(-1) if self.draw is Draw.TOP else random.categorical(q[:, 0])
         tokens = torch.stack([root, logits[:, 0].argmax(-1), drawn], 1)  # [B, 3]

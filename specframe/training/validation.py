@@ -103,7 +103,7 @@ def unroll(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     if drafter.block == 1:
         return agreement(MultiStep(steps=LEVELS, noise=0.0)(drafter, teacher, 1.0), teacher)
     length = teacher.tokens.shape[1]
-    due = [max(drafter.block, 2)] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least
+    due = [drafter.block] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least
     counted: list[list[bool]] = teacher.mask.tolist()
     total = torch.zeros(2, LEVELS // drafter.block * drafter.block)
     for root in range(min(due), length - 1):

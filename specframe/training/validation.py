@@ -106,7 +106,7 @@ def unroll(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     due = [drafter.block] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least
     counted: list[list[bool]] = teacher.mask.tolist()
     total = torch.zeros(2, LEVELS // drafter.block * drafter.block)
-    for root in range(min(due), length - 1):
+    for root in range(min(due), length):
         rows = [row for row, place in enumerate(due) if place == root]
         accepted = iter(_chains(drafter, teacher, [row for row in rows if counted[row][root]], root, total))
         for row in rows:

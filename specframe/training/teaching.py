@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -71,7 +72,7 @@ class Cached:
     ) -> None:
         self.target = target
         self.support = support if isinstance(target, DivisibleTarget) else None
-        self._head = target.head
+        self._head: Callable[[Tensor], Tensor] = target.head
         if support is not None and isinstance(target, DivisibleTarget):
             self._head = target.head_for(support)
         self.texts = texts

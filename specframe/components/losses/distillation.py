@@ -38,7 +38,7 @@ class Distillation:
         best, inside = place(at(teacher.argmax, student.position), student.support)
         hard = -q.gather(-1, best[..., None]).squeeze(-1)  # [B, M]
         if inside is not None:
-            mass = p.exp().sum(-1).clamp(min=torch.finfo(p.dtype).tiny)
-            soft = soft - mass * mass.log()
+            mass = p.exp().sum(-1)
+            soft = soft - torch.xlogy(mass, mass)
             hard = torch.where(inside, hard, 0)
         return mean(self.alpha * soft + (1 - self.alpha) * hard, student.mask)

@@ -46,8 +46,12 @@ def _certify_recipe(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from specframe.cli.main import read_plan
+    from specframe.cli.target import fetch_target
 
     valid = read_plan(options)
+    prompts = [] if options.exact_only else valid.settings["run"].prompts
+    if prompts:
+        fetch_target(valid)  # now, and not after minutes of enumeration
 
     from specframe.certify.certificate import certify_plan
     from specframe.cli.certificate import print_certificate, progress_bar
@@ -55,8 +59,7 @@ def _certify_recipe(options: argparse.Namespace) -> int:
     with progress_bar(quiet=options.json) as listener:
         certificate = certify_plan(valid, budget=options.budget, listener=listener)
     real_passed = True
-    prompts = valid.settings["run"].prompts
-    if prompts and not options.exact_only and not certificate.interrupted:
+    if prompts and not certificate.interrupted:
         from specframe.certify.real import certify_real
         from specframe.decoding.pipeline import Pipeline
 

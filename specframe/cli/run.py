@@ -33,9 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Streams the continuations, measures, prints the figures and writes run.json."""
     from specframe.cli.main import read_plan
+    from specframe.cli.target import choose_target, describe_target
     from specframe.kernel.errors import InputError
 
-    valid = read_plan(options)
+    valid, target = choose_target(read_plan(options), local_code=not options.no_local_code)
     prompts = options.prompt or valid.settings["run"].prompts
     if options.prompts is not None:
         from specframe.files.prompts import read_prompts
@@ -52,14 +53,16 @@ def execute(options: argparse.Namespace) -> int:
 
     folder = options.out or Path("runs") / valid.recipe.path.stem
     make_folder(folder)
+    if not options.json:
+        print(f"{describe_target(target)}\n", flush=True)
     pipeline = Pipeline.build(valid)
     result = _decode(pipeline, prompts, quiet=options.json)
     figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
     summary = summarise(pipeline, result, figures)
     out = folder / "run.json"
-    write_json(out, describe_run(valid, summary))
+    write_json(out, describe_run(valid, summary, target))
     if options.json:
-        print(json.dumps(summary))
+        print(json.dumps({"target": target} | summary))
     else:
         print_figures(summary, out)
     return 0

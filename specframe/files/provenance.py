@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,14 +24,18 @@ from specframe.neural.checkpoint import replacing
 PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")
 
 
-def describe_run(plan: Plan, figures: dict[str, Any]) -> dict[str, Any]:
-    """The resolved recipe with each value's origin, versions, hardware and figures."""
+def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The resolved recipe with each value's origin, versions, hardware and figures.
+
+    `target` says which model was decoded with and, where it is not the one asked for, which was, and why.
+    """
     plugins = {part.entry.package for part in plan.parts.values()} - {"specframe", "local code"}
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
+        "target": target or {"model": plan.parts["target"].options.get("model")},
         "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
         "python": platform.python_version(),
         "commit": _commit(),

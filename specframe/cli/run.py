@@ -36,8 +36,8 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.cli.target import choose_target, describe_target
     from specframe.kernel.errors import InputError
 
-    valid, target = choose_target(read_plan(options), local_code=not options.no_local_code)
-    prompts = options.prompt or valid.settings["run"].prompts
+    asked = read_plan(options)
+    prompts = options.prompt or asked.settings["run"].prompts
     if options.prompts is not None:
         from specframe.files.prompts import read_prompts
 
@@ -51,8 +51,9 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.files.folders import make_folder
     from specframe.files.provenance import describe_run, write_json
 
-    folder = options.out or Path("runs") / valid.recipe.path.stem
+    folder = options.out or Path("runs") / asked.recipe.path.stem
     make_folder(folder)
+    valid, target = choose_target(asked, local_code=not options.no_local_code)
     if not options.json:
         print(f"{describe_target(target)}\n", flush=True)
     pipeline = Pipeline.build(valid)

@@ -29,6 +29,7 @@ TITLES = {
     "loss": "Losses",
     "rollout": "Rollouts",
     "head": "Heads",
+    "store": "Stores",
     "contestant": "Contestants of the bench",
     "model": "Embedded models",
 }

@@ -21,7 +21,7 @@ from specframe.kernel.registry import Registry
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"
 RESULTS = DOCS / "benchmark" / "results.json"
-BENCH = "specframe bench recipes/*.yaml --limit 12 --out docs/benchmark"
+BENCH = "specframe bench recipes/small/*.yaml --limit 12 --out docs/benchmark"
 NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and docs/benchmark/results.json. -->\n"
 HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
 
@@ -44,6 +44,11 @@ def render_methods(results: Path = RESULTS) -> str:
         rows = [_render_row(method, registry, measured) for method in group["methods"]]
         parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *rows]) + "\n")
     return "\n".join(parts)
+
+
+def find_recipe(name: str) -> str | None:
+    """The file of a method's recipe below recipes/: for the published target or, where there is none, the small one."""
+    return next((file for file in (f"{name}.yaml", f"small/{name}.yaml") if (RECIPES / file).is_file()), None)
 
 
 def read_measured(results: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -91,13 +96,13 @@ def _render_commands(bench: str) -> str:
 def _render_row(method: Method, registry: Registry, measured: Mapping[str, Any]) -> str:
     name = f"[{method['name']}]({method['page']})" if "page" in method else method["name"]
     recipe = method.get("recipe")
-    shipped = recipe is not None and (RECIPES / f"{recipe}.yaml").is_file()
+    shipped = recipe and find_recipe(recipe)
     cells = [
         f"**{name}**<br>{method['paper']}",
         _render_parts(method, registry),
-        f"`{recipe}.yaml`" if shipped else "",
-        _render_law(method, registry, f"{recipe}.yaml" if shipped else None),
-        _render_measured(measured.get(recipe)) if shipped else "",
+        f"`{shipped}`" if shipped else "",
+        _render_law(method, registry, shipped),
+        _render_measured(measured.get(recipe)) if recipe and shipped else "",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 

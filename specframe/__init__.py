@@ -46,6 +46,7 @@ _PUBLIC = {
     "specframe.kernel.deprecation": ("Renamed",),
     "specframe.kernel.errors": (
         "CompositionError",
+        "FetchError",
         "InputError",
         "PluginError",
         "RecipeError",
@@ -53,8 +54,10 @@ _PUBLIC = {
         "WeightsError",
     ),
     "specframe.kernel.hookspecs": ("Register", "hookimpl"),
+    "specframe.kernel.zoo": ("model_folder",),
     "specframe.sampling.random": ("SeededRandom",),
     "specframe.sampling.laws": ("Sampling",),
+    "specframe.components.targets.conversion": ("convert_gguf",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
     "specframe.components.drafters.text": ("CommittedText",),
     "specframe.components.trees.shapes.growth": ("Growth",),
@@ -66,6 +69,7 @@ _PUBLIC = {
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
     from specframe.components.drafters.text import CommittedText as CommittedText
+    from specframe.components.targets.conversion import convert_gguf as convert_gguf
     from specframe.components.trees.shapes.growth import Growth as Growth
     from specframe.components.verifiers.bound import (
         greedy_acceptance as greedy_acceptance,
@@ -90,6 +94,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (
         CompositionError as CompositionError,
+    )
+    from specframe.kernel.errors import (
+        FetchError as FetchError,
     )
     from specframe.kernel.errors import (
         InputError as InputError,
@@ -192,6 +199,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.types import (
         Verdict as Verdict,
     )
+    from specframe.kernel.zoo import model_folder as model_folder
     from specframe.sampling.laws import Sampling as Sampling
     from specframe.sampling.random import SeededRandom as SeededRandom
 

@@ -1,3 +1,7 @@
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test downloads anything
+
 import pytest
 import torch
 

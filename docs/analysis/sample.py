@@ -13,7 +13,7 @@ from specframe import Pipeline, load
 from specframe.bench.contest.sets import SHIPPED, read_sets, spread
 from specframe.files.provenance import write_json
 
-RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes"
+RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes" / "small"
 Row = TypeVar("Row")
 
 

@@ -6,9 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from specframe.files.terminal import open_console
+from specframe.files.text import printable
 
 if TYPE_CHECKING:
     from specframe.bench.contest.contest import Contest
@@ -23,6 +26,8 @@ OPPONENTS = ("plain", "hf:generate")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
+    from specframe.cli.main import add_environment_argument, as_path
+
     parser.add_argument(
         "contestants",
         nargs="*",
@@ -77,14 +82,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assistant", metavar="MODEL", help="the assistant model of hf:assisted: folder, name or zoo://"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("runs/bench"), metavar="DIR", help="where results and report go"
+        "--out", type=as_path, default=Path("runs/bench"), metavar="DIR", help="where results and report go"
     )
     parser.add_argument("--fresh", action="store_true", help="drop the unfinished bench in DIR instead of resuming it")
     parser.add_argument(
-        "--compare", nargs=2, type=Path, metavar="RESULTS", help="compare two results.json, run nothing"
+        "--compare", nargs=2, type=as_path, metavar="RESULTS", help="compare two results.json, run nothing"
     )
     parser.add_argument("--json", action="store_true", help="the summary as one JSON object on the last line")
     parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
+    add_environment_argument(parser)
     parser.set_defaults(overrides=[])
 
 
@@ -92,7 +98,12 @@ def execute(options: argparse.Namespace) -> int:
     """Runs the bench, or what is left of it, and writes and prints its results; 1 if a contestant failed."""
     if options.compare:
         return _compare(*options.compare)
-    contest, engine, sets = _prepare(options)
+    with ExitStack() as held:
+        return _run(options, held)
+
+
+def _run(options: argparse.Namespace, held: ExitStack) -> int:
+    contest, engine, sets = _prepare(options, held)
     from specframe.bench.figures.journal import Journal
     from specframe.bench.figures.results import collect, describe_bench
     from specframe.files.provenance import write_json
@@ -112,19 +123,22 @@ def execute(options: argparse.Namespace) -> int:
     write_json(options.out / "results.json", results)
     _report(results, options)
     for name, error in contest.errors.items():
-        print(f"{name} failed: {error}", file=sys.stderr)
+        print(printable(f"{name} failed: {error}"), file=sys.stderr)
     return 1 if contest.errors else 0
 
 
-def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
-    """The loaded contest, its engine and the names of its sets; all that can be is checked before models load."""
+def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Engine, list[str]]:
+    """The loaded contest, its engine and the names of its sets; the folder of the results is held from here on.
+
+    All that can be checked is checked before models load.
+    """
     from specframe.bench.contest.contest import Contest
     from specframe.bench.contest.engines.inprocess import InProcess
     from specframe.bench.contest.engines.ray import Ray
     from specframe.bench.contest.lineup import Invitation, plan_lineup
     from specframe.bench.contest.sets import SHIPPED, read_sets
     from specframe.bench.contest.terms import Terms
-    from specframe.files.folders import make_folder
+    from specframe.files.lock import writing
     from specframe.kernel.errors import InputError
     from specframe.kernel.plugins import discover
 
@@ -145,11 +159,16 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
     if options.max_new_tokens is not None:
         overrides.append(f"sampling.max_new_tokens={options.max_new_tokens}")
     invitation = Invitation(
-        tuple(words), tuple(overrides), options.assistant, not options.no_local_code, tuple(options.vary)
+        tuple(words),
+        tuple(overrides),
+        options.assistant,
+        not options.no_local_code,
+        tuple(options.vary),
+        options.allow_env,
     )
     lineup = plan_lineup(invitation, discover())
     for name, why in lineup.misfits.items():
-        print(f"{name} takes no part: {why}", file=sys.stderr)
+        print(printable(f"{name} takes no part: {why}"), file=sys.stderr)
     if options.address is not None and options.engine != "ray":
         raise InputError("--address is that of a Ray cluster; add --engine ray")
     if options.pause and options.engine == "ray":
@@ -157,7 +176,7 @@ def _prepare(options: argparse.Namespace) -> tuple[Contest, Engine, list[str]]:
     cluster = Ray(invitation, terms, options.address) if options.engine == "ray" else None
     sets = options.data or [SHIPPED]
     questions = read_sets(sets)
-    make_folder(options.out)
+    held.enter_context(writing(options.out))
     lineup.load(terms.batch)
     contest = Contest(lineup, terms)
     contest.choose(questions)
@@ -185,7 +204,7 @@ def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
         print(json.dumps(summary))
     else:
         print_table(summary)
-        print(f"\nwritten to {options.out}")
+        print(printable(f"\nwritten to {options.out}"))
 
 
 def _compare(first: Path, second: Path) -> int:
@@ -210,14 +229,18 @@ def _read(path: Path) -> dict[str, Any]:
 @contextmanager
 def progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], None]]:
     """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     entrants = contest.lineup.entrants
     tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
     seconds = dict.fromkeys(tokens, 0.0)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[rates]}"))
-    console = Console(stderr=True)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[rates]}", markup=False),
+    )
+    console = open_console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         total = sum(each.turns for each in contest.rounds) * len(entrants)
         left = sum(each.turns for each in contest.remaining(journal)) * len(entrants)
@@ -226,9 +249,9 @@ def progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], No
         def listen(step: Step) -> None:
             tokens[step.contestant] += step.tokens
             seconds[step.contestant] += step.seconds
-            rates = "  ".join(f"{n} {tokens[n] / seconds[n]:.0f}" for n in tokens if seconds[n])
+            rates = "  ".join(f"{printable(n)} {tokens[n] / seconds[n]:.0f}" for n in tokens if seconds[n])
             bar.update(task, advance=1, rates=f"tokens/s: {rates}")
             if step.error is not None:
-                bar.console.print(f"{step.contestant} failed: {step.error}", markup=False, highlight=False)
+                bar.console.print(printable(f"{step.contestant} failed: {step.error}"))
 
         yield listen

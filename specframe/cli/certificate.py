@@ -7,10 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from specframe.files.terminal import open_console
+from specframe.files.text import printable, printable_data
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from specframe.certify.own.enumeration import Progress
 
 TV_IS = "total variation: half the sum of all differences between two laws; 0 is the same law"
@@ -25,42 +30,48 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[count]} branches"))
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]} branches"))
+    with Bar(*columns, console=open_console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1.0, count=0)
 
         def listen(name: str, progress: Progress) -> None:
-            bar.update(task, description=name, completed=progress.mass, count=progress.branches)
+            bar.update(task, description=printable(name), completed=progress.mass, count=progress.branches)
 
         yield listen
 
 
 def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
     """Prints a recipe's certificate."""
-    console = Console(highlight=False)
-    console.print(f"\n[bold]{recipe}[/bold]: every random outcome of the recipe's own code, on small vocabularies\n")
+    console = open_console()
+    certificate = printable_data(certificate)
+    _print_title(console, recipe, "every random outcome of the recipe's own code, on small vocabularies")
     console.print(_cases(certificate["cases"] + certificate["controls"]))
-    console.print(f"[dim]{TV_IS}[/dim]\n")
+    console.print(f"{TV_IS}\n", style="dim")
     for line in certificate["audit"][:5]:
         console.print(f"audit: {line}")
     for text in _notes(certificate):
         console.print(text)
     if certificate["real"] is not None:
         _print_real(console, certificate["real"])
-    console.print(f"\n[bold]{verdict(certificate)}[/bold]")
+    console.print(f"\n{verdict(certificate)}", style="bold")
 
 
 def print_function(summary: dict[str, Any]) -> None:
     """Prints what was found about a foreign function."""
-    console = Console(highlight=False)
-    console.print(f"\n[bold]{summary['function']}[/bold]: every random outcome of the function, over iterated cycles\n")
+    console = open_console()
+    summary = printable_data(summary)
+    _print_title(console, summary["function"], "every random outcome of the function, over iterated cycles")
     console.print(_cases(summary["cases"]))
-    console.print(f"[dim]{TV_IS}[/dim]\n")
+    console.print(f"{TV_IS}\n", style="dim")
     if summary["lossless"]:
-        console.print("[bold]lossless: it emits the target's law[/bold]")
+        console.print("lossless: it emits the target's law", style="bold")
         return
     console.print(_off(summary))
-    console.print(f"[bold]not lossless: total variation {summary['tv']:.4g}[/bold]")
+    console.print(f"not lossless: total variation {summary['tv']:.4g}", style="bold")
+
+
+def _print_title(console: Console, name: str, what: str) -> None:
+    console.print(Text("\n").append(printable(name), style="bold").append(f": {what}\n"))
 
 
 def verdict(certificate: dict[str, Any]) -> str:
@@ -102,7 +113,7 @@ def _off(case: dict[str, Any]) -> str:
 
 def _print_real(console: Console, real: dict[str, Any]) -> None:
     greedy, sampled = real["greedy"], real["sampled"]
-    console.print("\n[bold]on the recipe's own model[/bold]\n")
+    console.print("\non the recipe's own model\n", style="bold")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     same = "identical to plain decoding" if not greedy["divergences"] else f"{len(greedy['divergences'])} diverge"
     table.add_row("greedy", f"{greedy['prompts']} prompts, {greedy['tokens']} tokens: {same}")

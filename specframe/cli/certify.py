@@ -15,9 +15,12 @@ SUMMARY = "prove a recipe's composition lossless: every random outcome of the re
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
+    from specframe.cli.main import add_environment_argument
+
     parser.add_argument("recipe", nargs="?", help="a recipe file, such as recipes/falcon.yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
     parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
+    add_environment_argument(parser)
     parser.add_argument("--json", action="store_true", help="the certificate as one JSON object")
     parser.add_argument("--budget", type=int, default=100_000, metavar="N", help="branches per case, at most")
     parser.add_argument("--exact-only", action="store_true", help="leave the recipe's own model unloaded")
@@ -42,12 +45,13 @@ def execute(options: argparse.Namespace) -> int:
 def _certify_recipe(options: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from specframe.kernel.build import plan
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
+    from specframe.cli.main import read_plan
+    from specframe.cli.target import fetch_target
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    valid = read_plan(options)
+    prompts = [] if options.exact_only else valid.settings["run"].prompts
+    if prompts:
+        fetch_target(valid)  # now, and not after minutes of enumeration
 
     from specframe.certify.certificate import certify_plan
     from specframe.cli.certificate import print_certificate, progress_bar
@@ -55,8 +59,7 @@ def _certify_recipe(options: argparse.Namespace) -> int:
     with progress_bar(quiet=options.json) as listener:
         certificate = certify_plan(valid, budget=options.budget, listener=listener)
     real_passed = True
-    prompts = valid.settings["run"].prompts
-    if prompts and not options.exact_only and not certificate.interrupted:
+    if prompts and not certificate.interrupted:
         from specframe.certify.real import certify_real
         from specframe.decoding.pipeline import Pipeline
 
@@ -65,7 +68,7 @@ def _certify_recipe(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(certificate.as_dict()))
     else:
-        print_certificate(certificate.as_dict(), recipe.path.name)
+        print_certificate(certificate.as_dict(), valid.recipe.path.name)
     kept = certificate.lossless and real_passed
     return 0 if kept or (not certificate.promised and not certificate.interrupted) else 1
 

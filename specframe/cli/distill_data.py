@@ -11,6 +11,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from specframe.files.terminal import open_console
+from specframe.files.text import printable
+
 if TYPE_CHECKING:
     from specframe.kernel.build import Plan
     from specframe.training.distill.dialogue import Answerer, Dialogue
@@ -21,13 +24,15 @@ SUMMARY = "let the recipe's target answer prompts, as data to train drafters on;
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments
+    from specframe.cli.main import add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--prompts", type=Path, required=True, metavar="FILE", help="chats, questions or texts: JSONL or text lines"
+        "--prompts", type=as_path, required=True, metavar="FILE", help="chats, questions or texts: JSONL or text lines"
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)")
+    parser.add_argument(
+        "--out", type=as_path, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
     parser.add_argument("--seed", type=int, metavar="N", help="of all sampling (default: the recipe's run.seed)")
     parser.add_argument("--finished-only", action="store_true", help="drop answers that the budget cut off")
@@ -43,29 +48,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Answers what is not yet answered, and prints the figures."""
+    from specframe.cli.main import read_plan
+    from specframe.files.lock import writing
     from specframe.files.provenance import describe_run
-    from specframe.kernel.build import plan
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
     from specframe.training.distill.prompts import read_dialogues
     from specframe.training.distill.store import Store
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    valid = read_plan(options)
     _check(options, valid)
     sampling, run = valid.settings["sampling"], valid.settings["run"]
     seed = run.seed if options.seed is None else options.seed
     dialogues = read_dialogues(options.prompts, chat=run.chat, limit=options.limit, finished_only=options.finished_only)
-    store = Store.open(options.out or Path("runs") / f"{recipe.path.stem}-data", _settings(options, valid, seed))
-    left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]
-    if len(left) < len(dialogues):
-        print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
-    rate = None
-    if left:
-        about = {"model": options.model or _name_target(valid), "temperature": sampling.temperature}
-        rate = _answer(_find_answerer(options, valid, seed), left, store, about)
-        store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
-    print("\n".join(show(store, options.recipe, rate)))
+    out = options.out or Path("runs") / f"{valid.recipe.path.stem}-data"
+    with writing(out):
+        store = Store.open(out, _settings(options, valid, seed))
+        left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]
+        if len(left) < len(dialogues):
+            print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
+        rate = None
+        if left:
+            about = {"model": options.model or _name_target(valid), "temperature": sampling.temperature}
+            rate = _answer(_find_answerer(options, valid, seed, store.tally.conversations > 0), left, store, about)
+        if left or not store.described:
+            store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
+    print(printable("\n".join(show(store, options.recipe, rate))))
     return 0
 
 
@@ -91,12 +97,14 @@ def _answer(answerer: Answerer, left: list[Dialogue], store: Store, about: dict[
 
 def show(store: Store, recipe: str, rate: float | None) -> list[str]:
     """The figures as lines of text, and the command that trains on the answers."""
+    from specframe.training.distill.store import DROPPED
+
     tally = store.tally
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.dropped.items()))
     return [
         f"{tally.conversations} conversations ({tally.unfinished} unfinished), {tally.tokens} tokens"
         + (f", {rate:.0f} tokens/s" if rate is not None else ""),
-        *([f"left out: {dropped}"] if dropped else []),
+        *([f"left out: {dropped} (the reasons: {store.folder / DROPPED})"] if dropped else []),
         *([f"train on them: specframe train {recipe} 'train.data=[{store.answers}]'"] if tally.conversations else []),
     ]
 
@@ -131,14 +139,14 @@ def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, 
     }
 
 
-def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int) -> Answerer:
+def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int, answered: bool) -> Answerer:
     if options.endpoint is None:
         from specframe.decoding.pipeline import Pipeline
         from specframe.training.distill.decoding import Decoding
 
         return Decoding(Pipeline.build(valid), seed)
 
-    from specframe.training.distill.endpoint import KEY, Endpoint
+    from specframe.training.distill.endpoint import Endpoint, read_key
 
     endpoint = Endpoint(
         url=options.endpoint,
@@ -147,7 +155,8 @@ def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int) -> Answe
         seed=seed,
         concurrency=options.concurrency,
         timeout=options.timeout,
-        key=os.environ.get(KEY),
+        key=read_key(os.environ),
+        answered=answered,
     )
     endpoint.check()
     return endpoint
@@ -162,11 +171,10 @@ def _name_target(valid: Plan) -> str:
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """A step to be called after every dialogue: it moves a bar on standard error, where that is a terminal."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-    console = Console(stderr=True)
+    console = open_console(stderr=True)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("answers", total=total, note="")
         yield lambda note: bar.update(task, advance=1, note=note)

@@ -5,19 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+
+from specframe.files.terminal import open_console
+from specframe.files.text import printable, printable_data
 
 
 def print_figures(summary: dict[str, Any], out: Path) -> None:
     """Prints the figures as a table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in _rows(summary):
+    for name, value in _rows(printable_data(summary)):
         table.add_row(name, value)
-    console = Console(highlight=False)
+    console = open_console()
     console.print("\n")
     console.print(table)
-    console.print(f"\n[dim]written to {out}[/dim]")
+    console.print(f"\nwritten to {printable(str(out))}", style="dim")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:

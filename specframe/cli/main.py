@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from specframe import __version__
+from specframe.files.text import printable, require_unicode
 from specframe.kernel.errors import SpecframeError
+
+if TYPE_CHECKING:
+    from specframe.kernel.build import Plan
 
 COMMANDS = (
     "run",
     "show",
     "bench",
     "profile",
+    "store",
     "train",
     "distill-data",
     "certify",
@@ -24,24 +34,42 @@ COMMANDS = (
     "new",
 )
 """Each is a module of this package with `SUMMARY`, `add_arguments` and `execute`, light to import."""
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What a full disk is called."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 for a promise that does not hold, 2 for bad input, 130 for Ctrl-C."""
-    options = parse(arguments)
+    _print_whatever_comes()
     try:
+        for word in sys.argv[1:] if arguments is None else arguments:
+            require_unicode(word, "command line")
+        options = parse(arguments)
         status: int = options.execute(options)
         sys.stdout.flush()
         return status
     except SpecframeError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
-        print(str(interrupt) or "interrupted", file=sys.stderr)
+        print(printable(str(interrupt)) or "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away: nothing to say, nobody to say it to
         return 141
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        print(f"the output cannot be written: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python fails at it once more at its end
+        return 2
+
+
+def _print_whatever_comes() -> None:
+    """Lets characters that the terminal's encoding lacks be printed as escapes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -78,3 +106,31 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-local-code", action="store_true", help="refuse components from ./file.py:Name beside the recipe"
     )
+    add_environment_argument(parser)
+
+
+def add_environment_argument(parser: argparse.ArgumentParser) -> None:
+    """The argument of every command that reads recipes at all."""
+    parser.add_argument(
+        "--allow-env",
+        action="store_true",
+        help="let recipes read environment variables, as ${oc.env:NAME}, and use OmegaConf's other resolvers",
+    )
+
+
+def read_plan(options: argparse.Namespace) -> Plan:
+    """The plan of the recipe that the arguments name. Raises RecipeError with every problem."""
+    from specframe.kernel.build import plan
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+
+    recipe = Recipe.read(options.recipe, options.overrides, environment=options.allow_env)
+    return plan(recipe, discover(), local_code=not options.no_local_code)
+
+
+def as_path(text: str) -> Path:
+    """The path that an argument means; shells leave the `~` of --out=~/runs as it is."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"there is no such home folder: {text}") from error

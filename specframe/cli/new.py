@@ -44,10 +44,14 @@ LONGEST = 24
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
+    from specframe.cli.main import as_path
+
     parser.add_argument("what", help="what to write: `plugin`")
     parser.add_argument("name", help="the component's name in recipes; `bigram` becomes the package specframe-bigram")
     parser.add_argument("--kind", default="drafter", metavar="KIND", help=f"{', '.join(COMMANDS)} (default: drafter)")
-    parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where the folder goes (default: here)")
+    parser.add_argument(
+        "--out", type=as_path, default=Path(), metavar="DIR", help="where the folder goes (default: here)"
+    )
 
 
 def execute(options: argparse.Namespace) -> int:

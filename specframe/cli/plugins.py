@@ -6,6 +6,8 @@ import argparse
 import json
 from importlib.metadata import PackageNotFoundError, version
 
+from specframe.files.text import printable
+
 SUMMARY = "list every installed component, by package"
 
 
@@ -29,12 +31,12 @@ def execute(options: argparse.Namespace) -> int:
         return 0
     packages = dict.fromkeys(entry.package for entry in registry.entries)
     for package in packages:
-        print(f"{package} {_version(package)}".rstrip())
+        print(printable(f"{package} {_version(package)}".rstrip()))
         for entry in registry.entries:
             if entry.package == package and entry.kind != "section":
-                print(f"  {entry.kind:<9} {entry.name:<20} {entry.summary}")
+                print(printable(f"  {entry.kind:<9} {entry.name:<20} {entry.summary}"))
     for package, reason in registry.broken.items():
-        print(f"{package} BROKEN  {reason}")
+        print(printable(f"{package} BROKEN  {reason}"))
     return 0
 
 

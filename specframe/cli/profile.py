@@ -16,10 +16,12 @@ SUMMARY = "measure acceptance by level and rank, and compute the best tree from 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments
+    from specframe.cli.main import add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
-    parser.add_argument("--prompts", type=Path, metavar="FILE", help="a JSONL benchmark file or text file of prompts")
+    parser.add_argument(
+        "--prompts", type=as_path, metavar="FILE", help="a JSONL benchmark file or text file of prompts"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
     parser.add_argument("--depth", type=int, default=4, metavar="N", help="levels to measure (default: 4)")
     parser.add_argument("--width", type=int, default=8, metavar="N", help="choices to measure per node (default: 8)")
@@ -39,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--check",
-        type=Path,
+        type=as_path,
         nargs="?",
         const=True,
         metavar="FILE",
@@ -47,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--out",
-        type=Path,
+        type=as_path,
         metavar="FILE",
         help="where to write what `sequoia`, `adaptive` and `dynamic` trees read",
     )
@@ -55,15 +57,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the table and the best trees; writes the table when asked to."""
+    from specframe.cli.main import read_plan
+    from specframe.files.folders import check_file
     from specframe.files.prompts import read_prompts
-    from specframe.kernel.build import plan
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
     from specframe.kernel.types import Draw
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    valid = plan(recipe, discover(), local_code=not options.no_local_code)
+    valid = read_plan(options)
     prompts = valid.settings["run"].prompts
     if options.prompts is not None:
         prompts = read_prompts(options.prompts, options.limit)
@@ -72,6 +72,9 @@ def execute(options: argparse.Namespace) -> int:
         raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
     if min(options.depth, options.width) < 1:
         raise InputError("--depth and --width must be at least 1")
+
+    if options.out is not None:
+        check_file(options.out, "give --out another place")
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.profile import profile

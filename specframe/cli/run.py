@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from specframe.files.text import printable
+
 if TYPE_CHECKING:
     from specframe.bench.measure import Figures, Spread
     from specframe.decoding.pipeline import Pipeline, Result
@@ -16,28 +18,26 @@ SUMMARY = "decode the recipe's prompts and measure tau, alpha, speed and overhea
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments
+    from specframe.cli.main import add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="decode this instead; may be repeated")
     parser.add_argument(
-        "--prompts", type=Path, metavar="FILE", help="decode the prompts of a JSONL benchmark file or text file"
+        "--prompts", type=as_path, metavar="FILE", help="decode the prompts of a JSONL benchmark file or text file"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object on the last line")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
+    parser.add_argument("--out", type=as_path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Streams the continuations, measures, prints the figures and writes run.json."""
-    from specframe.kernel.build import plan
+    from specframe.cli.main import read_plan
+    from specframe.cli.target import choose_target, describe_target
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    valid = plan(recipe, discover(), local_code=not options.no_local_code)
-    prompts = options.prompt or valid.settings["run"].prompts
+    asked = read_plan(options)
+    prompts = options.prompt or asked.settings["run"].prompts
     if options.prompts is not None:
         from specframe.files.prompts import read_prompts
 
@@ -48,16 +48,22 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.bench.measure import measure
     from specframe.cli.figures import print_figures
     from specframe.decoding.pipeline import Pipeline
+    from specframe.files.folders import make_folder
     from specframe.files.provenance import describe_run, write_json
 
+    folder = options.out or Path("runs") / asked.recipe.path.stem
+    make_folder(folder)
+    valid, target = choose_target(asked, local_code=not options.no_local_code)
+    if not options.json:
+        print(f"{describe_target(target)}\n", flush=True)
     pipeline = Pipeline.build(valid)
     result = _decode(pipeline, prompts, quiet=options.json)
     figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
     summary = summarise(pipeline, result, figures)
-    out = (options.out or Path("runs") / recipe.path.stem) / "run.json"
-    write_json(out, describe_run(valid, summary))
+    out = folder / "run.json"
+    write_json(out, describe_run(valid, summary, target))
     if options.json:
-        print(json.dumps(summary))
+        print(json.dumps({"target": target} | summary))
     else:
         print_figures(summary, out)
     return 0
@@ -72,11 +78,12 @@ def _decode(pipeline: Pipeline, prompts: list[str], quiet: bool) -> Result:
     def stream(row: int, new: list[int]) -> None:
         nonlocal shown
         if row != shown:
-            print(f"\n\n> {prompts[row]}\n" if shown >= 0 else f"> {prompts[row]}\n")
+            print(printable(f"\n\n> {prompts[row]}\n" if shown >= 0 else f"> {prompts[row]}\n"))
             shown = row
         tokens[row] += new
         text = pipeline.decode(tokens[row])
-        if not text.endswith("\ufffd"):  # half a character: wait for the rest of its bytes
+        if not text.endswith(("\ufffd", "\r")):  # half a character, or half a line's end: wait for the rest
+            text = printable(text)
             print(text[len(texts[row]) :], end="", flush=True)
             texts[row] = text
 
@@ -84,7 +91,7 @@ def _decode(pipeline: Pipeline, prompts: list[str], quiet: bool) -> Result:
     result = pipeline.generate(prompts, listener=stream if alone and not quiet else None)
     if not alone and not quiet:
         for prompt, text in zip(prompts, result.texts, strict=True):
-            print(f"> {prompt}\n\n{text}\n")
+            print(printable(f"> {prompt}\n\n{text}\n"))
     return result
 
 

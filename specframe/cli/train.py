@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from specframe.files.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,12 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Trains, and says where the checkpoint is and how to run it."""
-    from specframe.kernel.build import plan
+    from specframe.cli.main import read_plan
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
 
-    valid = plan(Recipe.read(options.recipe, options.overrides), discover(), not options.no_local_code)
+    valid = read_plan(options)
     settings = valid.settings.get("train")
     if settings is None:
         raise InputError(f"{options.recipe}: there is no train section; it needs at least data and a rollout")
@@ -46,24 +47,26 @@ def execute(options: argparse.Namespace) -> int:
     from accelerate import PartialState
 
     from specframe.decoding.pipeline import Pipeline
+    from specframe.files.lock import writing
     from specframe.training.progress import watch
-    from specframe.training.train import train
+    from specframe.training.train import REMEDY, train
 
-    PartialState()  # under `accelerate launch` it gives every process its own device, before models load
+    state = PartialState()  # under `accelerate launch` it gives every process its own device, before models load
     torch.manual_seed(settings.seed)
-    pipeline = Pipeline.build(valid)
-    report = train(
-        pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and says what would fit
-        pipeline.parts.drafter,  # type: ignore[arg-type]
-        [(part.build(), weight, part.entry.name) for part, weight in valid.losses],
-        settings,
-        watcher=watch(),
-        evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
-    )
+    with writing(settings.out, REMEDY) if state.is_main_process else nullcontext():  # before models load, too
+        pipeline = Pipeline.build(valid)
+        report = train(
+            pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and says what would fit
+            pipeline.parts.drafter,  # type: ignore[arg-type]
+            [(part.build(), weight, part.entry.name) for part, weight in valid.losses],
+            settings,
+            watcher=watch(),
+            evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
+        )
     best = f", best tau {report.best:.2f}" if report.best is not None else ""
-    print(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}")
+    print(printable(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}"))
     trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"
-    print(f"run it: specframe run {options.recipe} {trained}.weights={report.folder}")
+    print(printable(f"run it: specframe run {options.recipe} {trained}.weights={report.folder}"))
     return 0
 
 

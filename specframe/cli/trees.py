@@ -5,13 +5,15 @@ from __future__ import annotations
 from itertools import groupby
 from pathlib import Path
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from specframe.files.terminal import open_console
+from specframe.files.text import printable
 from specframe.inspect.trace.records import Bonus, Trace, TracedCycle, TracedNode
-from specframe.inspect.trace.wording import escape_controls, probability, visible
+from specframe.inspect.trace.wording import probability, visible
 
 STYLES = {"root": "bold", "accepted": "bold blue", "rejected": "dim", "draft": "blue", "bonus": "bold yellow"}
 MARKS = {"root": "", "accepted": "✓ ", "rejected": "  ", "bonus": "+ "}
@@ -19,8 +21,8 @@ MARKS = {"root": "", "accepted": "✓ ", "rejected": "  ", "bonus": "+ "}
 
 def print_trace(trace: Trace, *, cycles: int, page: Path | None) -> None:
     """Prints the first cycles' trees, the text in the colours of its sources, and the figures."""
-    console = Console(highlight=False)
-    console.print(Text(f"\n> {escape_controls(trace.prompt)}\n"))
+    console = open_console()
+    console.print(Text(f"\n> {printable(trace.prompt)}\n"))
     for cycle in trace.cycles[:cycles]:
         console.print(draw(cycle))
         console.print()
@@ -32,7 +34,7 @@ def print_trace(trace: Trace, *, cycles: int, page: Path | None) -> None:
     console.print()
     console.print(_figures(trace))
     if page is not None:
-        console.print(Text(f"\nwritten to {page}", style="dim"), soft_wrap=True)
+        console.print(Text(f"\nwritten to {printable(str(page))}", style="dim"), soft_wrap=True)
 
 
 def draw(cycle: TracedCycle) -> Group:
@@ -65,7 +67,7 @@ def colour(trace: Trace, *, brackets: bool) -> Text:
     """The text, drafted tokens apart from the target's; between brackets where there are no colours."""
     text = Text()
     for (_, source), pieces in groupby(trace.pieces, lambda piece: (piece.cycle, piece.source)):
-        run = "".join(escape_controls(piece.text) for piece in pieces)
+        run = printable("".join(piece.text for piece in pieces))
         text.append(f"[{run}]" if brackets and source == "draft" else run, style=STYLES[source])
     return text
 

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from specframe.files.text import printable
+
 SUMMARY = "check a recipe: names, options, types, and whether its parts compose"
 
 
@@ -19,19 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints that the recipe is valid, or raises RecipeError with every problem."""
-    from specframe.kernel.build import plan
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe, dotted
+    from specframe.cli.main import read_plan
+    from specframe.kernel.recipe import dotted
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    result = plan(recipe, discover(), local_code=not options.no_local_code)
+    result = read_plan(options)
+    recipe = result.recipe
     if options.show:
         for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
             value: Any = recipe.data
             for step in key:
                 value = value[step]
             if not isinstance(value, dict | list):
-                print(f"{dotted(key)} = {json.dumps(value)}  ({origin})")
+                print(printable(f"{dotted(key)} = {json.dumps(value)}  ({origin})"))
     names = ", ".join(f"{name} {part.entry.name}" for name, part in result.parts.items())
-    print(f"{options.recipe}: valid ({names})")
+    print(printable(f"{options.recipe}: valid ({names})"))
     return 0

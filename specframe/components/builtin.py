@@ -96,6 +96,10 @@ COMPONENTS = [
     ),
 ]
 
+STORES = [
+    ("corpus", "corpus:Corpus", "documents and finished answers, searched by suffix arrays"),
+]
+
 CONTESTANTS = [
     ("plain", "contestants:Plain", "this package's own decoding, one token a cycle, without a drafter"),
     ("generate", "generation:Generate", "transformers' generate"),
@@ -109,6 +113,8 @@ def specframe_register(register: Register) -> None:
     """Registers the built-in components and the settings of the plain recipe sections."""
     for kind, name, target, summary in COMPONENTS:
         register(kind, name, f"specframe.components.{target}", summary=summary)
+    for name, target, summary in STORES:
+        register("store", name, f"specframe.stores.{target}", summary=summary)
     for name, target, summary in CONTESTANTS:
         register("contestant", name, f"specframe.bench.contest.{target}", summary=summary)
     register("section", "sampling", "specframe.decoding.settings:SamplingSettings", summary="how tokens are chosen")

@@ -19,12 +19,13 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.decoding.watch import watch
+from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry
+from specframe.kernel.registry import Registry, one_line
 from specframe.sampling.random import row_seed
 
 Prompt = str | Sequence[int]
@@ -205,6 +206,7 @@ class Pipeline:
             raise InputError("this target has no tokenizer; give prompts as lists of token ids")
         if not prompt.strip():
             raise InputError("a prompt is empty; give it some text")
+        require_unicode(prompt, "a prompt")
         if not self.run.chat:
             return list(self.tokenizer(prompt)["input_ids"])
         return self.encode_turns([{"role": "user", "content": prompt}])
@@ -213,7 +215,10 @@ class Pipeline:
         """The token ids of a conversation, `role` and `content` a turn, up to where the next answer begins."""
         if not getattr(self.tokenizer, "chat_template", None):
             raise InputError("run.chat is true, but the target's tokenizer has no chat template; set run.chat=false")
-        return list(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+        try:
+            return list(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+        except Exception as error:  # a template raises what it likes
+            raise InputError(f"the target's chat template refuses the prompt: {one_line(error)}") from error
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The tokens as text, special tokens left out; space-separated ids without a tokenizer."""

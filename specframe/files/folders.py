@@ -1,4 +1,4 @@
-"""The folders that results go to."""
+"""The places that results go to."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ def make_folder(folder: Path, remedy: str = "give another --out") -> None:
             pass
     except OSError as error:
         raise InputError(f"{folder} cannot be written to: {error.strerror or error}; {remedy}") from error
+
+
+def check_file(path: Path, remedy: str) -> None:
+    """Raises InputError, which ends with the remedy, for a place that no file can be written to.
+
+    A file that is there stays as it is; none is left where there was none.
+    """
+    is_new = not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a", encoding="utf-8").close()
+        if is_new:
+            path.unlink()
+    except OSError as error:
+        raise InputError(f"{path} cannot be written to: {error.strerror or error}; {remedy}") from error

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from specframe.files.jsonl import parse, read_lines
 from specframe.kernel.errors import InputError
 
 FIELDS = ("turns", "prompt", "question", "text", "instruction")
@@ -43,39 +42,19 @@ def read_records(path: Path, limit: int | None = None) -> list[Record]:
     """
     structured = is_structured(path)
     records: list[Record] = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in read_lines(path):
         if limit is not None and len(records) >= limit:
             break
-        if line.strip():
-            where = f"{path}:{number}"
-            records.append(as_record(parse(line, where), where) if structured else Record((line,)))
+        where = f"{path}:{number}"
+        records.append(as_record(parse(line, where), where) if structured else Record((line,)))
     if not records:
         raise InputError(f"{path}: there is no prompt in it")
     return records
 
 
-def read_lines(path: Path) -> list[str]:
-    """The lines of a file, blank ones included. Raises InputError when it cannot be read."""
-    opener: Any = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8") as file:
-            text: str = file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}") from error
-    return text.split("\n")  # splitlines would also split at rarer line ends within a text
-
-
 def is_structured(path: Path) -> bool:
     """Whether the file's lines are JSON, and not prompts as they are."""
     return ".jsonl" in path.suffixes
-
-
-def parse(line: str, where: str) -> Any:
-    """A line's JSON. Raises InputError that says where it is broken."""
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{where}: not valid JSON: {error.msg} at column {error.colno}") from error
 
 
 def as_record(record: Any, where: str) -> Record:

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -14,21 +15,27 @@ from typing import Any
 
 import torch
 
+from specframe.files.text import redact
 from specframe.kernel.build import Plan
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.recipe import dotted
+from specframe.neural.checkpoint import replacing
 
 PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")
 
 
-def describe_run(plan: Plan, figures: dict[str, Any]) -> dict[str, Any]:
-    """The resolved recipe with each value's origin, versions, hardware and figures."""
+def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The resolved recipe with each value's origin, versions, hardware and figures.
+
+    `target` says which model was decoded with and, where it is not the one asked for, which was, and why.
+    """
     plugins = {part.entry.package for part in plan.parts.values()} - {"specframe", "local code"}
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": [Path(sys.argv[0]).name, *sys.argv[1:]],
+        "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
+        "target": target or {"model": plan.parts["target"].options.get("model")},
         "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
         "python": platform.python_version(),
         "commit": _commit(),
@@ -51,12 +58,16 @@ def describe_hardware() -> dict[str, Any]:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Writes JSON by way of a temporary file. Raises SpecframeError when the disk or folder refuses."""
+    """Writes JSON, whole or not at all. Raises SpecframeError when the disk or folder refuses."""
+    write_text(path, json.dumps(data, indent=2, default=str) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text, whole or not at all. Raises SpecframeError when the disk or folder refuses."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(path.suffix + ".part")
-        temporary.write_text(json.dumps(data, indent=2, default=str) + "\n", encoding="utf-8")
-        temporary.replace(path)
+        with replacing(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     except OSError as error:
         raise SpecframeError(f"{path} cannot be written: {error.strerror or error}") from error
 

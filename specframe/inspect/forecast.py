@@ -149,8 +149,9 @@ class Spoken:
         self._logits: dict[Path, Tensor] = {}  # [K, V] below every path that was expanded
         for frontier, proposal in noted:
             paths = paths_of(frontier.tree, row)
+            logits = proposal.whole.logits[row]  # [F, K, V]
             for place, node in enumerate(frontier.nodes[row].tolist()):
-                self._logits[paths[node]] = proposal.logits[row, place]
+                self._logits[paths[node]] = logits[place]
 
     def below(self, path: Path) -> Tensor | None:
         """The logits [V] of the level below a path; None where it said nothing."""

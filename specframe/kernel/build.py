@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,8 +14,10 @@ from typing import Any
 from specframe.kernel.deprecation import current_name
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
 from specframe.kernel.options import Mismatch, Option, convert, read_options
-from specframe.kernel.recipe import Key, Recipe, dotted
-from specframe.kernel.registry import Entry, Registry, suggest
+from specframe.kernel.recipe import Recipe, dotted
+from specframe.kernel.registry import Entry, Registry, one_line, suggest
+from specframe.kernel.source import Key
+from specframe.kernel.zoo import find_weights
 
 VERSION = 1
 """The recipe format this release reads: `specframe: 1`."""
@@ -124,11 +127,24 @@ class _Reader:
                     result.parts[name] = part
             elif required and name not in given:
                 self.problems.append(f"{self.recipe.path}: missing section '{name}'")
+        if "drafter" in result.parts:
+            result.parts["drafter"] = self.with_weights(result.parts["drafter"], result.parts.get("target"))
         self.read_losses(data.get("loss") or [], result)
         for name in SETTINGS:
             if data.get(name) is not None or name != "train":  # the train section is optional and slow to import
                 result.settings[name] = self.read_settings(name, data.get(name) or {})
         return result
+
+    def with_weights(self, part: Part, target: Part | None) -> Part:
+        """The drafter, or a part of it, with the names of methods replaced by those of drafters for the target."""
+        model = target.options.get("model") if target is not None else None
+        found: dict[str, Any] = {}
+        for name, value in part.options.items():
+            if isinstance(value, Part):
+                found[name] = self.with_weights(value, target)
+            else:
+                found[name] = find_weights(value, model, self.registry) if name == "weights" and value else value
+        return replace(part, options=found)
 
     def read_losses(self, entries: Any, result: Plan) -> None:
         for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):
@@ -159,13 +175,14 @@ class _Reader:
             self.report(key, f"expected {{use: NAME, ...}}, where NAME is a {kind}")
             return None
         try:
-            entry, component = self.find(kind, section["use"])
+            entry, component = self.find(kind, section["use"], self.recipe.folder((*key, "use")))
         except SpecframeError as error:
             self.report((*key, "use"), str(error))
             return None
         return self.read_options(entry, component, {k: v for k, v in section.items() if k != "use"}, key)
 
-    def find(self, kind: str, name: str) -> tuple[Entry, Any]:
+    def find(self, kind: str, name: str, folder: Path) -> tuple[Entry, Any]:
+        """The component of a name; local code is looked for in the folder of the file that names it."""
         if ".py:" not in name:
             entry = self.registry.find(kind, name)
             return entry, entry.load()
@@ -173,7 +190,7 @@ class _Reader:
             raise PluginError(f"'{name}' is local code, which --no-local-code forbids")
         file, _, attribute = name.rpartition(":")
         entry = Entry(kind, name, f"{file}:{attribute}", "local code", "local")
-        return entry, load_local(self.recipe.path.parent / file, attribute)
+        return entry, load_local(folder / Path(file).expanduser(), attribute)
 
     def read_options(self, entry: Entry, component: Any, values: dict[str, Any], key: Key) -> Part | None:
         before = len(self.problems)
@@ -228,16 +245,19 @@ class _Reader:
 
 def load_local(file: Path, attribute: str) -> Any:
     """The component `attribute` of a Python file. Raises PluginError when it cannot be imported."""
-    name = f"specframe_local_{file.stem}"
+    if not file.is_file():
+        raise PluginError(f"{file}: no such Python file")
+    # The path is part of the name: two folders may each have a tree.py.
+    name = f"specframe_local_{file.stem}_{sha256(str(file.resolve()).encode()).hexdigest()[:12]}"
     try:
         spec = importlib.util.spec_from_file_location(name, file)
-        if spec is None or spec.loader is None or not file.is_file():
-            raise PluginError(f"{file}: no such Python file")
+        if spec is None or spec.loader is None:
+            raise PluginError(f"{file}: no Python file")
         module = importlib.util.module_from_spec(spec)
         sys.modules[name] = module
         spec.loader.exec_module(module)
         return getattr(module, attribute)
     except SpecframeError:
         raise
-    except Exception as error:
-        raise PluginError(f"{file}:{attribute} cannot be loaded: {type(error).__name__}: {error}") from error
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{file}:{attribute} cannot be loaded: {one_line(error)}") from error

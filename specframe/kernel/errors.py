@@ -23,6 +23,10 @@ class CompositionError(SpecframeError):
     """Parts that do not fit together; the message names what would fit."""
 
 
+class FetchError(SpecframeError):
+    """A model that has to be fetched first and cannot be reached: no network, or no package index that has it."""
+
+
 class WeightsError(SpecframeError):
     """Weights that are missing, of the wrong shape, or not finite."""
 

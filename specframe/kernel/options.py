@@ -148,7 +148,10 @@ def _convert_scalar(value: Any, annotation: Any) -> Any:
     if annotation is str and isinstance(value, str):
         return value
     if annotation is Path and isinstance(value, str):
-        return Path(value)
+        try:
+            return Path(value).expanduser()
+        except RuntimeError as error:
+            raise Mismatch(f"{value}: there is no such home folder") from error
     raise Mismatch(f"expected {describe(annotation)}, not {value!r}")
 
 

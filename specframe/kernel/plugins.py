@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
 import pluggy
@@ -39,12 +38,6 @@ def discover(points: list[EntryPoint] | None = None) -> Registry:
         except (Exception, SystemExit) as error:
             registry.broken[package] = one_line(error)
     return registry
-
-
-def embedded_model(name: str, registry: Registry | None = None) -> Path:
-    """The folder of the embedded model `zoo://name`. Raises PluginError when no plugin has it."""
-    folder: Path = (registry or discover()).find("model", name).load()()
-    return folder
 
 
 def _enrol(registry: Registry, plugin: Any, package: str) -> None:

@@ -1,8 +1,9 @@
-"""A recipe: YAML, one parent, overrides from the command line, and where every value came from."""
+"""A recipe: YAML, its parents, overrides from the command line, and where every value came from."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
+from specframe.kernel.interpolation import interpolate
+from specframe.kernel.source import Key, read_source
 
-Key = tuple[str | int, ...]
-"""The path to a value: ("loss", 0, "weight")."""
-
+SUFFIXES = (".yaml", ".yml")
+"""How the names of parents end: no other file is opened for a recipe's sake."""
+DEEPEST = 20
+"""Recipes above a recipe."""
 COMMAND_LINE = "command line"
 
 
@@ -37,17 +41,23 @@ class Recipe:
             key = key[:-1]
         return self.origins.get(key, str(self.path))
 
-    @classmethod
-    def read(cls, path: str | Path, overrides: list[str] | None = None) -> Recipe:
-        """The recipe in a file, its parent merged in and `key=value` overrides applied.
+    def folder(self, key: Key) -> Path:
+        """The folder of the file that the value at `key` was written in; the recipe's for one of the command line."""
+        file, _, line = self.origin(key).rpartition(":")
+        return (Path(file) if line.isdigit() else self.path).parent
 
-        Raises RecipeError for a file that is missing or no YAML mapping, for a circle of parents, and
-        for an override that is not of the form key=value.
+    @classmethod
+    def read(cls, path: str | Path, overrides: list[str] | None = None, *, environment: bool = False) -> Recipe:
+        """The recipe in a file, its parents merged in and `key=value` overrides applied.
+
+        `environment` allows `${oc.env:NAME}` and OmegaConf's other resolvers. Raises RecipeError for a file that is
+        missing, too large or no YAML mapping, for a circle of parents, and for an override that is not of the form
+        key=value.
         """
-        recipe = _read_file(Path(path), ())
+        recipe = _read_file(_home(str(path), str(path)), (), {})
         for override in overrides or []:
             recipe._override(override)
-        recipe._interpolate()
+        recipe.data = interpolate(recipe.data, recipe.origin, environment)
         return recipe
 
     def _override(self, override: str) -> None:
@@ -56,8 +66,9 @@ class Recipe:
             raise RecipeError(f"{COMMAND_LINE}: '{override}' is not of the form key=value")
         try:
             value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
-        except (OmegaConfBaseException, yaml.YAMLError) as error:
-            raise RecipeError(f"{COMMAND_LINE}: the value of '{override}' is no YAML: {error}") from error
+        except (OmegaConfBaseException, yaml.YAMLError, RecursionError) as error:
+            problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+            raise RecipeError(f"{COMMAND_LINE}: the value of '{override}' is no YAML: {problem}") from error
         parts: Key = tuple(int(p) if p.isdigit() else p for p in name.strip().split("."))
         layer: Any = value
         if parts[-1] == "use" and len(parts) > 1:
@@ -83,43 +94,44 @@ class Recipe:
         for deeper in [key, *_keys(value, key)]:
             self.origins[deeper] = COMMAND_LINE
 
-    def _interpolate(self) -> None:
-        try:
-            self.data = OmegaConf.to_container(OmegaConf.create(self.data), resolve=True)  # type: ignore[assignment]
-        except OmegaConfBaseException as error:
-            raise RecipeError(f"{self.path}: {str(error).splitlines()[0]}") from error
 
-
-def _read_file(path: Path, children: tuple[Path, ...]) -> Recipe:
+def _read_file(path: Path, children: tuple[Path, ...], read: dict[Path, Recipe]) -> Recipe:
+    """The recipe of a file with its parents merged in; `read` holds those of the files that were read before."""
     if path.resolve() in children:
         raise RecipeError(f"{path}: it extends itself, through {' -> '.join(c.name for c in children)}")
+    if (known := read.get(path.resolve())) is not None:  # a parent of several parents
+        return known
+    if len(children) > DEEPEST:
+        raise RecipeError(f"{path}: it is the parent of too many recipes, one of the other")
+    source = read_source(path, quote=not children)
+    recipe = Recipe(path, source.data, {key: f"{path}:{line}" for key, line in source.lines.items()})
+    parents = recipe.data.pop("extends", None) or []
+    if isinstance(parents, str):
+        parents = [parents]
+    origin = recipe.origin(("extends",))
+    if not isinstance(parents, list) or not all(isinstance(p, str) and p.endswith(SUFFIXES) for p in parents):
+        raise RecipeError(f"{origin}: extends names a recipe file or a list of them, which end in .yaml or .yml")
+    merged = Recipe(path, {})
+    for parent in parents:
+        place = Path(normpath(path.parent / _home(parent, origin)))
+        merged = _laid_over(merged, _read_file(place, (*children, path.resolve()), read))
+    read[path.resolve()] = merged = _laid_over(merged, recipe)
+    return merged
+
+
+def _laid_over(below: Recipe, above: Recipe) -> Recipe:
+    """The recipe `above` with what it leaves open taken from `below`."""
+    merged = _merged(below.data, above.data)
+    origins = {k: v for k, v in (below.origins | above.origins).items() if _has(merged, k)}
+    return Recipe(above.path, merged, origins)
+
+
+def _home(path: str, origin: str) -> Path:
+    """The path, a `~` at its beginning replaced by the home folder."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RecipeError(f"{path}: no such recipe; is the path right?") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(f"{path}: cannot be read: {error}") from error
-    try:
-        lines = _lines(yaml.compose(text))
-        data: Any = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else {}
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        raise RecipeError(f"{path}{line}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
-    except OmegaConfBaseException as error:
-        raise RecipeError(f"{path}: {str(error).splitlines()[0]}") from error
-    if not isinstance(data, dict):
-        raise RecipeError(f"{path}: a recipe is a mapping of sections (target, drafter, tree, verifier, ...)")
-    recipe = Recipe(path, data, {key: f"{path}:{line}" for key, line in lines.items()})
-    parent = recipe.data.pop("extends", None)
-    if parent is None:
-        return recipe
-    if not isinstance(parent, str):
-        raise RecipeError(f"{recipe.origin(('extends',))}: extends names one recipe file, not {parent!r}")
-    base = _read_file(path.parent / parent, (*children, path.resolve()))
-    merged = _merged(base.data, recipe.data)
-    origins = {k: v for k, v in (base.origins | recipe.origins).items() if _has(merged, k)}
-    return Recipe(path, merged, origins)
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise RecipeError(f"{origin}: {path}: there is no such home folder") from error
 
 
 def _merged(below: Any, above: Any) -> Any:
@@ -147,17 +159,3 @@ def _has(data: Any, key: Key) -> bool:
         except (KeyError, IndexError, TypeError):
             return False
     return True
-
-
-def _lines(node: yaml.Node | None, prefix: Key = ()) -> dict[Key, int]:
-    """The line each key stands on; OmegaConf does not keep them."""
-    found: dict[Key, int] = {}
-    if isinstance(node, yaml.MappingNode):
-        for name, value in node.value:
-            found[(*prefix, name.value)] = name.start_mark.line + 1
-            found |= _lines(value, (*prefix, name.value))
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            found[(*prefix, index)] = value.start_mark.line + 1
-            found |= _lines(value, (*prefix, index))
-    return found

@@ -12,6 +12,7 @@ from typing import Any
 from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
 from specframe.kernel.interfaces import Contestant, Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
+from specframe.kernel.store import Store
 
 KINDS: dict[str, type] = {
     "target": Target,
@@ -21,6 +22,7 @@ KINDS: dict[str, type] = {
     "loss": Loss,
     "rollout": Rollout,
     "head": Head,
+    "store": Store,
     "contestant": Contestant,
 }
 """Every kind of component a plugin can provide, by the word recipes use."""

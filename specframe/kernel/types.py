@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -74,6 +75,18 @@ class TokenTree:
         q = None if self.q is None else self.q[rows]
         q_row = None if self.q_row is None else self.q_row[rows]
         return TokenTree(**parts, levels=self.levels, q=q, q_row=q_row)
+
+    def merge(self, other: TokenTree, nodes: int | None = None) -> TokenTree:
+        """This tree with the nodes of another `top` tree below the same root, common prefixes being one node.
+
+        This tree's nodes keep their indices; what is new of the other tree follows in its order, so far as a row then
+        has at most `nodes` of them, the root included. Sampled nodes stay what they are: nothing is merged into them,
+        because a sampled node that another tree replaced or removed would no longer have its recorded law. Raises
+        ValueError if the other tree has sampled nodes.
+        """
+        from specframe.kernel.merge import merge  # it makes trees itself
+
+        return merge(self, other, nodes)
 
     @classmethod
     def root_only(cls, root: Tensor) -> TokenTree:
@@ -230,7 +243,28 @@ class Proposal:
 
     logits: Tensor  # [B, F, K, v], raw; a policy that samples makes the law through Sampling
     confidence: Tensor | None = None  # [B, F, K], the drafter's own estimate that a level is accepted
-    support: Tensor | None = None  # [v] int64, the tokens of the v columns; None: the whole vocabulary, v = V
+    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+    vocab: int | None = None  # V, the size of the whole vocabulary; needed with a support, where tokens are drawn
+
+    def tokens(self, columns: Tensor) -> Tensor:
+        """The tokens that these columns of the logits stand for, [..] int64; -1 stays."""
+        if self.support is None:
+            return columns
+        return self.support[columns.clamp(min=0)].where(columns >= 0, columns)
+
+    @property
+    def whole(self) -> Proposal:
+        """The same with logits over the whole vocabulary, -inf outside the support: what tokens are drawn from.
+
+        Raises ValueError for a support without `vocab`.
+        """
+        if self.support is None:
+            return self
+        if self.vocab is None:
+            raise ValueError("a proposal with a support needs `vocab`, the size of the whole vocabulary")
+        logits = self.logits.new_full((*self.logits.shape[:-1], self.vocab), -inf)
+        logits[..., self.support] = self.logits
+        return Proposal(logits, self.confidence)
 
 
 Expand = Callable[[Frontier], Proposal]
@@ -239,12 +273,33 @@ Expand = Callable[[Frontier], Proposal]
 
 @dataclass(frozen=True)
 class Teacher:
-    """What the target gives for a batch of training texts."""
+    """The target's answers for a batch of training texts.
+
+    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` say what is needed of the
+    others.
+    """
 
     tokens: Tensor  # [B, L] int64
     mask: Tensor  # [B, L] bool, positions whose *next-token law* counts (answer tokens, no padding)
     features: Mapping[str, Tensor]  # tap -> [B, L, D]
-    logits: Tensor  # [B, L, V], the law after each position
+    logits: Tensor  # [B, L, v], the law after each position
+    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+    normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
+    best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
+
+    @cached_property
+    def log_law(self) -> Tensor:
+        """The log-probabilities of the logits' columns, [B, L, v], in float32 or better: half precision loses the tail.
+
+        A support's do not add up to 1: what is missing is the probability of all other tokens.
+        """
+        wide = _wide(self.logits)
+        return wide.log_softmax(-1) if self.normaliser is None else wide - self.normaliser[..., None]
+
+    @cached_property
+    def argmax(self) -> Tensor:
+        """The most probable token of the whole vocabulary: [B, L] int64."""
+        return self.logits.argmax(-1) if self.best is None else self.best
 
 
 @dataclass(frozen=True)
@@ -255,12 +310,24 @@ class Student:
     `level[m]` levels below the last position whose true feature it saw.
     """
 
-    logits: Tensor  # [B, M, V]
+    logits: Tensor  # [B, M, v]
     position: Tensor  # [B, M] int64
     mask: Tensor  # [B, M] bool
     level: Tensor  # [M] int64, 1 = the first drafted token
     features: Tensor | None = None  # [B, M, D], of drafters that predict features
     confidence: Tensor | None = None  # [B, M], the drafter's own estimate that its token is accepted
+    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+
+    @cached_property
+    def log_law(self) -> Tensor:
+        """The log-probabilities of the logits' columns, [B, M, v], in float32 or better."""
+        return _wide(self.logits).log_softmax(-1)
+
+    @cached_property
+    def argmax(self) -> Tensor:
+        """The most probable token: [B, M] int64."""
+        best = self.logits.argmax(-1)
+        return best if self.support is None else self.support[best]
 
 
 @dataclass(frozen=True)
@@ -273,3 +340,8 @@ class Outcome:
     """When each of these tokens was there to be read, by `time.perf_counter()`."""
     figures: Callable[[], Sequence[Mapping[str, Any]]] | None = None
     """Further figures of each row for results.json; called once the time is taken, so it may take its own."""
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """The logits in float32, or in float64 where they are."""
+    return logits if logits.element_size() == 8 else logits.float()

@@ -12,7 +12,7 @@
 | `seeded`, `output_weight` | a network's first weights |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
-| `make_proposal` | a proposal with the confidence of the head that has one |
+| `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
 
@@ -20,7 +20,7 @@ from specframe.neural import checkpoint
 from specframe.neural.binding import Binding, neural_target, too_deep, tree_policy
 from specframe.neural.blocks import Blocks, State
 from specframe.neural.cache import SlotCache
-from specframe.neural.heads import DivisibleTarget, divisible, make_proposal
+from specframe.neural.heads import DivisibleTarget, divisible, make_proposal, support_of
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal, block_end
 from specframe.neural.session import FeatureSession
@@ -42,6 +42,7 @@ __all__ = [
     "neural_target",
     "output_weight",
     "seeded",
+    "support_of",
     "too_deep",
     "tree_policy",
 ]

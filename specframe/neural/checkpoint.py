@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
+from specframe.neural.places import find_place
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
+PART = ".part"
+"""How the names of files end that are not whole yet."""
+LEFT = re.compile(rf"\..+\.(?:safetensors|json)\.\d+{re.escape(PART)}")
+"""The names that `replacing` gives to unfinished files of ours."""
 
 
 def save(
@@ -103,20 +109,16 @@ def target_shape(config: Any) -> dict[str, Any]:
 
 
 def locate(name: str | Path) -> Path:
-    """The folder behind a name: a path, `zoo://name` (an embedded model), or a Hub name `owner/name`.
+    """The folder behind a name: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
 
     Hub snapshots are restricted to JSON and safetensors files. Raises WeightsError when nothing is found.
     """
-    text = str(name)
-    if text.startswith("zoo:/"):  # Path() swallows one of the two slashes
-        from specframe.kernel.plugins import embedded_model
-
-        return embedded_model(text.removeprefix("zoo:").strip("/"))
-    if Path(text).is_dir():
-        return Path(text)
-    if isinstance(name, str) and text.count("/") == 1 and not text.startswith((".", "/", "~")):
-        return _download(text)
-    raise WeightsError(f"no checkpoint at {text}: give an existing folder, zoo://name or a Hub name")
+    place = find_place(name)
+    if isinstance(place, Path) and place.is_dir():
+        return place
+    if isinstance(place, str) and "/" in place:
+        return _download(place)
+    raise WeightsError(f"no checkpoint at {name}: give an existing folder, zoo://name or a Hub name")
 
 
 class replacing:
@@ -124,7 +126,7 @@ class replacing:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+        self.beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
 
     def __enter__(self) -> Path:
         """The path to write to."""
@@ -138,6 +140,19 @@ class replacing:
         with self.beside.open("rb") as file:
             os.fsync(file.fileno())
         self.beside.replace(self.path)
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes what killed processes left unfinished in a folder that no process writes to now.
+
+    Raises WeightsError when the folder refuses.
+    """
+    try:
+        for path in folder.glob(f".*{PART}"):
+            if LEFT.fullmatch(path.name):
+                path.unlink()
+    except OSError as error:
+        raise WeightsError(f"cannot remove an unfinished file from {folder}: {reason(error)}") from error
 
 
 def reason(error: BaseException) -> str:

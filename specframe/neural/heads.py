@@ -44,9 +44,20 @@ class ConfidentHead(Head, Protocol):
         ...
 
 
+def support_of(part: object) -> Tensor | None:
+    """The tokens of the logits' columns of a head or drafter, int64 [v]; None: the whole vocabulary.
+
+    A part that proposes from some of the tokens has these as `support`, from bind on; and a head the size of the whole
+    vocabulary as `vocab`.
+    """
+    support: Tensor | None = getattr(part, "support", None)
+    return support
+
+
 def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Proposal:
-    """The proposal of these logits [B, F, K, V], with the confidence that the head has in it, if it is of that kind.
+    """The proposal of these logits [B, F, K, v] of the head's support, with the confidence that it has in it, if any.
 
     `features` [B, F, K, D] are what the head made the logits of.
     """
-    return Proposal(logits, head.confidence(features) if isinstance(head, ConfidentHead) else None)
+    confidence = head.confidence(features) if isinstance(head, ConfidentHead) else None
+    return Proposal(logits, confidence, support_of(head), getattr(head, "vocab", None))

@@ -96,7 +96,7 @@ class Sampling:
         """The one token of each law at temperature 0: arguments as of `law` -> [B, M] int64."""
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
-        return logits.argmax(-1)
+        return logits.max(-1).indices  # as argmax, several times faster in bfloat16 on a CPU
 
     def _processed(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None) -> Tensor:
         # Processors take a rectangle of tokens. Padding would not do: a penalty would count the pad

@@ -9,6 +9,8 @@ from typing import Protocol, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from specframe.files.text import printable
+
 
 class Watcher(Protocol):
     """Hears what happens in a training run."""
@@ -77,27 +79,27 @@ class Lines:
         self._print(note)
 
     def _print(self, line: str) -> None:
-        print(line, file=self.stream, flush=True)
+        print(printable(line), file=self.stream, flush=True)
 
 
 class Bar:
     """A rich progress bar with the latest losses; validations scroll by above it."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.console = Console(file=stream)
+        self.console = Console(file=stream, markup=False, emoji=False, highlight=False)
         self.bar = Progress(
             TextColumn("training"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             console=self.console,
         )
         self.task: TaskID | None = None
 
     def start(self, done: int, total: int, note: str) -> None:
         """Shows the bar."""
-        self.console.print(note, markup=False, highlight=False)
+        self.console.print(printable(note))
         self.task = self.bar.add_task("training", total=total, completed=done, figures="")
         self.bar.start()
 
@@ -108,16 +110,16 @@ class Bar:
 
     def validated(self, step: int, figures: Mapping[str, float]) -> None:
         """Prints the figures above the bar."""
-        self.bar.console.print(f"step {step}  validation: {_words(figures)}", markup=False, highlight=False)
+        self.bar.console.print(f"step {step}  validation: {_words(figures)}")
 
     def finish(self, note: str) -> None:
         """Takes the bar down."""
         self.bar.stop()
-        self.console.print(note, markup=False, highlight=False)
+        self.console.print(printable(note))
 
 
 def _words(figures: Mapping[str, float]) -> str:
-    return "  ".join(f"{name} {_number(value)}" for name, value in figures.items())
+    return printable("  ".join(f"{name} {_number(value)}" for name, value in figures.items()))
 
 
 def _number(value: float) -> str:

@@ -21,17 +21,27 @@ def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
     return settings.lr * max(0.0, factor[settings.schedule])
 
 
+WINDOW = 32
+"""Steps whose texts are sorted by length together."""
+
+
 class Order:
     """Which texts a step sees: epoch after epoch, each a permutation of its own, seeded by `seed`.
 
     Steps take `size` texts at a time from that endless stream, so an epoch may end inside a step, no
-    text is left out, and any step's texts are known without those before it.
+    text is left out, and any step's texts are known without those before it. A step's texts are of similar length, so
+    that little is computed on padding: a permutation is sorted by length within windows of `WINDOW` steps, and the
+    steps of a window are shuffled again.
     """
 
-    def __init__(self, texts: int, size: int, seed: int) -> None:
-        self.texts = texts
+    def __init__(self, lengths: Tensor, size: int, seed: int) -> None:
+        self.texts = texts = len(lengths)
         self.size = size
-        self._epoch = lru_cache(maxsize=4)(lambda epoch: _permutation(texts, seed, epoch))
+
+        def order(epoch: int) -> Tensor:
+            return _arranged(_permutation(texts, seed, epoch), lengths, size, -epoch * texts % size, mix(seed, epoch))
+
+        self._epoch = lru_cache(maxsize=4)(order)
 
     def steps(self, epochs: int) -> int:
         """The number of steps that see every text `epochs` times."""
@@ -46,6 +56,18 @@ class Order:
             inside = epoch == number
             chosen[inside] = self._epoch(number)[place[inside]]
         return chosen
+
+
+def _arranged(texts: Tensor, lengths: Tensor, size: int, first: int, seed: int) -> Tensor:
+    """The texts of an epoch [T], those of a step of similar length; `first` of them end the last epoch's last step."""
+    generator = torch.Generator().manual_seed(seed)
+    parts = [texts[:first]]
+    for window in texts[first:].split(WINDOW * size):
+        steps = window[lengths[window].argsort(stable=True)].split(size)
+        whole = [step for step in steps if len(step) == size]
+        parts += [whole[index] for index in torch.randperm(len(whole), generator=generator).tolist()]
+        parts += [step for step in steps if len(step) < size]
+    return torch.cat(parts)
 
 
 def _permutation(texts: int, seed: int, epoch: int) -> Tensor:

@@ -34,7 +34,7 @@ class TrainSettings:
         accumulate: forwards per optimizer step; each weighs the same, however much of its texts counts.
         precision: of products, weights being float32: float32, tf32 (GPUs only) or bf16 (autocast).
         seed: seeds the order of the texts and all randomness of a step.
-        validation: the share of documents held back for validation, 512 at most; 0 validates nothing.
+        validation: the share of documents held back for validation, 128 at most; 0 validates nothing.
         validate_every: steps between validations; none: once an epoch.
         save_every: steps between saves of the training state.
         log_every: steps between reports of the losses.

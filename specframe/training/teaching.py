@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -16,11 +17,15 @@ from specframe.kernel.errors import WeightsError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Teacher
 from specframe.neural.checkpoint import reason, replacing
+from specframe.neural.heads import DivisibleTarget
 from specframe.training.data.texts import Texts
 from specframe.training.processes import Processes
 
 SHARD = 256
 """Texts of one file of the cache."""
+
+NORMALISER, BEST = "normaliser", "best"
+"""What the cache holds of the target's laws besides the taps."""
 
 
 class Teaching(Protocol):
@@ -48,14 +53,28 @@ class Cached:
 
     Laws are the vocabulary's size and features a layer's, so keeping features alone makes a cache a
     hundred times smaller, for one matrix product per batch. A shard holds every text's features without
-    padding, as `<tap>.<text>`: [length, D]. The folder's name says which texts and which target, so a
-    cache is never mistaken for another's.
+    padding, as `<tap>.<text>`: [length, D] in the target's own dtype. The folder's name says which texts and which
+    target, so a cache is never mistaken for another's.
+
+    For a drafter that proposes from a `support` the matrix product is with these tokens' rows alone. What a loss needs
+    of the other tokens is two numbers a position, kept with the features: their share of the law, as the logarithm
+    of the normaliser, and the most probable token.
     """
 
     def __init__(
-        self, target: NeuralTarget, taps: frozenset[str], texts: Texts, folder: Path, processes: Processes
+        self,
+        target: NeuralTarget,
+        taps: frozenset[str],
+        texts: Texts,
+        folder: Path,
+        processes: Processes,
+        support: Tensor | None = None,
     ) -> None:
         self.target = target
+        self.support = support if isinstance(target, DivisibleTarget) else None
+        self._head: Callable[[Tensor], Tensor] = target.head
+        if support is not None and isinstance(target, DivisibleTarget):
+            self._head = target.head_for(support)
         self.texts = texts
         self.taps = sorted(taps | {"last"})
         self.folder = folder / _name(target, self.taps, texts)
@@ -67,12 +86,17 @@ class Cached:
         tokens, mask = self.texts.batch(rows)
         features = {tap: self._read(tap, rows, tokens.shape[1]) for tap in self.taps}
         with torch.no_grad():
-            return Teacher(tokens, mask, features, self.target.head(features["last"]))
+            logits = self._head(features["last"])
+        if self.support is None:
+            return Teacher(tokens, mask, features, logits)
+        normaliser = self._read(NORMALISER, rows, tokens.shape[1])
+        best = self._read(BEST, rows, tokens.shape[1]).long()
+        return Teacher(tokens, mask, features, logits, self.support, normaliser, best)
 
-    def _read(self, tap: str, rows: Tensor, length: int) -> Tensor:
-        """The features of texts [B], padded with 0: [B, length, D]."""
-        parts: list[Tensor] = [self._files[row // SHARD].get_tensor(f"{tap}.{row}") for row in rows.tolist()]
-        padded = parts[0].new_zeros(len(parts), length, parts[0].shape[-1])
+    def _read(self, name: str, rows: Tensor, length: int) -> Tensor:
+        """What the cache holds of texts [B] under this name, padded with 0: [B, length, ..]."""
+        parts: list[Tensor] = [self._files[row // SHARD].get_tensor(f"{name}.{row}") for row in rows.tolist()]
+        padded = parts[0].new_zeros(len(parts), length, *parts[0].shape[1:])
         for row, part in enumerate(parts):
             padded[row, : len(part)] = part
         return padded.to(self.target.device, non_blocking=True)
@@ -102,12 +126,16 @@ class Cached:
     def _features(self, number: int) -> dict[str, Tensor]:
         """A shard's tensors."""
         texts = torch.arange(number * SHARD, min((number + 1) * SHARD, len(self.texts)))
+        texts = texts[self.texts.counts[texts].argsort()]  # texts of similar length together: little padding
         tensors: dict[str, Tensor] = {}
         for rows in torch.split(texts, 8):
             teacher = self.target.teach(*self.texts.batch(rows))
-            for tap in self.taps:
-                for row, features in zip(rows.tolist(), teacher.features[tap], strict=True):
-                    tensors[f"{tap}.{row}"] = features[: int(self.texts.counts[row])].cpu().contiguous()
+            kept = {tap: teacher.features[tap] for tap in self.taps}
+            kept[NORMALISER] = torch.stack([logits.float().logsumexp(-1) for logits in teacher.logits])
+            kept[BEST] = teacher.argmax.int()
+            for name, values in kept.items():
+                for row, value in zip(rows.tolist(), values, strict=True):
+                    tensors[f"{name}.{row}"] = value[: int(self.texts.counts[row])].to("cpu", copy=True).contiguous()
         return tensors
 
 
@@ -121,6 +149,8 @@ def _name(target: NeuralTarget, taps: list[str], texts: Texts) -> str:
         str(target.dtype),
         texts.digest,
         *taps,
+        NORMALISER,
+        BEST,
         *(f"{x:.2g}" for x in said.flatten().tolist()),
     ]
     return hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]

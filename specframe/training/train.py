@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from specframe.files.folders import make_folder
+from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.neural.checkpoint import remove_parts
+from specframe.neural.heads import support_of
 from specframe.training import precision, randomness
 from specframe.training.data import texts
 from specframe.training.processes import Processes
@@ -16,8 +21,11 @@ from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.teaching import Cached, Online, Teaching
-from specframe.training.trainer import Evaluate, Lessons, Trainer
+from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
+
+REMEDY = "give another train.out"
+"""What to do about a folder that cannot be written to, or is another process's."""
 
 
 def train(
@@ -53,8 +61,12 @@ def train(
     tokenizer = tokenizer or getattr(target, "tokenizer", None)
     _check(target, drafter, losses, settings, tokenizer)
     processes = Processes(target.device)
-    parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
-    with randomness.borrowed(target.device), precision.prepared(settings, drafter.module):
+    with (
+        _held(settings.out, processes),
+        randomness.borrowed(target.device),
+        precision.prepared(settings, drafter.module),
+    ):
+        parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
         lessons = [Lessons(part, _teaching(target, drafter, part, settings, processes)) for part in parts]
         trainer = Trainer(
             drafter,
@@ -70,12 +82,25 @@ def train(
         return trainer.run()
 
 
+@contextmanager
+def _held(folder: Path, processes: Processes) -> Iterator[None]:
+    """The folder, locked for all the processes that train together, without what killed trainings left unfinished."""
+    if not processes.main:
+        yield
+        return
+    with writing(folder, REMEDY):
+        remove_parts(folder)
+        remove_parts(folder / LAST)
+        yield
+
+
 def _teaching(
     target: NeuralTarget, drafter: Trainable, part: texts.Texts, settings: TrainSettings, processes: Processes
 ) -> Teaching:
     if settings.cache is None or not len(part):
         return Online(target, part)
-    return Cached(target, getattr(drafter, "taps", frozenset({"last"})), part, settings.cache, processes)
+    taps = getattr(drafter, "taps", frozenset({"last"}))
+    return Cached(target, taps, part, settings.cache, processes, support_of(drafter))
 
 
 def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: TrainSettings, tokenizer: Any) -> None:
@@ -96,4 +121,3 @@ def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: T
     if any(p.device != torch.empty(0, device=target.device).device for p in parameters):
         raise CompositionError(f"the drafter must lie on the target's device, {target.device}")
     precision.check(settings, target)
-    make_folder(settings.out, "give another train.out")  # now rather than after the first hour

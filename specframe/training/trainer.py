@@ -32,6 +32,9 @@ Evaluate = Callable[[], dict[str, float]]
 INDIFFERENT = ("rollout", "data", "out", "save_every", "log_every", "cache")
 """Settings that a resumed run may have otherwise, or that its identity holds in another form."""
 
+LAST = "last"
+"""The folder, in that of the best checkpoint, of the last one."""
+
 
 @dataclass(frozen=True)
 class Lessons:
@@ -69,7 +72,7 @@ class Trainer:
             fused=device.type == "cuda",
         )
         group = settings.batch * settings.accumulate * processes.count
-        self.order = Order(len(lessons.texts), group, settings.seed)
+        self.order = Order(lessons.texts.counts, group, settings.seed)
         self.total = settings.steps or self.order.steps(settings.epochs)
         self.every = settings.validate_every or self.order.steps(1)
         self.window = torch.zeros(len(losses) + 1, device=device)
@@ -197,7 +200,7 @@ class Trainer:
     def _finish(self) -> None:
         """Writes the last checkpoint and train.json."""
         if self.processes.main:
-            self.drafter.save(self.settings.out / "last")
+            self.drafter.save(self.settings.out / LAST)
             if not len(self.held.texts):
                 self.drafter.save(self.settings.out)
             write_json(self.settings.out / "train.json", record(self.ledger, self.module, self.device))

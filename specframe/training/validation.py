@@ -10,9 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from specframe.components.losses.scored import at
+from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.shifted import feature_part
 from specframe.kernel.interfaces import FeatureDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Student, Teacher
+from specframe.neural.heads import support_of
 
 Losses = Sequence[tuple[Loss, float, str]]
 """Each loss with its weight and name."""
@@ -45,7 +47,7 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
             if unrolled < UNROLLED:
                 counts = _add(counts, unroll(drafter, teacher))
                 unrolled += len(teacher.tokens)
-        elif student.logits.shape[-1] == teacher.logits.shape[-1]:  # a router's are of groups, not of tokens
+        elif student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups, not of tokens
             counts = _add(counts, agreement(student, teacher))
     means = [total / max(1, scored) for total in totals]
     figures = {"loss": sum(w * mean for (_, w, _), mean in zip(losses, means, strict=True))}
@@ -62,7 +64,7 @@ def agreement(student: Student, teacher: Teacher) -> Tensor:
     after level, predicted from one position, until one is wrong, and the next cycle starts behind the bonus. An
     average over all positions would say too much, because cycles pass quickly over what is easily predicted.
     """
-    same = student.logits.argmax(-1) == at(teacher.logits, student.position).argmax(-1)  # [B, M]
+    same = student.argmax == at(teacher.argmax, student.position)  # [B, M]
     origin = (student.position - student.level).clamp(min=0)  # [B, M], whose true feature was the last one seen
     rows = torch.arange(len(same), device=same.device)[:, None].expand_as(origin)
     place = (rows, origin, (student.level - 1).expand_as(origin))
@@ -95,12 +97,16 @@ def unroll(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     A cycle's first forward sees the true features up to the root, every further one the predicted features
     as well; the tokens beside them are the text's, since a chain only goes on while they are right. The
     next cycle's root is the bonus. A place that does not count ends the chain, and no cycle starts there.
+
+    Drafters of one level a forward predict from all positions side by side (`MultiStep`), others cycle by cycle.
     """
+    if drafter.block == 1:
+        return agreement(MultiStep(steps=LEVELS, noise=0.0)(drafter, teacher, 1.0), teacher)
     length = teacher.tokens.shape[1]
-    due = [max(drafter.block, 2)] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least
+    due = [drafter.block] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least
     counted: list[list[bool]] = teacher.mask.tolist()
     total = torch.zeros(2, LEVELS // drafter.block * drafter.block)
-    for root in range(min(due), length - 1):
+    for root in range(min(due), length):
         rows = [row for row, place in enumerate(due) if place == root]
         accepted = iter(_chains(drafter, teacher, [row for row in rows if counted[row][root]], root, total))
         for row in rows:
@@ -111,6 +117,7 @@ def unroll(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
 def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int, total: Tensor) -> list[int]:
     """How many levels a chain below the root gets right in each of the rows; what was asked is added to the total."""
     k = drafter.block
+    support = support_of(drafter)
     accepted = dict.fromkeys(rows, 0)
     going, known = rows, teacher.features["last"][rows, :root]
     for level in range(0, total.shape[1], k):
@@ -118,7 +125,8 @@ def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: in
         if not going or place + k > teacher.tokens.shape[1]:
             break
         predicted = drafter.predict(known, teacher.tokens[going, 1 : place + 1])[:, place - k :]  # [R, k, P]
-        same = drafter.logits(predicted).argmax(-1) == teacher.logits[going, place : place + k].argmax(-1)
+        best = drafter.logits(predicted).argmax(-1)
+        same = (best if support is None else support[best]) == teacher.argmax[going, place : place + k]
         asked = teacher.mask[going, place : place + k].long().cumprod(1)  # [R, k]
         right = (same & (asked > 0)).long().cumprod(1)
         asked[:, 1:] *= right[:, :-1]
@@ -129,6 +137,11 @@ def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: in
         known = torch.cat([known, feature_part(predicted, known).to(known.dtype)], 1)[on]
         going = [row for row, more in zip(going, on.tolist(), strict=True) if more]
     return list(accepted.values())
+
+
+def _width(student: Student, teacher: Teacher) -> int:
+    """How many columns logits over tokens have."""
+    return teacher.logits.shape[-1] if student.support is None else len(student.support)
 
 
 def _add(one: Tensor, two: Tensor) -> Tensor:

@@ -42,6 +42,38 @@ def test_a_child_overrides_single_values_of_its_parent(tmp_path):
     assert ("extends",) not in recipe.origins and ("drafter", "ngram") in recipe.origins
 
 
+def test_of_several_parents_the_later_ones_lie_over_the_earlier(tmp_path):
+    (tmp_path / "base").mkdir()
+    method = write(tmp_path, "method.yaml", "extends: base/large.yaml\ndrafter: {use: lookup, ngram: 2}\n")
+    write(tmp_path, "base/large.yaml", "target: {use: hf, model: large}\nrun: {seed: 3}\n")
+    small = write(tmp_path, "base/small.yaml", "target: {use: hf, model: small}\n")
+    child = write(tmp_path, "child.yaml", "extends: [method.yaml, base/small.yaml]\nrun: {repeats: 2}\n")
+    recipe = Recipe.read(child)
+    assert recipe.data == {
+        "target": {"use": "hf", "model": "small"},
+        "drafter": {"use": "lookup", "ngram": 2},
+        "run": {"seed": 3, "repeats": 2},
+    }
+    assert recipe.origin(("target", "model")) == f"{small}:1"
+    assert recipe.origin(("drafter", "ngram")) == f"{method}:2"
+    assert recipe.path == child
+
+
+def test_the_same_parent_by_two_ways_is_no_circle(tmp_path):
+    write(tmp_path, "root.yaml", "run: {seed: 1}\n")
+    for name in ("left", "right"):
+        write(tmp_path, f"{name}.yaml", f"extends: root.yaml\n{name}: 1\n")
+    child = write(tmp_path, "child.yaml", "extends: [left.yaml, right.yaml]\n")
+    assert Recipe.read(child).data == {"run": {"seed": 1}, "left": 1, "right": 1}
+
+
+def test_a_parent_in_another_folder_is_named_without_detours(tmp_path):
+    (tmp_path / "small").mkdir()
+    parent = write(tmp_path, "a.yaml", PARENT)
+    child = write(tmp_path, "small/b.yaml", "extends: ../a.yaml\n")
+    assert Recipe.read(child).origin(("drafter", "ngram")) == f"{parent}:5"
+
+
 def test_changing_use_drops_the_old_parts_options(tmp_path):
     write(tmp_path, "a.yaml", PARENT)
     child = write(tmp_path, "b.yaml", "extends: a.yaml\ndrafter: {use: none}\n")
@@ -82,7 +114,8 @@ def test_interpolation_is_omegaconfs(tmp_path):
         ("- a\n- b\n", [], ["mapping of sections"]),
         ("extends: a.yaml\n", [], ["extends itself"]),
         ("extends: gone.yaml\n", [], ["gone.yaml", "no such recipe"]),
-        ("extends: 3\n", [], ["names one recipe file"]),
+        ("extends: 3\n", [], ["names a recipe file or a list of them"]),
+        ("extends: [3]\n", [], ["names a recipe file or a list of them"]),
         ("a: 1\na: 2\n", [], ["a.yaml:2", "duplicate key"]),
         ("a: ${b}\n", [], ["b"]),
         ("a: 1\n", ["b"], ["'b'", "key=value"]),

@@ -111,7 +111,8 @@ def test_locate(tmp_path, monkeypatch):
             checkpoint.locate(nowhere)
     with pytest.raises(PluginError):
         checkpoint.locate("zoo://surely-not-there")
-    monkeypatch.setattr("specframe.kernel.plugins.embedded_model", lambda name: tmp_path / name)
+    (tmp_path / "small").mkdir()
+    monkeypatch.setattr("specframe.neural.places.model_folder", lambda name: tmp_path / name)
     assert checkpoint.locate("zoo://small") == tmp_path / "small"
     assert checkpoint.locate((tmp_path.__class__)("zoo://small")) == tmp_path / "small"
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
-RECIPES = sorted(ROOT.glob("recipes/**/*.yaml"))
-METHODS = sorted(ROOT.glob("recipes/*.yaml"))
-"""The recipes of one method each, around the embedded target; those in folders are for other targets."""
+BASES = sorted(ROOT.glob("recipes/base/*.yaml"))
+"""What recipes of one target share: they extend it."""
+RECIPES = sorted({*ROOT.glob("recipes/**/*.yaml")} - {*BASES})
+METHODS = sorted([*ROOT.glob("recipes/*.yaml"), *ROOT.glob("recipes/small/*.yaml")])
+"""The recipes of one method each, around the published target and the small one."""
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 
 FENCE = re.compile(

@@ -22,7 +22,7 @@ from specframe.kernel.errors import RecipeError
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 from tests.bench.synthetic import results, run
-from tests.repo.repository import METHODS, PAGES, RECIPES, ROOT, Block, blocks, name
+from tests.repo.repository import BASES, METHODS, PAGES, RECIPES, ROOT, Block, blocks, name
 
 COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SMOKE = ["sampling.max_new_tokens=8", "run.repeats=1"]
@@ -40,7 +40,7 @@ def executed(page: Path, language: str) -> list[Block]:
 @pytest.fixture
 def project(request, tmp_path, monkeypatch) -> Path:
     """A working folder with the files that the page shows, its package installed, and the repository's recipes."""
-    for recipe in RECIPES:  # in the folder itself, too: a shown recipe stands beside its parent
+    for recipe in [*RECIPES, *BASES]:  # in the folder itself, too: a shown recipe stands beside its parent
         for folder in (tmp_path, tmp_path / "recipes"):
             path = folder / recipe.relative_to(ROOT / "recipes")
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Imports point one way: kernel <- sampling <- neural <- components <- files <- decoding <- its uses <- cli."""
+"""Imports point one way: kernel, sampling, neural, components, files, stores, decoding, its uses, cli."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
-LAYERS = ("kernel", "sampling", "neural", "components", "files", "decoding")
+LAYERS = ("kernel", "sampling", "neural", "components", "files", "stores", "decoding")
 USES = ("training", "certify", "bench", "inspect")
 """What is made of decoding; these do not import each other, but for the pairs below."""
 ACROSS = {("inspect", "bench")}

@@ -52,7 +52,7 @@ def test_a_recipe_validates(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name)
 def test_a_recipe_says_what_it_is_and_how_to_run_it(recipe):
-    opening = recipe.read_text(encoding="utf-8").split("specframe: 1")[0]
+    opening = recipe.read_text(encoding="utf-8").split("extends:")[0]
     assert opening.startswith("# ")
     assert f"specframe run {name(recipe)}" in opening
 

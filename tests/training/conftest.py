@@ -53,7 +53,9 @@ class TinyDrafter:
     def save(self, folder) -> None:
         checkpoint.save(self.net, {"block": self.block}, folder)
 
-    def predict(self, features: Tensor, tokens: Tensor) -> Tensor:
+    def predict(
+        self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Tensor:
         self.inputs.append((features, tokens))
         return self.net(torch.cat([features, self.target.embed(tokens)], -1))
 

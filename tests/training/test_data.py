@@ -45,7 +45,7 @@ def test_files_globs_and_blank_lines(tmp_path):
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        ("{nonsense", "not JSON"),
+        ("{nonsense", "not valid JSON"),
         ('["text"]', "it must be"),
         ('{"txt": "x"}', "it has txt"),
         ('{"text": 3}', "it must be"),

@@ -19,7 +19,7 @@ from specframe_medusa.accuracies import rank_accuracies
 from specframe_medusa.medusa import Medusa
 from specframe_medusa.shapes import PUBLISHED, published_shape
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[3] / "recipes" / "small"
 LEVELS = {  # nodes per level, as counted in medusa_choices.py
     "mc_sim_7b_63": [10, 28, 23, 2],
     "vicuna_7b_stage1": [10, 32, 20, 1],

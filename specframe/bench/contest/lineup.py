@@ -38,6 +38,8 @@ class Invitation:
     """Whether recipes may name components in files beside them."""
     variations: tuple[str, ...] = ()
     """`key=a,b,c`: every recipe takes part once with each combination of these values."""
+    environment: bool = False
+    """Whether recipes may read environment variables."""
 
 
 @dataclass
@@ -138,7 +140,8 @@ def _read_guests(invitation: Invitation, registry: Registry) -> _Guests:
             continue
         for variant in make_variants(word, invitation.variations):
             try:
-                recipe = Recipe.read(word, [*invitation.overrides, *variant.changes])
+                changes = [*invitation.overrides, *variant.changes]
+                recipe = Recipe.read(word, changes, environment=invitation.environment)
                 guests.plans[variant] = plan(recipe, registry, invitation.local_code)
             except MisfitError as error:
                 guests.misfits[variant] = str(error)

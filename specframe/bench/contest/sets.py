@@ -92,12 +92,13 @@ def _find(name: str) -> tuple[str, str, Iterable[Record]]:
         task, place = PUBLISHED[name]
         if folder is None:
             raise InputError(f"the prompt set {name} is found below the folder that {FOLDER} names; set {FOLDER}")
-        roots = (Path(folder).expanduser() / "bench", Path(folder).expanduser())
+        home = Path(os.path.expanduser(folder))
+        roots = (home / "bench", home)
         root = next((root for root in roots if (root / place).is_file()), None)
         if root is None:
             raise InputError(f"the prompt set {name} is not below {FOLDER}={folder}; expected {place} there")
         return name, task, read_records(root / place)
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_file():
         title = path.name.partition(".")[0]
         return title, title, read_records(path)

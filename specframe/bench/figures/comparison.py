@@ -15,6 +15,8 @@ from specframe.bench.figures.measures import mean_time, overhead_factor, rate, s
 from specframe.bench.figures.price import Price, forward_factor, price, say_change
 from specframe.bench.figures.span import Span, say_duration
 from specframe.bench.figures.summary import BASELINES, MACHINE, PLAIN, check_schema, find_baselines, gather_runs
+from specframe.files.terminal import open_console
+from specframe.files.text import printable
 from specframe.kernel.errors import InputError
 
 SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "turns", "ignore_eos")
@@ -99,21 +101,21 @@ def compare(old: Results, new: Results, seed: int = 0) -> Comparison:
 
 def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
     """Prints the changes as a table, then what a reader must know."""
-    console = console or Console(highlight=False)
+    console = console or open_console()
     table = Table(title=f"{comparison.prompts} prompts in both", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("contestant", "figure", "old", "new", "change", "95 % interval", "significant"):
         numeric = name in ("old", "new", "change", "95 % interval")
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name == "figure")
     last = None
     for change in comparison.changes:
-        shown = change.contestant if change.contestant != last else ""
+        shown = printable(change.contestant) if change.contestant != last else ""
         last = change.contestant
         table.add_row(shown, change.figure, *_cells(change), style="bold" if change.significant else None)
     console.print(table)
     for reason in comparison.reasons:
-        console.print(reason, markup=False)
+        console.print(printable(reason))
     for warning in comparison.warnings:
-        console.print(warning, style="yellow", markup=False)
+        console.print(printable(warning), style="yellow")
     if comparison.apart is not None:
         apart, length = map(say_duration, comparison.apart)
         console.print(

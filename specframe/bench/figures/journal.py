@@ -8,9 +8,11 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
+from specframe.files.jsonl import parse, read_whole
 from specframe.kernel.errors import InputError, SpecframeError
 
 NAME = "runs.jsonl"
+REMEDY = "give --fresh to start over"
 
 
 class Journal:
@@ -32,7 +34,7 @@ class Journal:
         mark = hashlib.sha256(json.dumps(bench, sort_keys=True, default=str).encode()).hexdigest()
         rounds: list[dict[str, Any]] = []
         try:
-            lines = [] if fresh or not path.exists() else _whole_lines(path)
+            lines = [] if fresh or not path.exists() else read_whole(path)
             if not lines:
                 path.write_text(json.dumps({"bench": mark}) + "\n", encoding="utf-8")
             else:
@@ -62,16 +64,8 @@ class Journal:
         self.rounds.append(entry)
 
 
-def _whole_lines(path: Path) -> list[bytes]:
-    """The lines but for a last one that was cut off."""
-    return path.read_bytes().split(b"\n")[:-1]
-
-
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{path}:{number}: not valid JSON; give --fresh to start over") from error
+    entry = parse(line, f"{path}:{number}", REMEDY)
     if not isinstance(entry, dict):
-        raise InputError(f"{path}:{number}: no round of a bench; give --fresh to start over")
+        raise InputError(f"{path}:{number}: no round of a bench; {REMEDY}")
     return entry

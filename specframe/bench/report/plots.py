@@ -27,10 +27,13 @@ STYLE: Any = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "svg.hashsalt": "specframe",
+    "text.parse_math": False,  # names come as they are, dollars included
 }
 WIDTH = 6.3
 """Inches: the text width of a paper in one column."""
 ALL = "all"
+LONGEST_NAME, LONGEST_TASK = 72, 30
+"""Characters of names in plots: longer ones leave no room for the data."""
 
 Entry = Mapping[str, Any]
 
@@ -75,7 +78,7 @@ def draw_by_task(entries: Sequence[Entry], tasks: Sequence[str], field: str, lab
         axes.errorbar(values, places, xerr=_errors(figures), label=_label(entry), **entry["look"] | {"ls": "none"})
     for row in range(1, len(rows)):
         axes.axhline(row - 0.5, color="0.9" if row < len(rows) - 1 else "0.5", linewidth=0.8, zorder=0)
-    axes.set_yticks(range(len(rows)), rows)
+    axes.set_yticks(range(len(rows)), [_cut(row, LONGEST_TASK) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="x", color="0.9")
@@ -188,9 +191,15 @@ def _look(entry: Entry, number: int) -> dict[str, Any]:
 
 
 def _label(entry: Entry) -> str:
+    name = _cut(entry["name"], LONGEST_NAME)
     if entry["lossless"] is False:
-        return f"{entry['name']} (lossy)"
-    return f"{entry['name']} (output differs)" if is_suspect(entry) else str(entry["name"])
+        return f"{name} (lossy)"
+    return f"{name} (output differs)" if is_suspect(entry) else name
+
+
+def _cut(text: str, length: int) -> str:
+    """The text, its middle left out where it is longer: variants of a recipe differ at the end."""
+    return text if len(text) <= length else f"{text[: length // 2]}…{text[-(length // 2) :]}"
 
 
 def _open(height: float) -> tuple[Figure, Axes]:

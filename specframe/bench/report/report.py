@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from specframe.bench.report.phrases import (
     say_share,
     say_workload,
 )
+from specframe.files.text import printable, printable_data
 from specframe.kernel.errors import SpecframeError
 
 HOW_TO_READ = """\
@@ -31,6 +34,8 @@ Speedups are ratios of time for the same tokens, paired by prompt, conversation 
 then totals over prompts. A contestant **in bold** does not give the target's output. Every measure is defined, once,
 on the Metrics page of specframe's documentation (`docs/reference/metrics.md`).
 """
+MARKDOWN = re.compile(r"[\\`*\[\]|]")
+"""Characters of names that Markdown would read as something else."""
 NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specframe[bench]`)."
 
 
@@ -39,6 +44,7 @@ def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder:
 
     Raises SpecframeError when the folder cannot be written.
     """
+    results, summary = printable_data(results), printable_data(summary)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         plots = _draw(summary, folder)
@@ -69,7 +75,7 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
     yield f"# Bench\n\n{say_workload(summary)}.\n"
     yield f"{HOW_TO_READ}{say_intervals(summary)}\n"
     if summary["notes"]:
-        yield "\n".join(f"* {note}" for note in summary["notes"]) + "\n"
+        yield "\n".join(f"* {_literal(note)}" for note in summary["notes"]) + "\n"
     yield from _overall(there)
     for kind, title in (("tasks", "By task"), ("sets", "By prompt set")):
         if len(summary[kind]) > 1:
@@ -116,7 +122,7 @@ def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:
     entries = [entry for entry in entries if entry["kind"] != PLAIN]
     yield f"## {title}\n"
-    head = ["contestant", *(f"{name} ({count} prompts)" for name, count in groups.items())]
+    head = ["contestant", *(f"{_literal(name)} ({count} prompts)" for name, count in groups.items())]
     for figure, heading, unit in (("speedup", "Speedup vs plain", "x"), ("tau", "tau", "")):
         found = [[say(dig(entry[kind].get(name), figure), unit=unit) for name in groups] for entry in entries]
         rows = [[_name(entry), *cells] for entry, cells in zip(entries, found, strict=True) if set(cells) != {NONE}]
@@ -207,25 +213,37 @@ def _setting(results: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator
     yield _table(
         ["contestant", "kind", "recipe", "target"],
         [
-            [e["name"], *(str(e.get(key) or NONE) for key in ("kind", "recipe", "target"))]
+            [_literal(str(e.get(key) or NONE)) for key in ("name", "kind", "recipe", "target")]
             for e in results["contestants"]
         ],
     )
     command = provenance.get("command")
     if command:
-        yield f"```bash\n{command if isinstance(command, str) else shlex.join(command)}\n```"
+        yield _fenced(printable(command if isinstance(command, str) else shlex.join(command)))
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    return f"**{entry['name']}**" if is_suspect(entry) else str(entry["name"])
+    name = _literal(str(entry["name"]))
+    return f"**{name}**" if is_suspect(entry) else name
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_plain, value))
-    return NONE if value is None else str(value)
+    return NONE if value is None else _literal(str(value))
+
+
+def _literal(text: str) -> str:
+    """A text from outside as Markdown that shows just it: no HTML, no links, no pictures, on one line."""
+    return MARKDOWN.sub(r"\\\g<0>", escape(" ".join(text.split()), quote=False))
+
+
+def _fenced(text: str) -> str:
+    """The text as a block of code that no line of it can end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}bash\n{text}\n{fence}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

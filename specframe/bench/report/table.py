@@ -19,16 +19,18 @@ from specframe.bench.report.phrases import (
     say_share,
     say_workload,
 )
+from specframe.files.terminal import open_console
+from specframe.files.text import printable_data
 
 
 def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
     """Prints the contestants side by side, then tasks, then what a reader must know."""
-    console = console or Console(highlight=False)
+    console, summary = console or open_console(), printable_data(summary)
     console.print(_overall(summary))
     if len(summary["tasks"]) > 1:
         console.print(_by_task(summary))
     for note in summary["notes"]:
-        console.print(note, style="bold red" if "LOSSY" in note or "DIFFERS" in note else "yellow", markup=False)
+        console.print(note, style="bold red" if "LOSSY" in note or "DIFFERS" in note else "yellow")
     console.print("Speedups are paired ratios within this bench; vs plain, vs HF generate.", style="dim")
     console.print(say_intervals(summary), style="dim")
 

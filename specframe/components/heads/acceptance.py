@@ -13,6 +13,7 @@ from specframe.components.heads.full import Full
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
 from specframe.neural import checkpoint
+from specframe.neural.heads import support_of
 from specframe.neural.weights import seeded
 
 if TYPE_CHECKING:
@@ -89,6 +90,16 @@ class Acceptance:
             checkpoint.load(network, self.weights)
         self._shape = {"format": "acceptance", "hidden_size": hidden, "num_layers": layers}
         self._network = network
+
+    @property
+    def support(self) -> Tensor | None:
+        """The tokens of the other head's logits, int64 [v]; None: the whole vocabulary."""
+        return support_of(self.of)
+
+    @property
+    def vocab(self) -> int | None:
+        """The size of the whole vocabulary, where the other head has a support."""
+        return getattr(self.of, "vocab", None)
 
     @property
     def module(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""VocabTrim: of the target's LM head only the rows of frequent tokens are read."""
+"""A draft vocabulary: of the target's LM head only the rows of frequent tokens are read (VocabTrim)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import CompositionError, InputError, WeightsError
+from specframe.neural import checkpoint
 from specframe.neural.heads import divisible
 
 if TYPE_CHECKING:
@@ -18,62 +21,95 @@ if TYPE_CHECKING:
 
     from specframe.kernel.interfaces import NeuralTarget
 
+TOKENS = "tokens"
+"""The tensor that a stored draft vocabulary consists of: int32 [v]."""
+
 
 class Trimmed:
-    """The target's logits of the tokens that it says most often; all others get -inf (VocabTrim, 2025).
+    """The target's logits of the tokens that it says most often; others are not proposed (VocabTrim, 2025).
 
-    Nothing is trained: the rows of these tokens are copied out of the LM head when the target is bound, and a
-    drafter forward reads no others. Output stays the target's, since a token that is never drafted is still
-    the bonus where the target says it.
+    The rows of these tokens are copied out of the LM head when the target is bound, and a drafter forward
+    reads no others. Output stays the target's, since a token that is never drafted is still the bonus where the target
+    says it. A drafter can be trained through this head, which costs as much less as the head is smaller; or be
+    trained with the head `full` and trimmed afterwards.
 
     `counts` is a JSON object, {"token id": count}, over texts that the target wrote itself. `python -m
     specframe.training.data.counting RECIPE counts.json` makes it of the answers in the recipe's training data.
     Without it the tokens of the smallest ids are kept: byte-pair vocabularies are numbered by the frequency
     of their merges. Tokens that were never counted follow, smallest ids first.
 
-    It is for drafting: losses over a whole vocabulary have no use for -inf. Train with the head `full`.
-
     Args:
-        keep: how many tokens; more than there are keeps all.
+        keep: how many tokens; more than there are keeps all. Of stored `weights`, which say how many: leave it out.
         counts: the JSON file of counts; none: the smallest ids are kept.
+        weights: a stored draft vocabulary's folder, `zoo://name` or Hub name, as `store` writes it.
     """
 
-    def __init__(self, *, keep: int, counts: Path | None = None) -> None:
-        if keep < 1:
+    def __init__(self, *, keep: int | None = None, counts: Path | None = None, weights: str | None = None) -> None:
+        if (keep is None) == (weights is None):
+            raise InputError("trimmed: give either keep, how many tokens, or the weights of a stored draft vocabulary")
+        if keep is not None and keep < 1:
             raise InputError(f"trimmed: keep must be at least 1, not {keep}")
+        if weights is not None and counts is not None:
+            raise InputError("trimmed: a stored draft vocabulary needs no counts")
         self.keep = keep
         self.counts = counts
-        self._vocab = 0
-        self._tokens: slice | Tensor = slice(0)
+        self.weights = weights
+        self.support: Tensor | None = None
+        """The tokens that are kept, ascending, int64 [v]; there from bind on."""
+        self.vocab = 0
+        """The size of the target's vocabulary, from bind on."""
         self._part: Callable[[Tensor], Tensor] | None = None
 
     def bind(self, target: NeuralTarget) -> None:
         """Copies the rows that are kept.
 
         Raises CompositionError for a target whose LM head cannot be divided, InputError for counts that
-        cannot be read or are another vocabulary's.
+        cannot be read or are another vocabulary's, WeightsError for such a stored draft vocabulary.
         """
         whole = divisible(target, "trimmed")
-        self._vocab = target.vocab_size
-        keep = min(self.keep, self._vocab)
-        if self.counts is None:
-            self._tokens = slice(0, keep)
+        self.vocab = vocab = target.vocab_size
+        if self.weights is not None:
+            tokens = load(self.weights, vocab)
         else:
-            counts = read_counts(self.counts, self._vocab)
-            kept = sorted(counts.sort(descending=True, stable=True).indices[:keep].tolist())
-            self._tokens = torch.tensor(kept, device=target.device)
-        self._part = whole.head_for(self._tokens)
+            assert self.keep is not None
+            tokens = torch.arange(min(self.keep, vocab))
+            if self.counts is not None:
+                counts = read_counts(self.counts, vocab)
+                tokens = counts.sort(descending=True, stable=True).indices[: self.keep].sort().values
+        self.support = tokens.to(target.device)
+        rows = slice(0, len(tokens)) if int(tokens[-1]) == len(tokens) - 1 else self.support
+        self._part = whole.head_for(rows)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The logits of what is kept and -inf, [..., D] -> [..., V]."""
+        """The logits of what is kept, [..., D] -> [..., v]; differentiable in the features."""
         if self._part is None:
             raise CompositionError("the head 'trimmed' was called before bind(target)")
-        if features.requires_grad:
-            raise CompositionError("the head 'trimmed' is for drafting: train the drafter with the head full")
-        kept = self._part(features)
-        logits = kept.new_full((*kept.shape[:-1], self._vocab), -torch.inf)
-        logits[..., self._tokens] = kept
-        return logits
+        return self._part(features)
+
+
+def store(tokens: Tensor, vocab: int, folder: Path) -> None:
+    """Writes a draft vocabulary, int64 [v] of a vocabulary of `vocab` tokens, for the head's `weights`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with checkpoint.replacing(folder / checkpoint.WEIGHTS) as path:
+        save_file({TOKENS: tokens.sort().values.to(torch.int32)}, path, metadata={"format": "pt"})
+    text = json.dumps({"format": "draft_vocabulary", "vocab_size": vocab}, indent=2) + "\n"
+    (folder / checkpoint.CONFIG).write_text(text, encoding="utf-8")
+
+
+def load(weights: str, vocab: int) -> Tensor:
+    """A stored draft vocabulary, ascending, int64 [v].
+
+    Raises WeightsError for a folder that holds something else, or the tokens of another vocabulary.
+    """
+    checkpoint.check(weights, {"format": "draft_vocabulary", "vocab_size": vocab}, "draft vocabulary")
+    path = checkpoint.locate(weights) / checkpoint.WEIGHTS
+    try:
+        tokens = load_file(path)[TOKENS].long()
+    except (OSError, SafetensorError, KeyError) as error:
+        raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
+    if tokens.dim() != 1 or not len(tokens) or tokens[0] < 0 or tokens[-1] >= vocab or (tokens.diff() <= 0).any():
+        raise WeightsError(f"{path} does not list tokens of a vocabulary of {vocab}, each once, in ascending order")
+    return tokens
 
 
 def read_counts(path: Path, vocab: int) -> Tensor:

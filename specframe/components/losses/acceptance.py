@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.losses.scored import at, log_law, mean
+from specframe.components.losses.scored import at, columns, mean
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Draw
 
@@ -54,14 +54,26 @@ class AcceptanceLoss:
             )
         tiny = torch.finfo(student.confidence.dtype).eps
         c = student.confidence.clamp(tiny, 1 - tiny)  # [B, M]
-        y = self.accepted(at(teacher.logits, student.position), student.logits.detach())
+        y = self.accepted(student, teacher).detach()
         return mean(-y * c.log() - self.rejection * (1 - y) * (1 - c).log(), student.mask)
 
-    def accepted(self, target: Tensor, drafter: Tensor) -> Tensor:
-        """How likely a drafted token is accepted, by the logits of target and drafter: [.., V], [.., V] -> [..]."""
+    def accepted(self, student: Student, teacher: Teacher) -> Tensor:
+        """How likely the token drafted by each prediction is accepted: [B, M]."""
         if self.temperature == 0:
-            return (target.argmax(-1) == drafter.argmax(-1)).to(torch.promote_types(target.dtype, torch.float32))
-        p = log_law(target / self.temperature).exp()
+            return (at(teacher.argmax, student.position) == student.argmax).to(student.log_law.dtype)
+        p = at(columns(self._law(teacher), student, teacher), student.position)  # [B, M, v]
         if self.draw is Draw.TOP:
-            return p.gather(-1, drafter.argmax(-1, keepdim=True)).squeeze(-1)
-        return torch.minimum(p, log_law(drafter / self.temperature).exp()).sum(-1)
+            return p.gather(-1, student.logits.argmax(-1, keepdim=True)).squeeze(-1)
+        q = (student.log_law / self.temperature).softmax(-1)
+        return torch.minimum(p, q).sum(-1)
+
+    def _law(self, teacher: Teacher) -> Tensor:
+        """The target's law at the temperature: [B, L, v]."""
+        if self.temperature == 1:
+            return teacher.log_law.exp()
+        if teacher.support is not None:
+            raise CompositionError(
+                "acceptance: a cached teacher of a draft vocabulary has its law at temperature 1; "
+                "use temperature 0 or 1, or leave out train.cache"
+            )
+        return (teacher.log_law / self.temperature).softmax(-1)

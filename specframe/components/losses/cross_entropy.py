@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from specframe.components.losses.scored import at, log_law, mean
+from specframe.components.losses.scored import at, both, log_target, mean, place
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ class CrossEntropy:
     KL(p || q); the value is larger by the entropy of p. Against the text it is - log q of the token that
     follows (Medusa-1, Section 2.2.1); on texts that the target wrote itself the two agree on average.
 
+    Of a drafter with a support the sum is over its tokens, and a text's token outside it is not scored.
+
     Args:
         labels: what is to be predicted: the target's law, or the text's own next token.
         decay: what a level weighs beside the level above it: level n counts decay^(n - 1) times (Medusa: 0.8).
@@ -34,14 +36,16 @@ class CrossEntropy:
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """The mean over masked predictions, a scalar."""
         mask = student.mask
-        q = log_law(student.logits)  # [B, M, V]
+        q = student.log_law  # [B, M, v]
         if self.labels == "text":
             last = teacher.tokens.shape[1] - 1
             mask = mask & (student.position < last)  # nothing follows the text's last token
             following = at(teacher.tokens, (student.position + 1).clamp(max=last))  # [B, M]
+            following, inside = place(following, student.support)
+            mask = both(mask, inside)
             surprise = -q.gather(-1, following[..., None]).squeeze(-1)
         else:
-            p = log_law(at(teacher.logits, student.position)).exp()  # [B, M, V]
+            p = log_target(student, teacher).exp()  # [B, M, v]
             surprise = -(p * q).sum(-1)
         if self.decay < 1:
             surprise = surprise * self.decay ** (student.level - 1).to(surprise.dtype)

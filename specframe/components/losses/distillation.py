@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.losses.scored import at, log_law, mean
+import torch
+
+from specframe.components.losses.scored import at, log_target, mean, place
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 class Distillation:
     """alpha KL(p || q) + (1 - alpha) CE, the hard label being the target's argmax (Falcon Eq. 3 to 5).
 
-    Both laws are at temperature 1.
+    Both laws are at temperature 1. Of a drafter with a support the sum is over its tokens: m KL(p given the
+    support || q), where m is the support's share of p; and an argmax outside the support has no hard part.
 
     Args:
         alpha: the share of the soft part; Falcon uses 0.9.
@@ -29,8 +32,13 @@ class Distillation:
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """The mean over masked predictions, a scalar."""
-        p = log_law(at(teacher.logits, student.position))  # [B, M, V]
-        q = log_law(student.logits)  # [B, M, V]
+        p = log_target(student, teacher)  # [B, M, v]
+        q = student.log_law  # [B, M, v]
         soft = (p.exp() * (p - q)).sum(-1)  # [B, M]
-        hard = -q.gather(-1, p.argmax(-1, keepdim=True)).squeeze(-1)  # [B, M]
+        best, inside = place(at(teacher.argmax, student.position), student.support)
+        hard = -q.gather(-1, best[..., None]).squeeze(-1)  # [B, M]
+        if inside is not None:
+            mass = p.exp().sum(-1)
+            soft = soft - torch.xlogy(mass, mass)
+            hard = torch.where(inside, hard, 0)
         return mean(self.alpha * soft + (1 - self.alpha) * hard, student.mask)

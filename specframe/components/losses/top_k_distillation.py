@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.losses.scored import at, log_law, mean
+from specframe.components.losses.scored import at, columns, mean
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class TopKDistillation:
     """- sum of p log q over the target's `k` most probable tokens, at temperature 1 (Zhang et al. 2024, HASS).
 
-    Both laws are over the whole vocabulary; p is not renormalised over the k. HASS adds it, with weight 1,
-    to EAGLE's two losses: drafts come from the top of the law, so the top is worth the most.
+    Both laws are over the whole vocabulary, or the drafter's support; p is not renormalised over the k. HASS adds
+    it, with weight 1, to EAGLE's two losses: drafts come from the top of the law, so the top is worth the most.
 
     Args:
         k: how many tokens count; HASS uses 10. A smaller vocabulary counts whole.
@@ -30,6 +30,7 @@ class TopKDistillation:
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """The mean over masked predictions, a scalar."""
-        p = log_law(at(teacher.logits, student.position))  # [B, M, V]
-        best, tokens = p.topk(min(self.k, p.shape[-1]))  # [B, M, k]
-        return mean(-(best.exp() * log_law(student.logits).gather(-1, tokens)).sum(-1), student.mask)
+        p = columns(teacher.log_law, student, teacher)  # [B, L, v]
+        values, indices = p.topk(min(self.k, p.shape[-1]))  # [B, L, k], once for all predictions of a position
+        best, tokens = at(values.exp(), student.position), at(indices, student.position)  # [B, M, k]
+        return mean(-(best * student.log_law.gather(-1, tokens)).sum(-1), student.mask)

@@ -67,7 +67,7 @@ def reached(student: Student, teacher: Teacher) -> Tensor:
     """
     batch, length = teacher.tokens.shape
     following = at(teacher.tokens, (student.position + 1).clamp(max=length - 1))
-    right = student.logits.argmax(-1) == following  # [B, M]
+    right = student.argmax == following  # [B, M]
     levels = int(student.level.max())
     rows = torch.arange(batch, device=right.device)[:, None]
     place = rows, student.position - student.level + levels, student.level - 1  # the last true feature, and how deep

@@ -10,6 +10,7 @@ from specframe.components.rollouts.shifted import jitter, levels_ahead
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Trainable
 from specframe.kernel.types import Student
+from specframe.neural.heads import support_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -69,4 +70,5 @@ class AllLevels:
             mask=mask,
             level=level,
             features=None if predicted is None else predicted.flatten(1, 2),
+            support=support_of(drafter),
         )

@@ -10,6 +10,7 @@ from specframe.components.losses.scored import at
 from specframe.components.rollouts.shifted import Shifted, feature_drafter, feature_part, jitter, shift
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Student
+from specframe.neural.heads import support_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,8 +72,10 @@ class Glancing:
         with torch.set_grad_enabled(self.first and torch.is_grad_enabled()):
             predicted = model.predict(true, pairs.tokens)  # [B, n, P]
             logits = model.logits(predicted)  # [B, n, V]
+        support = support_of(model)
         chosen = logits.argmax(-1)  # [B, n], guess of the token after position i + block
-        wrong = (chosen != at(teacher.logits, pairs.position).argmax(-1)) & pairs.mask
+        chosen = chosen if support is None else support[chosen]
+        wrong = (chosen != at(teacher.argmax, pairs.position)) & pairs.mask
         count = (self.start * (1 - progress) * wrong.sum(-1)).long()  # [B]
         glanced = glances(pairs, model.block, count)  # [B, n]
 
@@ -92,6 +95,7 @@ class Glancing:
             mask=pairs.mask,
             level=pairs.place + k,
             features=imitated,
+            support=support,
         )
         if not self.first:
             return student
@@ -101,6 +105,7 @@ class Glancing:
             mask=pairs.mask.repeat(1, 2),
             level=torch.cat([pairs.place, student.level]),
             features=torch.cat([guessed, imitated], 1),
+            support=support,
         )
 
 

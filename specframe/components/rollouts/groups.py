@@ -8,6 +8,7 @@ from specframe.components.rollouts.shifted import jitter, levels_ahead
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Trainable
 from specframe.kernel.types import Student
+from specframe.neural.heads import support_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -70,4 +71,5 @@ class Groups:
             mask=mask,
             level=level,
             features=predicted,
+            support=support_of(drafter),
         )

@@ -9,6 +9,7 @@ import torch
 from specframe.components.rollouts.shifted import feature_drafter, feature_part, jitter, shift
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Student
+from specframe.neural.heads import support_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,6 +84,7 @@ class MultiStep:
             mask=pairs.mask.repeat(1, self.steps) & (index >= step),
             level=step + 1,
             features=feature_part(predicted, features),
+            support=support_of(model),
         )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from specframe.components.rollouts.shifted import feature_drafter, feature_part, jitter, shift
 from specframe.kernel.types import Student
+from specframe.neural.heads import support_of
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Trainable
@@ -36,4 +37,5 @@ class TeacherForced:
             mask=pairs.mask,
             level=pairs.place,
             features=feature_part(predicted, pairs.features),
+            support=support_of(model),
         )

@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 
 
 class HFTarget:
-    """A causal language model from a local folder, the Hugging Face Hub or an embedded `zoo://` model.
+    """A causal language model from a local folder, a GGUF file, the Hugging Face Hub or the zoo: `zoo://NAME`.
 
     `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where
     there is one; `attention` is transformers' attn_implementation (sdpa or eager), by default the one
-    that transformers prefers. Weights load from safetensors only, and no remote code runs.
+    that transformers prefers. `otherwise` names the model that `specframe run` decodes with where `model` has to be
+    fetched and cannot be reached; every other command refuses then. Weights load from safetensors, or from a GGUF
+    file, whose blocks are unpacked; no remote code runs.
 
-    Raises InputError for a model that cannot be found, WeightsError for weights that are missing or not
-    finite, and CompositionError for an architecture whose state cannot be rewound.
+    Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
+    weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class HFTarget:
         device: str = "auto",
         revision: str | None = None,
         attention: str | None = None,
+        otherwise: str | None = None,
     ) -> None:
         loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
         self._attach(loaded, loading.TokenizerSource(loading.locate(model), revision))

@@ -1,9 +1,8 @@
-"""Loading a causal language model from a folder, the Hub or an embedded `zoo://` name: safetensors only."""
+"""Loading a causal language model: from a folder or the Hub (safetensors only), a GGUF file, or a `zoo://` name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,57 +10,62 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
+from specframe.components.targets.gguf import has_tokenizer, make_plain, read_config
+from specframe.components.targets.source import Source, first_line, quiet
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
+from specframe.neural.places import GGUF, find_place
+from specframe.neural.shards import check_shards
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-EMBEDDED = "zoo://"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
 
 def locate(model: str) -> str | Path:
-    """Where a model lives: an existing folder, or the Hub name it was given as. Raises InputError."""
-    if model.startswith(EMBEDDED):
-        from specframe.kernel.plugins import embedded_model
+    """Where a model lives: an existing folder or GGUF file, or the Hub name it was given as.
 
-        return embedded_model(model.removeprefix(EMBEDDED))
-    folder = Path(model).expanduser()
-    if model and folder.is_dir():
-        return folder
-    if folder.is_file():
-        raise InputError(f"{model} is a file; `model` takes the folder that holds config.json")
-    if model.startswith((".", "/", "~")) or "\\" in model or model.count("/") > 1 or not model:
-        raise InputError(f"there is no folder {model!r}; `model` takes a folder, a Hub name or zoo://name")
-    return model
+    A model of the zoo is fetched if need be. Raises InputError for what is none of these, FetchError.
+    """
+    place = find_place(model)
+    if place is not None:
+        return place
+    if Path(expanduser(model)).is_file():
+        raise InputError(f"{model} is a file; `model` takes the folder that holds config.json, or a {GGUF} file")
+    kind = "file" if model.endswith(GGUF) else "folder"
+    raise InputError(f"there is no {kind} {model!r}; `model` takes a folder, a {GGUF} file, a Hub name or zoo://name")
 
 
 def load(model: str, *, dtype: str, device: str, revision: str | None, attention: str | None) -> nn.Module:
     """The model in evaluation mode, its weights frozen, checked and on the device.
 
-    Raises InputError (not found, not a language model, unknown device or dtype), WeightsError (missing,
+    Raises InputError (not found, not a language model, unknown device or dtype), FetchError, WeightsError (missing,
     wrong shape, not finite, not safetensors) or CompositionError (an architecture that cannot be a target).
     """
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
 
     place = locate(model)
     chosen = _device(device)
-    config = _config(model, place, revision)
+    source = Source.of(place, revision)
+    config = _config(model, source)
     model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
     if model_class is None:
         raise InputError(f"{model} is a {config.model_type} model, which is no causal language model")
     if reason := architectures.refusal(model_class, config.get_text_config()):
         raise CompositionError(f"{model} cannot be a target: {reason}")
-    _require_safetensors(model, place)
+    if not source.is_gguf:
+        _require_safetensors(model, place)
+        check_shards(place, getattr(config, "transformers_weights", None), revision)
     wanted = "float32" if dtype == "auto" and chosen.type == "cpu" else dtype
     from_pretrained: Any = AutoModelForCausalLM.from_pretrained
     try:
-        with _quiet():
+        with quiet():
             loaded, report = from_pretrained(
-                place,
+                source.name,
                 config=config,
                 dtype="auto" if wanted == "auto" else getattr(torch, wanted),
-                revision=revision or "main",
+                **source.options,
+                **source.unpacking,
                 attn_implementation=attention,
                 use_safetensors=True,
                 trust_remote_code=False,
@@ -71,10 +75,10 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
     except SpecframeError:
         raise
     except Exception as error:  # safetensors and transformers raise many kinds for one broken file
-        raise WeightsError(f"the weights of {model} cannot be loaded: {_first_line(error)}") from error
+        raise WeightsError(f"the weights of {model} cannot be loaded: {first_line(error)}") from error
     _require_complete(model, report)
     _require_finite(model, loaded)
-    ready: nn.Module = loaded.to(chosen).eval().requires_grad_(False)
+    ready: nn.Module = (make_plain(loaded) if source.is_gguf else loaded).to(chosen).eval().requires_grad_(False)
     return ready
 
 
@@ -94,12 +98,15 @@ class TokenizerSource:
     def _load(self, place: str | Path) -> PreTrainedTokenizerBase | None:
         from transformers import AutoTokenizer
 
-        if isinstance(place, Path) and not any((place / name).exists() for name in TOKENIZER_FILES):
+        source = Source.of(place, self._revision)
+        if source.is_gguf and not has_tokenizer(source.file):
+            return None
+        if isinstance(place, Path) and place.is_dir() and not any((place / name).exists() for name in TOKENIZER_FILES):
             return None
         try:
-            return AutoTokenizer.from_pretrained(place, revision=self._revision or "main", trust_remote_code=False)
+            return AutoTokenizer.from_pretrained(source.name, **source.options, trust_remote_code=False)
         except (OSError, ValueError) as error:
-            raise InputError(f"the tokenizer of {place} cannot be loaded: {_first_line(error)}") from error
+            raise InputError(f"the tokenizer of {place} cannot be loaded: {first_line(error)}") from error
 
 
 def _device(name: str) -> torch.device:
@@ -108,7 +115,7 @@ def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InputError(f"{name!r} is no device: {_first_line(error)}") from error
+        raise InputError(f"{name!r} is no device: {first_line(error)}") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"device {name!r} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices; use device: auto"
@@ -116,18 +123,20 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _config(model: str, place: str | Path, revision: str | None) -> Any:
+def _config(model: str, source: Source) -> Any:
     from transformers import AutoConfig
 
-    if isinstance(place, Path) and not (place / "config.json").is_file():
+    if source.is_gguf:
+        return read_config(model, source)
+    if isinstance(source.name, Path) and not (source.name / "config.json").is_file():
         raise InputError(f"{model} holds no config.json, so it is no Hugging Face model folder")
     try:
-        with _quiet():
-            return AutoConfig.from_pretrained(place, revision=revision or "main", trust_remote_code=False)
+        with quiet():
+            return AutoConfig.from_pretrained(source.name, **source.options, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
-        local = isinstance(place, Path)
+        local = isinstance(source.name, Path)
         problem = "has a config that cannot be read" if local else "cannot be found or reached"
-        raise InputError(f"{model} {problem}: {_first_line(error)}") from error
+        raise InputError(f"{model} {problem}: {first_line(error)}") from error
 
 
 def _require_safetensors(model: str, place: str | Path) -> None:
@@ -154,24 +163,3 @@ def _require_finite(model: str, loaded: nn.Module) -> None:
     if broken.any():
         names = [name for (name, _), bad in zip(named, broken.tolist(), strict=True) if bad]
         raise WeightsError(f"{model} has weights that are NaN or infinite: {', '.join(names[:3])}")
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Turns transformers' progress bars and the Hub's retry messages off, and on again if they were on."""
-    from huggingface_hub.utils import logging as hub
-    from transformers.utils import logging
-
-    shown, verbosity = logging.is_progress_bar_enabled(), hub.get_verbosity()
-    logging.disable_progress_bar()
-    hub.set_verbosity_error()
-    try:
-        yield
-    finally:
-        hub.set_verbosity(verbosity)
-        if shown:
-            logging.enable_progress_bar()
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -19,7 +19,7 @@ def render(trace: Trace) -> str:
     """The page, whole."""
     folder = files(__package__)
     style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
-    title = f"{trace.recipe or 'Decoding'}: cycle by cycle"
+    name = escape(escape_controls(trace.recipe or "Decoding"))
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -27,13 +27,13 @@ def render(trace: Trace) -> str:
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<title>{escape(title)}</title>
+<title>{name}: cycle by cycle</title>
 <style>
 {style}</style>
 </head>
 <body>
 <header>
-<h1>{escape(trace.recipe or "Decoding")}</h1>
+<h1>{name}</h1>
 <p class="parts">{_parts(trace)}</p>
 <p class="prompt"><span class="label">Prompt</span> {escape(escape_controls(trace.prompt))}</p>
 </header>
@@ -50,7 +50,7 @@ def render(trace: Trace) -> str:
 
 
 def _parts(trace: Trace) -> str:
-    parts = [f"{kind} <b>{escape(name)}</b>" for kind, name in trace.parts.items()]
+    parts = [f"{kind} <b>{escape(escape_controls(name))}</b>" for kind, name in trace.parts.items()]
     return " · ".join([*parts, f"temperature <b>{trace.temperature:g}</b>"])
 
 

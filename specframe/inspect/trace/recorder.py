@@ -46,7 +46,7 @@ class Recorder:
 
     def record(self, frontier: Frontier, proposal: Proposal) -> None:
         """Takes in what the drafter proposes below frontier nodes."""
-        levels = proposal.logits.unbind(2)
+        levels = proposal.whole.logits.unbind(2)
         laws = torch.stack([self.reading.law(level, frontier.tree, frontier.nodes)[0] for level in levels], 1)
         paths = token_paths(frontier.tree)
         for node, below in zip(frontier.nodes[0].tolist(), laws, strict=True):  # [K, V]

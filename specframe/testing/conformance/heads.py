@@ -9,6 +9,7 @@ import torch
 
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Head, Trainable
+from specframe.neural.heads import support_of
 from specframe.testing.tiny import tiny_target
 
 VOCAB, SIZE = 11, 8
@@ -19,9 +20,9 @@ def check_head(make: Callable[[], Head]) -> None:
     """Raises AssertionError unless the head keeps its contract.
 
     Bound to a tiny random Llama of 11 tokens in float64, it must say the same in every run and disturb no generator;
-    give logits over the whole vocabulary for features of any leading shape, at least one token of each being
-    possible, and each position's the same whatever stands beside it; and pass gradients to the features and none to
-    the target, or refuse to, with a SpecframeError. A `Trainable` head's module holds nothing of the target.
+    give logits over the whole vocabulary, or its support, for features of any leading shape, at least one token of
+    each being possible, and each position's the same whatever stands beside it; and pass gradients to the features and
+    none to the target, or refuse to, with a SpecframeError. A `Trainable` head's module holds nothing of the target.
     """
     target: Any = tiny_target(vocab=VOCAB, size=SIZE)
     before = torch.get_rng_state()
@@ -33,7 +34,13 @@ def check_head(make: Callable[[], Head]) -> None:
     features = torch.randn(2, 3, SIZE, generator=chance, dtype=torch.float64)
     with torch.no_grad():
         logits = head(features)
-        assert logits.shape == (2, 3, VOCAB), f"logits of shape {tuple(logits.shape)} for features [2, 3, {SIZE}]"
+        support = support_of(head)
+        width = VOCAB if support is None else len(support)
+        assert logits.shape == (2, 3, width), f"logits of shape {tuple(logits.shape)} for features [2, 3, {SIZE}]"
+        if support is not None:
+            assert bool((support.diff() > 0).all()), "a support lists tokens in ascending order, each once"
+            assert int(support[0]) >= 0 and int(support[-1]) < VOCAB, "a support lists tokens of the vocabulary"
+            assert getattr(head, "vocab", None) == VOCAB, "a head with a support has the vocabulary's size as `vocab`"
         assert not bool(logits.isnan().any()), "a logit is not a number"
         assert bool(logits.isfinite().any(-1).all()), "no token is possible"
         assert torch.equal(logits, again(features)), "two heads of one make say different things"

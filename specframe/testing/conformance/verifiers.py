@@ -108,7 +108,7 @@ class Fused:
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The likeliest token, then a draw from q; an equal draw stays, to be refused for sure."""
         start = TokenTree.root_only(root)
-        logits = expand(Frontier(start, torch.zeros_like(start.tokens))).logits[:, :, 0]  # [B, 1, V]
+        logits = expand(Frontier(start, torch.zeros_like(start.tokens))).whole.logits[:, :, 0]  # [B, 1, V]
         q = context.sampling.law(logits, start)
         drawn = logits[:, 0].argmin(-1) if self.draw is Draw.TOP else context.random.categorical(q[:, 0])
         tokens = torch.stack([root, logits[:, 0].argmax(-1), drawn], 1)  # [B, 3]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from glob import glob, has_magic
+from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
+from specframe.files.jsonl import parse, read_lines
 from specframe.kernel.errors import InputError
 
 SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
@@ -41,7 +42,7 @@ def read(sources: Iterable[str]) -> Iterator[Document]:
 
 def _files(source: str) -> list[Path]:
     """The files a source names; none when it is a Hub name."""
-    path = Path(source).expanduser()
+    path = Path(expanduser(source))
     if path.is_file():
         return [path]
     if has_magic(source):
@@ -56,22 +57,9 @@ def _files(source: str) -> list[Path]:
 
 
 def _lines(path: Path) -> Iterator[Document]:
-    try:
-        with path.open(encoding="utf-8") as file:
-            for number, line in enumerate(file, 1):
-                if line.strip():
-                    yield as_document(_parsed(line, f"{path}:{number}"), f"{path}:{number}")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text ({error.reason}); training data is JSONL") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _parsed(line: str, origin: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise InputError(f"{origin}: not JSON: {error.msg} at column {error.colno}") from error
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        yield as_document(parse(line, where), where)
 
 
 def as_document(record: Any, origin: str) -> Document:

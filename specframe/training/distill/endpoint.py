@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from http.client import HTTPException
-from queue import SimpleQueue
-from threading import Event, Thread
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
+
+import httpx2
 
 from specframe.decoding.settings import SamplingSettings
+from specframe.files.text import HIDDEN, has_secrets
 from specframe.kernel.errors import InputError, SpecframeError
-from specframe.training.distill.dialogue import Answer, Dialogue
+from specframe.training.distill.dialogue import Dialogue
+from specframe.training.distill.replies import Passing, Refusal, Reply, Unusable, read_answer, what_it_says
 from specframe.training.schedule import mix
 
 KEY = "SPECFRAME_API_KEY"
 """The environment variable whose value is sent as the bearer token."""
-PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
-"""HTTP statuses that may be another a moment later."""
 ATTEMPTS = 6
 LONGEST_PAUSE = 60.0
+PATIENCE = 32
+"""So many prompts refused before the first answer show that the settings are refused, not the prompts."""
+LARGEST = 2**26
+"""Bytes of a reply that are read."""
+
+REFUSED = "refused: "
+"""How the reason begins for which a refused dialogue stopped."""
+
+FAILURES = (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,83 +45,116 @@ class Endpoint:
     seed: int = 0
     concurrency: int = 8
     timeout: float = 600.0
-    """Seconds a request may take."""
-    key: str | None = None
+    """Seconds an answer may take, from the first byte of the request to the last one of the reply."""
+    key: str | None = field(default=None, repr=False)
     pause: float = 1.0
     """Seconds before a request is tried again; they double each time."""
+    answered: bool = False
+    """Whether it gave answers under these settings before: what it refuses now, it refuses for the prompt's sake."""
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(self.url)
+            valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            valid = False
+        if has_secrets(self.url) or "@" in self.url:
+            raise InputError(
+                f"--endpoint takes an address without user, password or query; put the key into {KEY} instead"
+            )
+        if not valid:
             raise InputError(f"--endpoint {self.url} is no address; it looks like http://localhost:8000/v1")
         if self.concurrency < 1:
             raise InputError(f"--concurrency {self.concurrency} asks nothing; use 1 or more")
-        if self.timeout <= 0:
+        if not self.timeout > 0:
             raise InputError(f"--timeout {self.timeout:g} waits for no answer; use a number of seconds above 0")
 
     def check(self) -> None:
-        """Raises InputError when nobody is there, or the key is refused."""
+        """Raises InputError when no server replies, or the key is refused."""
+
+        async def ask() -> Reply:
+            async with self._client() as client:
+                return await self._send(client, "models", None, min(self.timeout, 10.0))
+
         try:
-            self._send("models", None, min(self.timeout, 10.0))
-        except HTTPError as error:
-            if error.code in (401, 403):
-                raise self._refusal(error.code, what_it_says(error)) from None
-            # Otherwise somebody is there: not every server lists its models.
-        except (OSError, HTTPException) as error:
+            reply = asyncio.run(ask())
+        except FAILURES as error:
             raise InputError(f"{self.url} cannot be reached: {reason(error)}; is the server running?") from error
+        if reply.status in (401, 403):  # whatever else it says, it is there: not every server lists its models
+            raise self._refusal(f"HTTP {reply.status}: {what_it_says(reply)}")
 
     def play(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Each of the dialogues as soon as it is done. Raises SpecframeError when the endpoint gives up."""
-        waiting: SimpleQueue[Dialogue | None] = SimpleQueue()
-        done: SimpleQueue[Dialogue | Exception] = SimpleQueue()
-        stopped = Event()
+        """Each of the dialogues as soon as it is done, those that were refused included.
 
-        def work() -> None:
-            while (dialogue := waiting.get()) is not None and not stopped.is_set():
+        Raises SpecframeError when the endpoint gives up, after the conversations in flight came to their end; and
+        InputError when it refuses every prompt.
+        """
+        refused: list[Dialogue] = []
+        answered = self.answered
+        with asyncio.Runner() as runner:  # it runs while this waits for a dialogue
+            done: asyncio.Queue[Dialogue | None] = asyncio.Queue()
+            work = runner.get_loop().create_task(self._play(dialogues, done))
+            while (dialogue := runner.run(done.get())) is not None:
+                refused.append(dialogue)
+                answered = answered or not is_refused(dialogue)
+                if answered:
+                    yield from refused
+                    refused.clear()
+                elif len(refused) == PATIENCE:
+                    break
+            else:
+                runner.run(_result(work))
+        if refused:
+            raise self._refusal(str(refused[0].stopped).removeprefix(REFUSED))
+
+    async def _play(self, dialogues: Sequence[Dialogue], done: asyncio.Queue[Dialogue | None]) -> None:
+        """Puts each dialogue that is done, and None at the end. Raises the first failure."""
+        left, failures = iter(dialogues), list[SpecframeError]()
+
+        async def work(client: httpx2.AsyncClient) -> None:
+            while not failures and (dialogue := next(left, None)) is not None:
                 try:
-                    while not dialogue.done and not stopped.is_set():
-                        self._ask(dialogue, stopped)
-                except Exception as error:  # it is raised again where somebody hears it
-                    done.put(error)
-                    return
-                done.put(dialogue)
+                    while not dialogue.done:
+                        await self._ask(client, dialogue, failures)
+                except SpecframeError as error:
+                    failures.append(error)
+                else:
+                    done.put_nowait(dialogue)
 
-        for dialogue in [*dialogues, *[None] * self.concurrency]:
-            waiting.put(dialogue)
-        for _ in range(self.concurrency):  # daemons: Ctrl-C does not wait for answers in flight
-            Thread(target=work, daemon=True).start()
         try:
-            for _ in dialogues:
-                found = done.get()
-                if isinstance(found, Exception):
-                    raise found
-                yield found
+            async with self._client() as client:
+                await asyncio.gather(*(work(client) for _ in range(min(self.concurrency, len(dialogues)))))
         finally:
-            stopped.set()
+            done.put_nowait(None)
+        if failures:
+            raise failures[0]
 
-    def _ask(self, dialogue: Dialogue, stopped: Event) -> None:
-        """Asks the dialogue's question, and lets it hear the answer."""
+    async def _ask(self, client: httpx2.AsyncClient, dialogue: Dialogue, failures: Sequence[SpecframeError]) -> None:
+        """Asks the dialogue's question, and gives it the answer; after another's failure it is not asked again."""
         path, body = self._request(dialogue)
+        failed = Passing("nothing was tried")
         for attempt in range(1, ATTEMPTS + 1):
-            wait = self.pause * 2 ** (attempt - 1)
             try:
-                dialogue.hear(self._read(self._send(path, body, self.timeout), dialogue.chat))
+                dialogue.hear(read_answer(await self._send(client, path, body, self.timeout), dialogue.chat))
                 return
-            except HTTPError as error:
-                if error.code not in PASSING:
-                    said = what_it_says(error)
-                    if not is_too_long(error.code, said):
-                        raise self._refusal(error.code, said) from None
-                    dialogue.stop("too long")
-                    return
-                failure = f"HTTP {error.code} {error.reason}"
-                after = error.headers.get("Retry-After", "")
-                wait = float(after) if after.isdigit() else wait
-            except (OSError, HTTPException) as error:
-                failure = reason(error)
-            if attempt < ATTEMPTS and stopped.wait(min(wait, LONGEST_PAUSE)):
+            except Refusal as refusal:
+                said = str(refusal)
+                dialogue.stop(said if said == "too long" else f"{REFUSED}{self._hide(said)}")
                 return
-        raise SpecframeError(f"{self.url}: {failure}, {ATTEMPTS} times in a row; the same command goes on from here")
+            except Unusable as error:
+                raise self._refusal(str(error)) from None
+            except Passing as error:
+                failed = error
+            except FAILURES as error:
+                failed = Passing(reason(error))
+            if failures:
+                break
+            if attempt < ATTEMPTS:
+                pause = self.pause * 2 ** (attempt - 1) if failed.after is None else failed.after
+                await asyncio.sleep(min(pause, LONGEST_PAUSE))
+        raise SpecframeError(
+            f"{self.url}: {self._hide(str(failed))}, {ATTEMPTS} times in a row; the same command goes on from here"
+        )
 
     def _request(self, dialogue: Dialogue) -> tuple[str, dict[str, Any]]:
         """Where the question goes, and what is sent; settings that not every server knows only where they matter."""
@@ -136,54 +177,74 @@ class Endpoint:
             return "chat/completions", body | {"messages": dialogue.messages}
         return "completions", body | {"prompt": dialogue.turns[0]}
 
-    def _send(self, path: str, body: dict[str, Any] | None, timeout: float) -> bytes:
-        """The reply; POST where there is a body. Raises what urllib raises."""
-        request = Request(
-            f"{self.url.rstrip('/')}/{path}",
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "User-Agent": "specframe"},
-        )
+    def _client(self) -> httpx2.AsyncClient:
+        headers = {"Content-Type": "application/json", "User-Agent": "specframe"}
         if self.key:
-            request.add_unredirected_header("Authorization", f"Bearer {self.key}")
-        with urlopen(request, timeout=timeout) as reply:
-            found: bytes = reply.read()
-            return found
-
-    def _read(self, reply: bytes, chat: bool) -> Answer:
+            headers["Authorization"] = f"Bearer {self.key}"
         try:
-            found = json.loads(reply)
-            choice = found["choices"][0]
-            text = choice["message"]["content"] if chat else choice["text"]
-            count = (found.get("usage") or {}).get("completion_tokens")
-            return Answer(text or "", count, choice.get("finish_reason") == "stop")
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise InputError(f"{self.url} gives replies without an answer; is it OpenAI-compatible?") from error
+            # The time of a whole request is limited, in _send, rather than that of its single steps.
+            return httpx2.AsyncClient(headers=headers, timeout=None, limits=httpx2.Limits(max_connections=None))
+        except (
+            ValueError,
+            ImportError,
+            httpx2.InvalidURL,
+        ):  # their messages show the proxy's address, and its password
+            raise InputError(
+                "the proxy that the environment names cannot be used; see HTTP_PROXY and ALL_PROXY"
+            ) from None
 
-    def _refusal(self, status: int, said: str) -> InputError:
-        hint = f"; set {KEY}" if status in (401, 403) else ""
-        return InputError(f"{self.url} refuses (HTTP {status}): {said}{hint}")
+    async def _send(
+        self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any] | None, timeout: float
+    ) -> Reply:
+        """The reply, read to its end; POST where there is a body. Raises one of FAILURES."""
+        content = None if body is None else json.dumps(body).encode()
+        address = f"{self.url.rstrip('/')}/{path}"
+        read = bytearray()
+        async with (
+            asyncio.timeout(timeout),
+            client.stream("GET" if body is None else "POST", address, content=content) as reply,
+        ):
+            async for part in reply.aiter_bytes():
+                read += part
+                if len(read) > LARGEST:
+                    raise OSError(f"a reply of more than {LARGEST >> 20} MiB")
+            return Reply(reply.status_code, bytes(read), reply.headers.get("Retry-After", ""))
+
+    def _refusal(self, said: str) -> InputError:
+        hint = f"; set {KEY}" if said.startswith(("HTTP 401", "HTTP 403")) else ""
+        return InputError(f"{self.url} gives no answer: {self._hide(said)}{hint}")
+
+    def _hide(self, said: str) -> str:
+        """What the server says, without the key, which some servers repeat."""
+        return said.replace(self.key, HIDDEN) if self.key else said
 
 
-def is_too_long(status: int, message: str) -> bool:
-    """Whether a refusal says that the prompt and the budget exceed the context, in any server's words."""
-    words = message.lower()
-    return status in (400, 413, 422) and "context" in words and any(w in words for w in ("length", "size", "window"))
+def is_refused(dialogue: Dialogue) -> bool:
+    """Whether nothing of the dialogue was answered because the server refuses it."""
+    return not dialogue.answers and str(dialogue.stopped).startswith(REFUSED)
 
 
-def what_it_says(error: HTTPError) -> str:
-    """The first line of the server's own message, or the status' name."""
-    try:
-        said = json.load(error)
-        found = said.get("error", said.get("detail", said)) if isinstance(said, dict) else said
-        text = str(found.get("message", found) if isinstance(found, dict) else found)
-    except (OSError, ValueError, HTTPException):
-        text = ""
-    return (text.strip() or str(error.reason)).splitlines()[0][:300]
+def read_key(environment: Mapping[str, str]) -> str | None:
+    """The key that the environment holds, or None. Raises InputError, without it, for one that cannot be sent."""
+    key = environment.get(KEY, "").strip()
+    if not all(33 <= ord(character) < 127 for character in key):
+        raise InputError(f"{KEY} holds characters that a key cannot have, such as spaces or quotes of a text editor")
+    return key or None
 
 
-def reason(error: BaseException) -> str:
-    """What went wrong with a connection, in a few words."""
-    inner = error.reason if isinstance(error, URLError) else error
-    if isinstance(inner, TimeoutError):
+def reason(error: BaseException | None) -> str:
+    """What went wrong with a connection, in a few words: the operating system's, where they are known."""
+    if isinstance(error, TimeoutError) and not error.errno:
         return "timed out"
-    return str(getattr(inner, "strerror", None) or inner) or type(inner).__name__
+    found, words = error, str(error).strip()
+    while found is not None:
+        if isinstance(found, ConnectionError) and found.errno:
+            return os.strerror(found.errno)  # asyncio's own words name the address again
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+        found = found.__cause__ or found.__context__
+    return words or type(error).__name__
+
+
+async def _result(task: asyncio.Task[None]) -> None:
+    await task

@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from specframe.files.prompts import as_record, is_structured, parse, read_lines
+from specframe.files.jsonl import parse, read_lines
+from specframe.files.prompts import as_record, is_structured
 from specframe.kernel.errors import InputError
 from specframe.training.data.documents import Document, as_document
 from specframe.training.distill.dialogue import Dialogue
@@ -20,11 +21,9 @@ def read_dialogues(path: Path, *, chat: bool, limit: int | None = None, finished
     of a text. Raises InputError, with the line number, for a line that is none of these.
     """
     dialogues: list[Dialogue] = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in read_lines(path):
         if limit is not None and len(dialogues) >= limit:
             break
-        if not line.strip():
-            continue
         where = f"{path}:{number}"
         value: Any = parse(line, where) if is_structured(path) else {"prompt": line}
         if isinstance(value, dict) and "messages" in value:

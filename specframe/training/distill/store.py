@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from specframe.files.folders import make_folder
+from specframe.files.jsonl import parse, read_whole
 from specframe.files.provenance import write_json
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.training.distill.dialogue import Dialogue
@@ -20,6 +21,7 @@ DROPPED = "dropped.txt"
 """Lines of the prompts' file that gave no dialogue, and why."""
 ABOUT = "distill.json"
 """How the answers were made."""
+REMEDY = "give another --out"
 
 
 @dataclass
@@ -60,12 +62,17 @@ class Store:
             store._count(entry)
         for line, reason in store._read(DROPPED, parse_dropped):
             store.done.add(line)
-            store.tally.dropped[reason] += 1
+            store.tally.dropped[kind(reason)] += 1
         if store.done:
             store._require_same_settings()
         else:
             store.describe({})
         return store
+
+    @property
+    def described(self) -> bool:
+        """Whether how the answers were made is written to the end: a full disk may have been in the way."""
+        return "figures" in self._read_about()
 
     def add(self, dialogue: Dialogue, about: dict[str, Any]) -> None:
         """Keeps a dialogue, with further fields about it. Raises SpecframeError when the disk refuses."""
@@ -76,37 +83,42 @@ class Store:
         else:
             self._append(DROPPED, f"{dialogue.line} {dialogue.stopped}")
             self.done.add(dialogue.line)
-            self.tally.dropped[str(dialogue.stopped)] += 1
+            self.tally.dropped[kind(str(dialogue.stopped))] += 1
 
     def describe(self, run: dict[str, Any]) -> None:
         """Writes how the answers were made beside them."""
         write_json(self.folder / ABOUT, {"settings": self.settings, **run})
 
     def _require_same_settings(self) -> None:
-        path = self.folder / ABOUT
-        try:
-            before = dict(json.loads(path.read_bytes())["settings"])
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            raise InputError(f"{path} does not say how the answers beside it were made; give another --out") from error
+        before = self._read_about()["settings"]
         for name in [*self.settings, *before]:
             if before.get(name) != self.settings.get(name):
-                raise InputError(f"{self.folder} holds answers made with other {name}; give another --out")
+                raise InputError(f"{self.folder} holds answers made with other {name}; {REMEDY}")
 
-    def _read(self, name: str, parse: Any) -> list[Any]:
+    def _read_about(self) -> dict[str, Any]:
+        path = self.folder / ABOUT
+        try:
+            about = parse(path.read_bytes(), str(path))
+        except OSError as error:
+            raise InputError(f"{path} does not say how the answers beside it were made; {REMEDY}") from error
+        if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
+            raise InputError(f"{path} does not say how the answers beside it were made; {REMEDY}")
+        return about
+
+    def _read(self, name: str, read: Any) -> list[Any]:
         """What the file's lines say; a last line that was cut off is taken away."""
         path = self.folder / name
         if not path.exists():
             return []
         found = []
         try:
-            *lines, rest = path.read_bytes().split(b"\n")
+            lines = read_whole(path)
             for number, line in enumerate(lines, 1):
                 try:
-                    found.append(parse(line))
-                except (ValueError, LookupError, TypeError) as error:
-                    raise InputError(f"{path}:{number}: nothing that was written here; give another --out") from error
-            if rest:
-                os.truncate(path, path.stat().st_size - len(rest))
+                    found.append(read(line))
+                except (InputError, ValueError, LookupError, TypeError) as error:
+                    raise InputError(f"{path}:{number}: nothing that was written here; {REMEDY}") from error
+            os.truncate(path, sum(len(line) + 1 for line in lines))
         except OSError as error:
             raise SpecframeError(f"{path} cannot be read: {error.strerror or error}") from error
         return found
@@ -129,9 +141,14 @@ class Store:
         self.tally.tokens += entry["tokens"] or 0
 
 
+def kind(reason: str) -> str:
+    """What a prompt is counted under: the reason without what was said about it, `refused` of `refused: too rude`."""
+    return reason.partition(":")[0]
+
+
 def parse_answer(line: bytes) -> dict[str, Any]:
     """A line of the answers. Raises ValueError, LookupError or TypeError for another."""
-    entry: dict[str, Any] = json.loads(line)
+    entry: dict[str, Any] = parse(line, ANSWERS)
     int(entry["line"]), bool(entry["finished"]), int(entry["tokens"] or 0)
     return entry
 

@@ -1,17 +1,19 @@
 """The head `trimmed`: which tokens stay, that no other row is read, and lossless output; and how counts are made."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from specframe.certify.own.miniature import Miniature
-from specframe.components.heads.trimmed import Trimmed, read_counts
+from specframe.components.heads.trimmed import Trimmed, read_counts, store
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.build import plan
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
+from specframe.neural.heads import make_proposal
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from specframe.training.data import counting
@@ -50,9 +52,11 @@ FEATURES = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator()
 def test_the_frequent_tokens_stay_and_nothing_else(keep, counted, kept, counts):
     head, target = bound(keep=keep, counts=counts if counted else None)
     logits = head(FEATURES)
-    assert torch.isfinite(logits).all(0).all(0).nonzero().flatten().tolist() == kept
-    assert torch.allclose(logits[..., kept], target.head(FEATURES)[..., kept])
-    assert (logits[..., [token for token in range(8) if token not in kept]] == -torch.inf).all()
+    assert head.support.tolist() == kept and head.vocab == 8
+    assert torch.allclose(logits, target.head(FEATURES)[..., kept])
+    whole = make_proposal(logits[:, :, None], head, FEATURES[:, :, None]).whole
+    assert whole.support is None and torch.equal(whole.logits[..., kept], logits[:, :, None])
+    assert (whole.logits[..., [token for token in range(8) if token not in kept]] == -torch.inf).all()
 
 
 def test_rows_that_are_not_kept_are_not_read(counts):
@@ -110,9 +114,35 @@ def test_it_says_what_it_needs():
         Trimmed(keep=1).bind(Whole())
     with pytest.raises(CompositionError, match="bind"):
         Trimmed(keep=1)(FEATURES)
-    head, _ = bound(keep=2)
-    with pytest.raises(CompositionError, match="head full"):
-        head(FEATURES.clone().requires_grad_())
+    for options in ({}, {"keep": 1, "weights": "folder"}, {"counts": Path("counts.json"), "weights": "folder"}):
+        with pytest.raises(InputError, match="trimmed"):
+            Trimmed(**options)
+
+
+def test_a_stored_draft_vocabulary_comes_back_and_others_are_refused(tmp_path):
+    store(torch.tensor([6, 1, 4]), 8, tmp_path / "of8")
+    head, target = bound(weights=str(tmp_path / "of8"))
+    assert head.support.tolist() == [1, 4, 6]
+    assert torch.allclose(head(FEATURES), target.head(FEATURES)[..., [1, 4, 6]])
+    store(torch.tensor([6, 1, 4]), 9, tmp_path / "of9")
+    with pytest.raises(WeightsError, match="vocab_size"):
+        bound(weights=str(tmp_path / "of9"))
+    for tokens in ([1, 1, 4], [-1, 4], [4, 8]):
+        store(torch.tensor(tokens), 8, tmp_path / "strange")
+        with pytest.raises(WeightsError, match="vocabulary of 8"):
+            bound(weights=str(tmp_path / "strange"))
+    (tmp_path / "of8" / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(WeightsError, match="cannot read"):
+        bound(weights=str(tmp_path / "of8"))
+
+
+def test_gradients_pass_through_it_and_the_target_gets_none():
+    head, target = bound(keep=3)
+    features = FEATURES.clone().requires_grad_()
+    head(features).logsumexp(-1).sum().backward()
+    whole = FEATURES.clone().requires_grad_()
+    target.head(whole)[..., :3].logsumexp(-1).sum().backward()
+    assert torch.allclose(features.grad, whole.grad)
 
 
 def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
@@ -128,9 +158,9 @@ def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
     assert counting.main([str(recipe), str(out)]) == 0
     from transformers import AutoTokenizer
 
-    from specframe.kernel.plugins import embedded_model
+    from specframe import model_folder
 
-    tokenizer = AutoTokenizer.from_pretrained(embedded_model("talk-7m"))
+    tokenizer = AutoTokenizer.from_pretrained(model_folder("talk-7m"))
     counts = {tokenizer.decode([int(token)]).strip(): n for token, n in json.loads(out.read_text()).items()}
     words = tokenizer("hello hello", add_special_tokens=False)["input_ids"]
     assert len(words) <= sum(counts.values()) <= len(words) + 2, "the answer, and what ends the turn"

@@ -13,8 +13,8 @@ from transformers import CLIPConfig, PreTrainedTokenizerFast
 
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import locate
-from specframe.kernel import plugins
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
+from specframe.neural import places
 from tests.components.targets.models import PROMPTS, batch
 
 
@@ -63,11 +63,11 @@ def test_tied_weights_are_not_missing(family, tmp_path, build):
 def test_embedded_names_are_resolved_by_the_plugins(folder, monkeypatch):
     asked = []
 
-    def embedded_model(name: str) -> Path:
+    def model_folder(name: str) -> Path:
         asked.append(name)
         return folder
 
-    monkeypatch.setattr(plugins, "embedded_model", embedded_model)
+    monkeypatch.setattr(places, "model_folder", model_folder)
     assert locate("zoo://tiny") == folder
     assert asked == ["tiny"]
 

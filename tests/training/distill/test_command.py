@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from specframe.cli.main import main
+from specframe.kernel.errors import SpecframeError
 from specframe.training.data import documents
 from specframe.training.distill.store import Store
 from tests.training.distill.server import chat_reply, serving
@@ -167,6 +168,51 @@ def test_an_endpoint_answers_for_the_target(here, answers, monkeypatch):
     assert "secret" not in (here / "out" / "distill.json").read_text()
     assert main([*command, "--limit", "3"]) == 0  # nothing is left to ask, so nobody need be there
     assert main([*command[:4], "--out", "new", *command[6:]]) == 2
+
+
+@pytest.mark.allow_hosts(["127.0.0.1"])
+def test_what_the_endpoint_refuses_is_recorded_once(here, answers, monkeypatch, capsys):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    def reply(path, body):
+        if body["messages"][0]["content"] == "why?":
+            return 422, {"error": {"message": "rude\r\nand long"}}
+        return 200, chat_reply("yes")
+
+    with serving(reply) as (url, heard):
+        command = [*COMMAND, "--endpoint", url, "--model", "big"]
+        assert main(command) == 0
+        asked = len(heard)
+        assert "left out: 1 refused (the reasons: out/dropped.txt)" in capsys.readouterr().out
+        assert (here / "out" / "dropped.txt").read_text() == "3 refused: HTTP 422: rude\n"
+        assert main(command) == 0
+        assert "left out: 1 refused" in capsys.readouterr().out and len(heard) == asked
+    assert sorted(answers()) == [1, 2, 4, 5, 6]
+
+
+def test_a_last_write_that_failed_is_made_up_for_by_the_next_run(here, answers, monkeypatch, capsys):
+    describe = Store.describe
+
+    def full(store, run):
+        if run:
+            raise SpecframeError("out/distill.json cannot be written: No space left on device")
+        describe(store, run)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "describe", full)
+        assert main(COMMAND) == 2
+    assert len(answers()) == 6
+    assert main(COMMAND) == 0
+    about = json.loads((here / "out" / "distill.json").read_text())
+    assert about["figures"]["conversations"] == 6
+
+
+def test_what_a_command_line_holds_of_secrets_is_not_kept(here, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["specframe", *COMMAND, "--note=https://me:pw-7@host:8/v1?key=pw-7#pw-7"])
+    assert main([*COMMAND, "--limit", "1"]) == 0
+    assert (
+        "pw-7" not in (text := (here / "out" / "distill.json").read_text()) and "https://***@host:8/v1?***#***" in text
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from specframe import Context, Proposal, Trainable, WeightsError
-from specframe.neural import Binding, FeatureSession, make_proposal, neural_target, seeded, tree_policy
+from specframe.neural import Binding, FeatureSession, make_proposal, neural_target, seeded, support_of, tree_policy
 from specframe_eagle import published
 from specframe_eagle.network import Network, Variant
 from specframe_eagle.published import Layout
@@ -92,6 +92,11 @@ class Eagle:
     def module(self) -> nn.Module:
         """The linear map and the decoder layer; with a trainable head, that head alone. Empty before bind."""
         return self._head.module if isinstance(self._head, Trainable) else self.binding.module
+
+    @property
+    def support(self) -> Tensor | None:
+        """The tokens of the head's logits, int64 [v]; None: the whole vocabulary."""
+        return support_of(self._head)
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the published layout, for `weights` to load again.

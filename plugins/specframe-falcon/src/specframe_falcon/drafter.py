@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from specframe import CompositionError, Context, InputError, Proposal, Trainable
-from specframe.neural import Binding, checkpoint, make_proposal, neural_target, seeded, tree_policy
+from specframe.neural import Binding, checkpoint, make_proposal, neural_target, seeded, support_of, tree_policy
 from specframe_falcon.network import Network
 from specframe_falcon.session import open_session
 
@@ -76,6 +76,11 @@ class Falcon:
     def module(self) -> nn.Module:
         """The LSTM and the decoder layer; with a trainable head, that head alone. Empty before bind."""
         return self._head.module if isinstance(self._head, Trainable) else self.binding.module
+
+    @property
+    def support(self) -> Tensor | None:
+        """The tokens of the head's logits, int64 [v]; None: the whole vocabulary."""
+        return support_of(self._head)
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again.

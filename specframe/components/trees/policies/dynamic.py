@@ -12,7 +12,7 @@ from specframe.components.trees.shapes.calibration import Calibration, read_cali
 from specframe.components.trees.shapes.candidates import Candidates, tree_of
 from specframe.components.trees.shapes.growth import Growth
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
+from specframe.kernel.types import Context, Draw, Expand, Frontier, Proposal, TokenTree
 
 
 class Dynamic:
@@ -83,7 +83,7 @@ class Dynamic:
             size, width = len(rows[0].grown), rows[0].width
             growing = tree_of(rows, [row.grown for row in rows], level, root)
             beam = torch.arange(size - width, size, device=root.device).expand(len(rows), -1)
-            gains, tokens = self._children(expand(Frontier(growing, beam)).logits, level)
+            gains, tokens = self._children(expand(Frontier(growing, beam)), level)
             proposed = [*zip(rows, gains.tolist(), tokens.tolist(), strict=True)]
             for row in rows:
                 row.expanded()
@@ -119,8 +119,7 @@ class Dynamic:
         hope: Tensor | float = 1.0  # [B] expected tokens of the best nodes so far
         ended: Tensor | None = None  # [B]
         while True:
-            logits = expand(Frontier(growth.tree, beam)).logits  # [B, F, K, V]
-            gains, choices = self._children(logits, growth.levels)
+            gains, choices = self._children(expand(Frontier(growth.tree, beam)), growth.levels)
             width = choices.shape[-1]
             origin: Tensor | None = None  # [B, W] the frontier node above each beam node; None: itself
             for gain, choice in zip(gains.unbind(2), choices.unbind(2), strict=True):  # [B, F, width]
@@ -147,18 +146,18 @@ class Dynamic:
                 origin = parent if origin is None else origin.gather(1, parent)
                 total += level_values.shape[1]
 
-    def _children(self, logits: Tensor, level: int) -> tuple[Tensor, Tensor]:
+    def _children(self, proposal: Proposal, level: int) -> tuple[Tensor, Tensor]:
         """The most probable tokens of the proposed levels below `level`: log-probabilities and tokens.
 
-        [B, F, K, V] -> [B, F, K, width] each, with at most the levels that are still missing. The law is that of
+        [B, F, K, width] each, with at most the levels that are still missing. The law is that of
         temperature 1, or the calibrated one, in float32 or better.
         """
-        dtype = torch.promote_types(logits.dtype, torch.float32)
-        logits = logits[:, :, : self.depth - level]
+        dtype = torch.promote_types(proposal.logits.dtype, torch.float32)
+        logits = proposal.logits[:, :, : self.depth - level]
         if self.calibration is not None:
             logits = self.calibration.sharpen(logits.to(dtype), level)
         best = logits.log_softmax(-1, dtype=dtype).topk(min(self.width, logits.shape[-1]))
-        return best.values, best.indices
+        return best.values, proposal.tokens(best.indices)
 
     def _best(self, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int) -> TokenTree:
         """The tree of the root and the best candidates.

@@ -41,7 +41,7 @@ class Greedy:
         growth = Growth(root)
         beam = torch.zeros_like(root)[:, None]  # [B, M] the level above
         while growth.levels < len(self.widths):
-            logits = expand(Frontier(growth.tree, beam)).logits  # [B, F, K, V]
+            logits = expand(Frontier(growth.tree, beam)).whole.logits  # [B, F, K, V]
             block = logits.unbind(2)[: len(self.widths) - growth.levels]
             for ahead in block:
                 each = beam.shape[1] // ahead.shape[1]  # nodes of this level below one frontier node

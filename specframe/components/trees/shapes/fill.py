@@ -40,10 +40,11 @@ def fill(
     while done < len(levels):
         start = levels[done]
         frontier = start.parents.expand(len(root), -1)  # [B, F]
-        logits = expand(Frontier(growth.tree, frontier)).logits  # [B, F, K, V]
+        proposal = expand(Frontier(growth.tree, frontier))
+        logits = (proposal if draw is Draw.TOP else proposal.whole).logits  # [B, F, K, v]
         block = levels[done : done + logits.shape[2]]
         if draw is Draw.TOP:
-            ranked = _best(logits[:, :, : len(block)], max(level.choices for level in block))
+            ranked = proposal.tokens(_best(logits[:, :, : len(block)], max(level.choices for level in block)))
         origin: Tensor | None = None  # [M] the frontier node above each parent; None: the parent itself
         for j, level in enumerate(block):
             if j:

@@ -10,7 +10,7 @@ from specframe.kernel.types import Expand, Frontier, Proposal
 
 
 class Forecast:
-    """The proposals below one beam after another, asked for a level at a time.
+    """The proposals below one beam after another, asked for a level at a time, over the whole vocabulary.
 
     A drafter of K levels is called for every K-th beam; the levels between are read off its last proposal,
     at the frontier node that stands above each beam node.
@@ -30,7 +30,7 @@ class Forecast:
         at first.
         """
         if self._proposal is None or self._level == self._proposal.logits.shape[2]:
-            self._proposal = self._expand(Frontier(self._growth.tree, beam))
+            self._proposal = self._expand(Frontier(self._growth.tree, beam)).whole
             self._level, self._origin = 0, None
         elif above is not None:
             self._origin = above if self._origin is None else self._origin.gather(1, above)

@@ -1,0 +1,71 @@
+"""The user's cache folder, and what is made there once, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+from tempfile import mkdtemp
+
+from filelock import FileLock, Timeout
+
+from specframe import InputError
+
+CACHE = "SPECFRAME_CACHE"
+"""Environment variable: the folder to keep fetched models in."""
+
+
+def cache_folder() -> Path:
+    """Where fetched models are kept: SPECFRAME_CACHE, or `specframe` in the user's cache folder."""
+    if moved := os.environ.get(CACHE):
+        return Path(moved).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specframe"
+
+
+def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """The folder; where it is missing, `make` fills another one first, which is renamed when it is complete.
+
+    Of several processes one makes it and the others wait. What a killed process left behind is removed by the next.
+    Raises InputError where the cache cannot be written.
+    """
+    if folder.is_dir():
+        return folder
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            if not folder.is_dir():
+                _make(folder, make)
+    except OSError as error:
+        raise InputError(
+            f"the cache {folder.parent} cannot be written: {error.strerror or error}; {CACHE} names another folder"
+        ) from error
+    return folder
+
+
+def _locked(folder: Path) -> FileLock:
+    """A lock that is held by this process alone, and given back by the system when the process is killed."""
+    lock = FileLock(folder.with_name(f".{folder.name}.lock"))
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        print(f"another process is making {folder}; waiting for it", file=sys.stderr)
+        lock.acquire()
+    return lock
+
+
+def _make(folder: Path, make: Callable[[Path], None]) -> None:
+    for left in folder.parent.glob(f".{folder.name}.*.part"):
+        rmtree(left, ignore_errors=True)
+    temporary = Path(mkdtemp(prefix=f".{folder.name}.", suffix=".part", dir=folder.parent))
+    try:
+        make(temporary)
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as file:
+                    os.fsync(file.fileno())
+        temporary.rename(folder)
+    except BaseException:
+        rmtree(temporary, ignore_errors=True)
+        raise

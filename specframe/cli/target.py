@@ -1,0 +1,46 @@
+"""The target that a command decodes with: the recipe's own, or the one that the recipe names in its place."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from specframe.kernel.build import Plan
+
+
+def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
+    """The plan to decode by, and its target: `model` and, where that is not the one asked for, `asked` and `reason`.
+
+    A model of the zoo that has to be fetched and cannot be reached gives way to `target.otherwise`; the drafter's
+    weights are those for the target that is taken. Raises FetchError where the recipe names no other target.
+    """
+    from specframe.kernel.build import plan
+    from specframe.kernel.errors import FetchError
+    from specframe.kernel.plugins import discover
+
+    target, recipe = asked.parts["target"], asked.recipe
+    model, otherwise = (target.options.get(name) for name in ("model", "otherwise"))
+    try:
+        fetch_target(asked)
+    except FetchError as error:
+        if otherwise is None:
+            raise
+        recipe.data["target"] |= {"model": otherwise, "otherwise": None}
+        recipe.origins["target", "model"] = recipe.origin(("target", "otherwise"))
+        return plan(recipe, discover(), local_code), {"model": otherwise, "asked": model, "reason": str(error)}
+    return asked, {"model": model or target.entry.name}
+
+
+def fetch_target(plan: Plan) -> None:
+    """Fetches the target's model where it is one of the zoo that is not on this machine. Raises FetchError."""
+    from specframe.kernel.zoo import ZOO, model_folder
+
+    model = plan.parts["target"].options.get("model")
+    if isinstance(model, str) and model.startswith(ZOO):
+        model_folder(model)
+
+
+def describe_target(chosen: dict[str, Any]) -> str:
+    """The first line of a run."""
+    because = f", because {chosen['reason']}" if "reason" in chosen else ""
+    return f"target: {chosen['model']}{because}"

@@ -1,0 +1,160 @@
+"""A suffix automaton of one growing text: which of its endings stood in it before, how often, and what followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A continuation copied from the text itself, and how probable it is."""
+
+    tokens: list[int]
+    probabilities: list[float]
+    """The path probability at each token: the product of count ratios from the first token on."""
+    match: int
+    """The length of the suffix whose occurrences were followed."""
+
+    @property
+    def score(self) -> float:
+        """The expected number of accepted tokens, if the count ratios were the truth."""
+        return sum(self.probabilities)
+
+
+NOTHING = Copied([], [], 0)
+
+
+class SuffixAutomaton:
+    """All substrings of a text in at most two states a token, with the number of their occurrences.
+
+    A state stands for the substrings that end at the same places of the text; they are suffixes of the longest of them.
+    Appending a token takes constant time on average (Blumer et al. 1985). Occurrences are counted for substrings of
+    at most `depth` tokens, which bounds the time that periodic texts take.
+    """
+
+    def __init__(self, tokens: Iterable[int] = (), depth: int = 64) -> None:
+        self.depth = depth
+        self._next: list[dict[int, int]] = [{}]  # state -> token -> state
+        self._link = [-1]  # state -> the state of its longest suffix that also ends elsewhere
+        self._length = [0]  # state -> the tokens of its longest substring
+        self._count = [0]  # state -> occurrences; exact where the shortest substring has at most `depth` tokens
+        self._last = 0  # the state of the whole text
+        self._cursor = 0  # the state of the text's last `_window` tokens
+        self._window = 0
+        self.extend(tokens)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Appends tokens to the text."""
+        for token in tokens:
+            self._append(token)
+            self._advance(token)
+
+    def suffixes(self) -> list[tuple[int, int]]:
+        """The suffixes of the text that also end elsewhere in it, at most `depth` long, as (state, length).
+
+        One for each set of occurrences, its longest; the longest suffix first.
+        """
+        found = []
+        state, length = self._cursor, self._window
+        if self._count[state] < 2:  # these last tokens stand nowhere else
+            state = self._link[state]
+            length = self._length[state] if state > 0 else 0
+        while state > 0:
+            found.append((state, length))
+            state = self._link[state]
+            length = self._length[state]
+        return found
+
+    def count(self, state: int) -> int:
+        """How often the state's substrings occur in the text, its own end included."""
+        return self._count[state]
+
+    def copy(self, *, cap: int = 15, factor: float = 2.0, least: float = 0.1, tries: int = 16) -> Copied:
+        """The continuation with the best score over the text's `tries` longest repeated suffixes.
+
+        A suffix of m tokens is followed along the most frequent next token for at most min(cap, factor m) tokens, while
+        the path probability is at least `least`. A count includes the text's own end, so that a suffix that
+        occurred once before gives probability 0.5. Of equal scores the longer suffix counts.
+
+        Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree.
+        """
+        best = NOTHING
+        highest = 0.0
+        for state, match in self.suffixes()[:tries]:
+            most = min(cap, int(match * factor), self.depth - match)
+            if most > highest:  # no probability is above 1
+                found = self._follow(state, most, least)
+                score = sum(found[1])
+                if score > highest:
+                    best, highest = Copied(*found, match), score
+        return best
+
+    def _follow(self, state: int, most: int, least: float) -> tuple[list[int], list[float]]:
+        """At most `most` of the most frequent tokens after a state, and their path probabilities."""
+        count = self._count
+        probability = 1.0
+        tokens: list[int] = []
+        probabilities: list[float] = []
+        while len(tokens) < most and (after := self._next[state]):
+            if len(after) == 1:
+                ((token, child),) = after.items()
+            else:
+                token, child = max(after.items(), key=lambda item: count[item[1]])  # of equal ones the first seen
+            probability *= count[child] / count[state]
+            if probability < least:
+                break
+            tokens.append(token)
+            probabilities.append(probability)
+            state = child
+        return tokens, probabilities
+
+    def _append(self, token: int) -> None:
+        """Adds the text's new suffixes to the automaton."""
+        following, link, length = self._next, self._link, self._length
+        state = len(following)
+        following.append({})
+        length.append(length[self._last] + 1)
+        link.append(0)
+        self._count.append(0)
+        above = self._last
+        while above >= 0 and token not in following[above]:
+            following[above][token] = state
+            above = link[above]
+        if above >= 0:
+            found = following[above][token]
+            link[state] = found if length[found] == length[above] + 1 else self._split(above, token, found)
+        self._last = state
+
+    def _split(self, above: int, token: int, found: int) -> int:
+        """A new state for the substrings of `found` that are also suffixes of the new text."""
+        following, link, length = self._next, self._link, self._length
+        part = len(following)
+        following.append(dict(following[found]))
+        length.append(length[above] + 1)
+        link.append(link[found])
+        self._count.append(self._count[found])
+        link[found] = part
+        while above >= 0 and following[above].get(token) == found:
+            following[above][token] = part
+            above = link[above]
+        return part
+
+    def _advance(self, token: int) -> None:
+        """Moves the cursor to the new text's last tokens and counts them."""
+        link, length, count = self._link, self._length, self._count
+        state, window = self._cursor, self._window
+        while length[link[state]] >= window > 0:  # the state was split: the window belongs to the shorter part
+            state = link[state]
+        if window == self.depth:
+            window -= 1
+            if length[link[state]] == window:
+                state = link[state]
+        state = self._next[state][token]
+        window += 1
+        while length[link[state]] >= window:
+            state = link[state]
+        self._cursor, self._window = state, window
+        while state > 0:
+            count[state] += 1
+            state = link[state]

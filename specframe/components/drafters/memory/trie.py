@@ -1,0 +1,81 @@
+"""A draft of one row on the host, grown node by node, and the batch's tree made of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from specframe.kernel.types import Draw, TokenTree
+
+
+class Trie:
+    """A tree of tokens without equal siblings; node 0 is the root, and parents come before their children."""
+
+    def __init__(self, root: int) -> None:
+        self.tokens = [root]
+        self.parents = [-1]
+        self.depths = [0]
+        self._children: list[dict[int, int]] = [{}]
+
+    def __len__(self) -> int:
+        """The number of nodes, the root included."""
+        return len(self.tokens)
+
+    def find(self, node: int, token: int) -> int | None:
+        """The node's child with this token, or None."""
+        return self._children[node].get(token)
+
+    def add(self, node: int, token: int) -> int:
+        """The node's child with this token, which is made where it is missing."""
+        found = self._children[node].get(token)
+        if found is None:
+            found = self._children[node][token] = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(node)
+            self.depths.append(self.depths[node] + 1)
+            self._children.append({})
+        return found
+
+    def add_path(self, tokens: Iterable[int], node: int = 0) -> int:
+        """The last node of a path of tokens below a node; what is missing of it is made."""
+        for token in tokens:
+            node = self.add(node, token)
+        return node
+
+
+def as_tree(root: Tensor, tries: Sequence[Trie]) -> TokenTree:
+    """The `top` tree of a batch below root [B], one trie a row; shorter rows end in invalid nodes."""
+    width = max(map(len, tries), default=1)
+    if width == 1:
+        return TokenTree.root_only(root)
+    rows = root.new_tensor(
+        [[part + [0] * (width - len(trie)) for part in (trie.tokens, trie.parents, [1] * len(trie))] for trie in tries]
+    )  # [B, 3, N]: one copy to the device
+    tokens, parent, valid = rows.unbind(1)
+    return TokenTree(
+        tokens=tokens,
+        parent=parent,
+        valid=valid.bool(),
+        draw=tokens.new_full(tokens.shape, Draw.TOP),
+        levels=max(depth for trie in tries for depth in trie.depths),
+    )
+
+
+def find_paths(
+    paths: Iterable[Sequence[int]], tokens: Sequence[int], parents: Sequence[int], valid: Sequence[bool]
+) -> list[int]:
+    """The nodes of a row's tree at the ends of these paths from the root; none if one of the paths is missing."""
+    children: dict[tuple[int, int], int] = {}
+    for node, key in enumerate(zip(parents, tokens, strict=True)):
+        if valid[node]:
+            children.setdefault(key, node)
+    found = []
+    for path in paths:
+        node = 0
+        for token in path:
+            if (node, token) not in children:
+                return []
+            node = children[node, token]
+        found.append(node)
+    return found

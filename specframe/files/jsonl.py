@@ -1,0 +1,52 @@
+"""Lines of JSON from files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from specframe.files.text import require_unicode
+from specframe.kernel.errors import InputError
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a text file that are not blank, each with its number; `.gz` files are unpacked.
+
+    Raises InputError when the file cannot be read, with the line's number where it is not UTF-8.
+    """
+    number = 0
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if text.strip():
+                    yield number, text
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}:{number}: cannot be read: it is not UTF-8 text") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+
+
+def read_whole(path: Path) -> list[bytes]:
+    """The lines of a file that grows by lines, without a last one that was cut off. Raises what `open` raises."""
+    return path.read_bytes().split(b"\n")[:-1]
+
+
+def parse(line: str | bytes, where: str, remedy: str = "") -> Any:
+    """A line's JSON. Raises InputError that names the place and what is wrong there, and ends with the remedy."""
+    ending = remedy and f"; {remedy}"
+    try:
+        value = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{where}: not valid JSON: {error.msg} at column {error.colno}{ending}") from error
+    except RecursionError as error:
+        raise InputError(f"{where}: not valid JSON: it is nested too deeply{ending}") from error
+    except ValueError as error:  # not UTF-8, a number of thousands of digits
+        raise InputError(f"{where}: not valid JSON: {str(error).partition(';')[0]}{ending}") from error
+    if isinstance(line, str) and "\\u" in line:  # the only way to half a character
+        require_unicode(json.dumps(value, ensure_ascii=False), where)
+    return value

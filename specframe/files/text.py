@@ -1,0 +1,65 @@
+"""Text from outside: as it may be printed, stored and shown."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+from specframe.kernel.errors import InputError
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What steers a terminal or the direction of writing, or cannot be encoded; line feed and tab may stay."""
+
+ADDRESS = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
+HIDDEN = "***"
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters as escapes, `\x1b`; a line may end in `\r\n`."""
+    return CONTROL.sub(_escape, text.replace("\r\n", "\n"))
+
+
+def printable_data(value: Any) -> Any:
+    """Plain data with every text in it, names of fields included, printable."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, dict):
+        return {printable_data(name): printable_data(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [printable_data(entry) for entry in value]
+    return value
+
+
+def require_unicode(text: str, where: str) -> None:
+    """Raises InputError for a text that no file or tokenizer can hold: bytes that are not UTF-8, half a character."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(f"{where}: it is not Unicode text (character {error.start + 1} is half of one)") from error
+
+
+def redact(text: str) -> str:
+    """The text with what addresses in it tell of users, passwords and keys as `***`."""
+    return ADDRESS.sub(lambda found: _redact(found[0]), text)
+
+
+def has_secrets(address: str) -> bool:
+    """Whether an address holds what is not to be shown: a user, a query or a fragment."""
+    return _redact(address) != address
+
+
+def _redact(address: str) -> str:
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return HIDDEN
+    host = parts.netloc.rpartition("@")[2]
+    query, fragment = (HIDDEN if part else "" for part in (parts.query, parts.fragment))
+    user = f"{HIDDEN}@" if "@" in parts.netloc else ""
+    return parts._replace(netloc=user + host, query=query, fragment=fragment).geturl()
+
+
+def _escape(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

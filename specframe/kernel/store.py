@@ -1,0 +1,36 @@
+"""Texts that drafters copy from: the interface of stores, and what a query gives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from specframe.kernel.interfaces import Target
+
+
+@dataclass(frozen=True)
+class Continuations:
+    """What follows the longest suffix of a query that occurs in a store."""
+
+    match: int
+    """Tokens of that suffix; 0 if none occurs."""
+    tokens: list[list[int]]
+    """The tokens behind its occurrences, or behind an even share of them; none behind the end of a text."""
+
+
+class Store(Protocol):
+    """Tokenized texts that drafters copy from, shared by the sessions of a run."""
+
+    def bind(self, target: Target) -> None:
+        """Checks that the texts are of the target's tokenizer. Raises InputError if they are not."""
+        ...
+
+    def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
+        """What follows the longest suffix of `tail` that occurs: `limit` continuations of `length` tokens at most."""
+        ...
+
+    def append(self, texts: Sequence[Sequence[int]]) -> None:
+        """Adds texts, which later queries find. Raises InputError if they cannot be kept."""
+        ...

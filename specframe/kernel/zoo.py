@@ -1,0 +1,87 @@
+"""Models that plugins register: `zoo://NAME` is a model's folder, or a method's drafter for the recipe's target."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from specframe.kernel.errors import PluginError
+from specframe.kernel.registry import Registry
+
+ZOO = "zoo://"
+
+
+def model_folder(name: str, registry: Registry | None = None) -> Path:
+    """The folder of the model `zoo://NAME`, fetched first where it does not come with its package.
+
+    Raises PluginError when no plugin has it, FetchError when it has to be fetched and cannot be reached.
+    """
+    registry = registry or _discover()
+    bare = name.removeprefix(ZOO)
+    if not _has(registry, bare):
+        _refuse_untrained(bare, registry)
+    folder: Path = registry.find("model", bare).load()()
+    return folder
+
+
+def find_weights(weights: str, target: str | None, registry: Registry) -> str:
+    """The name of the drafter that `weights` means for a target: `zoo://falcon` is `zoo://TARGET-falcon`.
+
+    `target` is the target's `model`; a model of the Hub counts as its copy in the zoo. Names that are no method's, and
+    methods where the target is not known, come back as they are.
+    """
+    method = weights.removeprefix(ZOO)
+    if not weights.startswith(ZOO) or _has(registry, method):
+        return weights
+    known = _target_name(target, registry) if target is not None else None
+    if known is None or all(method != each.method for each in _drafters(registry)):
+        return weights
+    trained = [each.name for each in _drafters(registry) if (each.method, each.target) == (method, known)]
+    return ZOO + (trained[0] if trained else f"{known}-{method}")
+
+
+def _discover() -> Registry:
+    from specframe.kernel.plugins import discover
+
+    return discover()
+
+
+def _has(registry: Registry, name: str) -> bool:
+    return any(name in (entry.name, entry.qualified) for entry in registry.of("model"))
+
+
+def _models(registry: Registry) -> Iterator[Any]:
+    """The registered models; one that cannot be imported is left out."""
+    for entry in registry.of("model"):
+        try:
+            yield entry.load()
+        except PluginError:
+            continue
+
+
+def _drafters(registry: Registry) -> Iterator[Any]:
+    """The models that are drafters: they have a `name`, and the `method` and `target` that they were trained for."""
+    return (model for model in _models(registry) if getattr(model, "method", None))
+
+
+def _target_name(model: str, registry: Registry) -> str | None:
+    """The registered name of a target: of `zoo://NAME`, or of a Hub name that a registered model is a copy of."""
+    if model.startswith(ZOO):
+        return model.removeprefix(ZOO).rpartition("/")[2]
+    return next((each.name for each in _models(registry) if model in getattr(each, "same_as", ())), None)
+
+
+def _refuse_untrained(name: str, registry: Registry) -> None:
+    """Raises PluginError that says what is trained, for the name of a drafter that does not exist."""
+    drafters = list(_drafters(registry))
+    methods = {each.method for each in drafters if f"-{name}".endswith(f"-{each.method}")}
+    if not methods:
+        return
+    method = max(methods, key=len)
+    target = name.removesuffix(method).rstrip("-") or "this target"
+    trained = ", ".join(f"{ZOO}{each.name}" for each in drafters if each.method == method)
+    raise PluginError(
+        f"no drafter of the method '{method}' is trained for {target} (there are {trained}); "
+        "`specframe train RECIPE` trains one, and `drafter.weights=FOLDER` uses it"
+    )

@@ -1,0 +1,115 @@
+"""What an endpoint replies, of which nothing can be taken for granted."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from specframe.files.text import printable
+from specframe.training.distill.dialogue import Answer
+
+PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""HTTP statuses that may be another a moment later."""
+OF_THE_PROMPT = frozenset({400, 413, 422})
+"""HTTP statuses that may be about this prompt alone."""
+LONGEST_MESSAGE = 300
+
+
+class Passing(Exception):
+    """A failure that may be over a moment later; `after` seconds where the server says so."""
+
+    def __init__(self, reason: str, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
+class Refusal(Exception):
+    """A prompt that gets no answer, and what the server says about it."""
+
+
+class Unusable(Exception):
+    """An endpoint that no prompt gets an answer from."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply as it came."""
+
+    status: int
+    content: bytes
+    retry_after: str = ""
+
+
+def read_answer(reply: Reply, chat: bool) -> Answer:
+    """The answer in a reply.
+
+    Raises Passing, Refusal or Unusable, with the server's own message, where there is none.
+    """
+    if reply.status != 200:
+        said = what_it_says(reply)
+        if reply.status in PASSING:
+            raise Passing(f"HTTP {reply.status}: {said}", seconds(reply.retry_after))
+        if reply.status in OF_THE_PROMPT:
+            raise Refusal("too long" if is_too_long(reply.status, said) else f"HTTP {reply.status}: {said}")
+        raise Unusable(f"HTTP {reply.status}: {said}")
+    try:
+        found = json.loads(reply.content)
+    except (ValueError, RecursionError) as error:  # cut off, an error page of a proxy, a bomb
+        raise Passing(f"a reply that is no JSON: {one_line(repr(reply.content[:60])[1:])}") from error
+    if isinstance(found, dict) and found.get("error") and not found.get("choices"):
+        raise Passing(f"an error: {what_it_says(reply)}")
+    try:
+        choice = found["choices"][0]
+        text = as_text(choice["message"]["content"] if chat else choice["text"])
+        finished = choice.get("finish_reason") == "stop"
+    except (LookupError, TypeError, AttributeError) as error:
+        raise Refusal("a reply without a text; is it OpenAI-compatible?") from error
+    return Answer(text, as_count(found.get("usage")), finished)
+
+
+def as_text(content: Any) -> str:
+    """The text of an answer, that of its parts put together. Raises TypeError where it is no text."""
+    if isinstance(content, list):
+        content = "".join(as_text(part.get("text")) for part in content)
+    if not isinstance(content, str | None):
+        raise TypeError(content)
+    return (content or "").encode("utf-8", "replace").decode()  # half a character would be no text
+
+
+def as_count(usage: Any) -> int | None:
+    """The tokens of an answer, or None where no plain number says it."""
+    count = usage.get("completion_tokens") if isinstance(usage, dict) else None
+    return count if type(count) is int and 0 <= count < 2**31 else None
+
+
+def seconds(retry_after: str) -> float | None:
+    """How long to wait, of a Retry-After header; None for a date or nonsense."""
+    found = re.fullmatch(r"\s*(\d{1,9})\s*", retry_after, re.ASCII)
+    return float(found[1]) if found else None
+
+
+def is_too_long(status: int, message: str) -> bool:
+    """Whether a refusal says that the prompt and the budget exceed the context, in any server's words."""
+    words = message.lower()
+    return status in OF_THE_PROMPT and "context" in words and any(w in words for w in ("length", "size", "window"))
+
+
+def what_it_says(reply: Reply) -> str:
+    """The first line of the server's own message, or the status' name."""
+    text = ""
+    try:
+        said = json.loads(reply.content)
+        found = said.get("error", said.get("detail", said)) if isinstance(said, dict) else said
+        found = found.get("message", found) if isinstance(found, dict) else found
+        text = str(found) if found else ""
+    except (ValueError, RecursionError):
+        pass
+    return one_line(text) or (HTTPStatus(reply.status).phrase if reply.status in set(HTTPStatus) else "no reason given")
+
+
+def one_line(text: str) -> str:
+    """The beginning of a text's first line, fit to be printed."""
+    return printable((text.strip().splitlines() or [""])[0][:LONGEST_MESSAGE])

@@ -1,0 +1,191 @@
+"""Names, prompts, answers and messages are text: never markup, control sequences, HTML or mathematics."""
+
+import errno
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specframe.bench.figures.comparison import compare, print_comparison
+from specframe.bench.figures.summary import summarise
+from specframe.bench.report.report import write_report
+from specframe.bench.report.table import print_table
+from specframe.cli.certificate import print_certificate, print_function
+from specframe.cli.figures import print_figures
+from specframe.cli.main import main
+from specframe.decoding.pipeline import Pipeline
+from specframe.kernel.plugins import discover
+from specframe.kernel.registry import Entry
+from tests.bench.synthetic import World
+
+NAME = "[red]x[/blue] [/] :smile: $^$ <script>alert(1)</script> ![p](http://h/p) `c` |\x1b]52;c;aGk=\x07\x1b[2J\ry"
+SHOWN = NAME.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\r", "\\x0d")
+
+
+def check(text):
+    assert not {c for c in text if ord(c) < 32 or 127 <= ord(c) < 160} - {"\n", "\t"}
+
+
+@pytest.fixture
+def bench():
+    """A bench whose contestant and task have a hostile name."""
+    found = json.dumps(World(6).bench(2))
+    for name in ('"falcon"', '"code"', '"A processor"', '"recipes/falcon.yaml"'):
+        found = found.replace(name, json.dumps(NAME))
+    return json.loads(found)
+
+
+@pytest.fixture
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "1000")
+
+
+def test_a_bench_prints_names_as_text(bench, wide, capsys):
+    print_table(summarise(bench))
+    print_comparison(compare(bench, bench))
+    said = capsys.readouterr().out
+    assert said.count(SHOWN) >= 3
+    check(said)
+
+
+def test_a_report_is_free_of_html_and_links_of_others(bench, tmp_path):
+    files = write_report(bench, summarise(bench), tmp_path)
+    assert len(files) == 11, "the plots are drawn whatever the names are"
+    page = (tmp_path / "report.md").read_text()
+    check(page)
+    body, _, command = page.partition("```bash")
+    assert "<script" not in body and "![p]" not in body and "&lt;script&gt;" in body
+    rows = [line for line in body.splitlines() if "alert(1)" in line and line.startswith("|")]
+    assert rows and all(row.endswith("|") for row in rows)
+    assert SHOWN in command
+    assert (
+        "script&gt;alert" in (tmp_path / "alpha_by_depth.svg").read_text()
+        or "<script" not in (tmp_path / "alpha_by_depth.svg").read_text()
+    )
+
+
+def test_a_block_of_code_cannot_be_ended_from_within(bench, tmp_path):
+    bench["provenance"]["command"] = ["specframe", "bench", "a\n```\n# Hello"]
+    write_report(bench, summarise(bench), tmp_path)
+    assert (tmp_path / "report.md").read_text().endswith("````bash\nspecframe bench 'a\n```\n# Hello'\n````\n")
+
+
+def test_certificates_and_figures_print_names_as_text(wide, capsys):
+    case = {"name": NAME, "tv": 0.0, "first_token_tv": 0.0, "branches": 1, "exhausted": True, "mass": 1.0}
+    worst = {"worst_sequence": [1], "wanted": 0.5, "got": 0.4}
+    case |= {"reduced": [], **worst}
+    found = {"cases": [case], "controls": [case], "audit": [NAME], "tv": 0.0, "interrupted": False, "real": None}
+    found |= {"control_failed": True, "lossless": True, "branches": 2, "promised": True}
+    print_certificate(found, NAME)
+    print_function({"function": NAME, "cases": [case], "lossless": False, "tv": 0.5, **worst})
+    said = capsys.readouterr().out
+    assert said.count(SHOWN) == 6
+    check(said)
+
+
+def test_errors_are_one_visible_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["validate", f"{NAME.replace('/', '')}.yaml"]) == 2
+    assert main(["validate", "r.yaml\x1b[2J\nr.yaml"]) == 2
+    said = capsys.readouterr().err
+    assert "\\x1b[2J" in said and "no such recipe" in said
+    check(said)
+
+
+def test_what_broken_plugins_say_is_text(monkeypatch, capsys):
+    registry = discover()
+    registry.broken["bad"] = NAME
+    registry.add(Entry("tree", "odd", "a.b:C", NAME, "bad"))
+    monkeypatch.setattr("specframe.kernel.plugins.discover", lambda: registry)
+    assert main(["plugins"]) == 0
+    said = capsys.readouterr().out
+    assert said.count(SHOWN) == 2
+    check(said)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_what_a_model_says_does_not_steer_the_terminal(recipe, tmp_path, batch, monkeypatch, capsys):
+    decode = Pipeline.decode
+    monkeypatch.setattr(Pipeline, "decode", lambda self, tokens: NAME + decode(self, tokens) + "\r\n")
+    arguments = ["run", str(recipe), "run.repeats=0", f"run.batch={batch}", "--out", str(tmp_path / "\x1b[2Jout")]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert SHOWN in said and "\\x1b[2Jout" in said
+    check(said)
+
+
+def test_show_and_its_page_hold_a_hostile_prompt_as_text(recipe, tmp_path, wide, capsys):
+    page = tmp_path / "page.html"
+    named = recipe.with_name(NAME.replace("/", "").replace("\x1b", "").replace("\r", "\x08")[:40] + ".yaml")
+    recipe.rename(named)
+    assert main(["show", str(named), "--prompt", f"hello {NAME}", "--html", str(page)]) == 0
+    said = capsys.readouterr().out
+    check(said)
+    assert "<script>alert" not in page.read_text() and "[red]x[/blue]" in said
+    check(page.read_text())
+
+
+def test_a_full_disk_does_not_cost_the_page_that_is_there(recipe, tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.html"
+    page.write_text("the old page")
+    write = Path.write_text
+
+    def full(path, *arguments, **options):
+        if "page.html" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["show", str(recipe), "--html", str(page)]) == 2
+    assert capsys.readouterr().err == f"{page} cannot be written: No space left on device\n"
+    assert page.read_text() == "the old page" and [path.name for path in tmp_path.glob("*page*")] == ["page.html"]
+
+
+def test_text_that_is_not_unicode_is_refused(recipe, capsys):
+    assert main(["run", str(recipe), "--prompt", "hello \udcff"]) == 2
+    assert main(["run", str(recipe), "run.prompts=[a\udcff]"]) == 2
+    assert main(["run", str(recipe), 'run.prompts=["\\ud800"]', "run.repeats=0"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 3 and all("is not Unicode text" in line or "invalid Unicode" in line for line in said)
+
+
+def test_a_chat_template_that_raises_is_one_line(recipe, model_folder, tmp_path, capsys):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    for path in model_folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    for template in ("{{ raise_exception('no \\x1b[2J thanks') }}", "{{ messages[7].content }}", "{% bad"):
+        (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
+        assert main(["run", str(recipe), f"target.model={folder}", "run.chat=true", "run.repeats=0"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("the target's chat template refuses the prompt: ") and len(said.splitlines()) == 1
+        check(said)
+
+
+def test_a_terminal_without_the_characters_gets_escapes(tmp_path, monkeypatch):
+    stream = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stderr", stream)
+    assert main(["validate", str(tmp_path / "größe.yaml")]) == 2
+    stream.flush()
+    assert b"gr\\xf6\\xdfe.yaml: no such recipe" in stream.buffer.getvalue()
+
+
+def test_a_full_disk_behind_the_output_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "specframe", "plugins"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (2, "the output cannot be written: No space left on device\n")
+
+
+def test_figures_name_the_folder_as_text(wide, capsys):
+    summary = {"tau": 1.0, "cycles": 1, "alpha": [], "tokens_per_second": 1.0, "speedup": None, "speedup_hf": None}
+    summary |= {"overhead": 0.0, "phases": {NAME: 1.0}, "forward_ms": {}, "identical_to_generate": None}
+    print_figures(summary | {"lossless": True, "peak_memory_bytes": 1}, Path(NAME.replace("//", "")))
+    said = capsys.readouterr().out
+    assert SHOWN in said and SHOWN.replace("//", "") in said
+    check(said)

@@ -1,0 +1,81 @@
+"""Tree policies and drafters that propose from part of the vocabulary: the tree is that of the spread proposal."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+import torch
+
+from specframe.components.trees.policies.beam import Beam
+from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.policies.dynamic import Dynamic
+from specframe.components.trees.policies.dyspec import DySpec
+from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.policies.greedy import Greedy
+from specframe.components.trees.policies.threshold import Threshold
+from specframe.kernel.types import Draw, Proposal
+from specframe.sampling.laws import Sampling
+from specframe.sampling.random import SeededRandom
+
+SUPPORT = torch.tensor([1, 3, 4, 6, 7])
+POLICIES = {
+    "dynamic": Dynamic(depth=3, width=3, nodes=7),
+    "chain": Chain(depth=3),
+    "fixed": Fixed(paths=["0", "1", "4", "0.0", "0.2", "4.1"]),
+    "fixed_iid": Fixed(widths=[2, 2], draw=Draw.IID),
+    "fixed_without_replacement": Fixed(widths=[3, 2], draw=Draw.WITHOUT_REPLACEMENT),
+    "beam": Beam(width=3, depth=3),
+    "dyspec": DySpec(nodes=6, depth=3, width=3),
+    "greedy": Greedy(widths=[3, 2]),
+    "threshold": Threshold(depth=3, threshold=0.9),
+    "threshold_iid": Threshold(depth=3, threshold=0.9, draw=Draw.IID),
+}
+
+
+def proposals(block: int, spread: bool):
+    """A drafter of `block` levels whose logits depend on the token of the frontier node and on its depth."""
+    table = 2 * torch.randn(9, 4, block, len(SUPPORT), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def expand(frontier):
+        tree = frontier.tree
+        depth = tree.depth.gather(1, frontier.nodes)
+        logits = table[tree.tokens.gather(1, frontier.nodes), depth]  # [B, F, K, v]
+        proposal = Proposal(logits, support=SUPPORT, vocab=9)
+        return proposal.whole if spread else proposal
+
+    return expand
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@pytest.mark.parametrize("block", [1, 2])
+@pytest.mark.parametrize(
+    "sampling", [Sampling(temperature=1.0), Sampling(temperature=0.7, top_k=3), Sampling()], ids=str
+)
+def test_a_tree_from_a_support_is_that_of_the_spread_proposal(name, block, sampling):
+    root = torch.tensor([5, 2, 8])
+    trees = [
+        POLICIES[name].grow(proposals(block, spread), root, sampling, SeededRandom(7, 3).draft)
+        for spread in (False, True)
+    ]
+    for field in fields(trees[0]):
+        one, two = (getattr(tree, field.name) for tree in trees)
+        assert torch.equal(one, two) if isinstance(one, torch.Tensor) else one == two, field.name
+    drafted = trees[0].tokens[:, 1:][trees[0].valid[:, 1:]]
+    assert torch.isin(drafted, SUPPORT).all()
+    if trees[0].q is not None:
+        assert trees[0].q.shape[-1] == 9, "recorded laws are over the whole vocabulary"
+
+
+def test_both_searches_of_a_dynamic_tree_map_their_tokens():
+    root = torch.tensor([5, 2, 8])
+    host = POLICIES["dynamic"].search_on_host(proposals(1, False), root)
+    there = POLICIES["dynamic"].search(proposals(1, False), root)
+    assert torch.equal(host.tokens, there.tokens) and torch.equal(host.parent, there.parent)
+
+
+def test_columns_become_tokens_and_what_is_missing_stays():
+    proposal = Proposal(torch.zeros(1, 1, 1, 5), support=SUPPORT)
+    assert proposal.tokens(torch.tensor([[0, 4, -1]])).tolist() == [[1, 7, -1]]
+    with pytest.raises(ValueError, match="vocab"):
+        _ = proposal.whole

@@ -1,0 +1,76 @@
+"""Two drafts in one tree by common prefix."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.kernel.types import Draw, TokenTree
+from tests.components.path_drafter import assert_sound, path
+
+PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=4)
+ROWS = st.lists(st.tuples(PATHS, PATHS), min_size=1, max_size=3)
+
+
+def grown(rows: list[list[list[int]]]) -> TokenTree:
+    """A `top` tree of these paths below root 9."""
+    tries = [Trie(9) for _ in rows]
+    for trie, paths in zip(tries, rows, strict=True):
+        for tokens in paths:
+            trie.add_path(tokens)
+    return as_tree(torch.full((len(rows),), 9), tries)
+
+
+def real_paths(tree: TokenTree, row: int) -> list[tuple[int, ...]]:
+    return [path(tree, row, node) for node in range(tree.tokens.shape[1]) if tree.valid[row, node]]
+
+
+@settings(max_examples=200, deadline=None)
+@given(rows=ROWS)
+def test_a_merge_has_every_path_once(rows: list[tuple[list[list[int]], list[list[int]]]]) -> None:
+    one, other = grown([a for a, _ in rows]), grown([b for _, b in rows])
+    both = one.merge(other)
+    assert_sound(both, max(one.levels, other.levels))
+    width = one.tokens.shape[1]
+    assert torch.equal(both.tokens[:, :width], one.tokens) and torch.equal(both.parent[:, :width], one.parent)
+    for row in range(len(rows)):
+        found = real_paths(both, row)
+        assert len(set(found)) == len(found)
+        assert set(found) == {*real_paths(one, row), *real_paths(other, row)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=ROWS, nodes=st.integers(1, 8))
+def test_a_budget_keeps_the_first_new_nodes(rows: list[tuple[list[list[int]], list[list[int]]]], nodes: int) -> None:
+    one, other = grown([a for a, _ in rows]), grown([b for _, b in rows])
+    for row in range(len(rows)):
+        before = real_paths(one, row)
+        new = [found for found in real_paths(other, row) if found not in before]
+        expected = [*before, *new[: max(0, nodes - len(before))]]
+        assert sorted(real_paths(one.merge(other, nodes), row)) == sorted(expected)
+
+
+def test_nothing_is_merged_into_a_sampled_node() -> None:
+    law = torch.tensor([[[0.5, 0.5, 0.0]]])
+    sampled = TokenTree(
+        tokens=torch.tensor([[2, 0, 1]]),
+        parent=torch.tensor([[-1, 0, 0]]),
+        valid=torch.tensor([[True, True, True]]),
+        draw=torch.tensor([[0, Draw.IID, Draw.TOP]]),
+        levels=1,
+        q=law,
+        q_row=torch.zeros(1, 3, dtype=torch.int64),
+    )
+    tries = [Trie(2)]
+    tries[0].add_path([0, 1])
+    tries[0].add_path([1, 1])
+    both = sampled.merge(as_tree(torch.tensor([2]), tries))
+    assert both.tokens.tolist() == [[2, 0, 1, 0, 1, 1]]
+    assert both.parent.tolist() == [[-1, 0, 0, 0, 3, 2]]
+    assert both.draw[0, 1:].tolist() == [Draw.IID, *[Draw.TOP] * 4]
+    assert both.q is law and both.q_row is not None and both.q_row.shape == (1, 6)
+    with pytest.raises(ValueError, match="without sampled nodes"):
+        both.merge(sampled)

@@ -156,15 +156,16 @@ def trained(pipeline: Pipeline) -> Trainable:
 def follow(pipeline: Pipeline, rows: list[list[int]], tokens: int) -> tuple[list[list[int]], Lengths]:
     """The greedy answers, and the accepted tokens of every cycle as the verifier judged it."""
     settings = replace(pipeline.sampling, max_new_tokens=tokens, temperature=0.0)
-    ledger = pipeline.open_ledger(rows, settings)
+    requests = pipeline.requests(rows, settings, seed=0)
     lengths: Lengths = [[] for _ in rows]
-    alive = list(range(len(rows)))
-    for number, cycle in enumerate(pipeline.cycles(rows, ledger, settings, seed=0)):
-        if number:  # the first is the prefill's commit
-            for row, length in zip(alive, cycle.verdict.length.tolist(), strict=True):
+    with pipeline.open(requests, slots=len(rows)) as session:
+
+        def collect(cycle: specframe.Cycle) -> None:
+            for row, length in zip(session.numbers, cycle.verdict.length.tolist(), strict=True):
                 lengths[row].append(length)
-        alive = [row for row in alive if ledger.entries[row].ended is None]
-    return [entry.tokens for entry in ledger.entries], lengths
+
+        entries = session.run(requests, collect)
+    return [entry.tokens for entry in entries], lengths
 
 
 def teach(pipeline: Pipeline, rows: Sequence[list[int]], answers: Sequence[list[int]]) -> Teacher:

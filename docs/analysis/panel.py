@@ -17,7 +17,7 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
-from specframe.kernel.types import Verdict
+from specframe.kernel.types import Cycle, Verdict
 from specframe.testing.trees import take
 
 Note = TypeVar("Note")
@@ -60,7 +60,7 @@ class Panel:
         """The tokens that each emits, bonus included, on average over drafts of as many rows as copies, p [C, N, V]."""
         found = {}
         for name, verifier in self.verifiers.items():
-            self._streams[name].advance()
+            self._streams[name].verify.advance()
             found[name] = float(verifier.verify(drafts, p, self._streams[name].verify).count.double().mean())
         return found
 
@@ -82,7 +82,7 @@ class Observed(Generic[Note]):
 
     def verify(self, draft: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The verdict of `recursive`."""
-        if draft.levels:  # the prefill's stump drafts nothing
+        if draft.levels:  # an admission drafts nothing
             rows = torch.arange(len(p)).split(1)
             self.notes.append([self._note(take(draft, row), p[row]) for row in rows])
         return Recursive().verify(draft, p, random)
@@ -101,12 +101,14 @@ def follow(
     pipeline = pipeline.with_parts(tree=tree, verifier=observed)
     rows = prompts(pipeline, limit)
     settings = replace(pipeline.sampling, max_new_tokens=tokens, temperature=temperature)
-    ledger = pipeline.open_ledger(rows, settings)
+    requests = pipeline.requests(rows, settings, seed=0)
     notes: list[list[Note]] = [[] for _ in rows]
-    alive: list[int] = []
-    for _ in pipeline.cycles(rows, ledger, settings, seed=0):
-        if alive:  # the first cycle is the prefill's commit
-            for row, found in zip(alive, observed.notes[-1], strict=True):
-                notes[row].append(found)
-        alive = [row for row, entry in enumerate(ledger.entries) if entry.ended is None]
+    with pipeline.open(requests, slots=len(rows)) as session:
+
+        def collect(cycle: Cycle) -> None:
+            if cycle.draft.levels:
+                for row, found in zip(session.numbers, observed.notes[-1], strict=True):
+                    notes[row].append(found)
+
+        session.run(requests, collect)
     return [found for found in notes if found]

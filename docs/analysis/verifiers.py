@@ -172,7 +172,7 @@ def redraw(panel: Panel, policy: TreePolicy, p: Tensor, q: Tensor, random: Seede
     """How often the panel accepts one of a level's siblings, drawn anew for each row, p and q [V]."""
     if not panel.verifiers:
         return {}
-    random.advance()
+    random.draft.advance()
     root = torch.zeros(panel.copies, dtype=torch.int64)
     drafts = policy.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), random.draft))
     emitted = panel.judge(drafts, p.float().expand(*drafts.tokens.shape, -1))

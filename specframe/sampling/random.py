@@ -17,7 +17,7 @@ from torch import Tensor
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
 CATEGORICAL, BERNOULLI, WITHOUT_REPLACEMENT, METHODS = 0, 1, 2, 3
 CYCLES, CALLS, ELEMENTS = 8, 24, 4  # what one block holds: so many cycles, their first calls, few elements
-PLACES = 64  # and what one block by position holds
+PLACES = 64  # and what one block by position holds at least
 
 
 class SeededRandom:
@@ -193,7 +193,7 @@ class PositionStream:
         self._keys = keys
         self._place = torch.zeros_like(keys)  # [B], tokens committed so far
         self._call = 0
-        self._block: Tensor | None = None  # [B, PLACES], from the place `_first` [B] on
+        self._block: Tensor | None = None  # [B, P], from the place `_first` [B] on
         self._first = self._place
         self._used = 0  # places of the block that may be behind, at most
 
@@ -218,10 +218,10 @@ class PositionStream:
     def categorical(self, probs: Tensor) -> Tensor:
         """One index per law, for each row's next place: probs [B, V] -> [B] int64."""
         call, self._call = self._call, self._call + 1
-        if self._block is None or self._used + call >= PLACES:
-            self._first, self._used = self._place + call, -call
-            ahead = self._first[:, None] + torch.arange(PLACES, device=self._keys.device)  # [B, PLACES]
-            self._block = unit(scramble_all(self._keys[:, None] + scramble_all(ahead)))
+        if self._block is None or self._used + call >= self._block.shape[1]:
+            self._first, self._used = self._place, 0
+            ahead = torch.arange(max(PLACES, 2 * call + 2), device=self._keys.device)  # [P]
+            self._block = unit(scramble_all(self._keys[:, None] + scramble_all(self._first[:, None] + ahead)))
         where = (self._place - self._first + call)[:, None]  # [B, 1]
         return pick(cumulated(probs), self._block.gather(1, where)[:, 0])
 

@@ -35,7 +35,7 @@ from specframe.testing.conformance.losses import check_loss
 from specframe.testing.conformance.plugins import check_plugin
 from specframe.testing.conformance.policies import check_tree
 from specframe.testing.conformance.recipes import check_decoding, check_training
-from specframe.testing.conformance.targets import check_target
+from specframe.testing.conformance.targets import admitted, check_target
 from specframe.testing.conformance.verifiers import check_verifier
 from specframe.testing.cycles import compare_cycle
 from specframe.testing.references.layer import literal_layer
@@ -54,6 +54,7 @@ __all__ = [
     "GivenTarget",
     "GrowingTree",
     "LazyUniform",
+    "admitted",
     "audit",
     "check_decoding",
     "check_drafter",

@@ -10,10 +10,11 @@ from specframe.bench.figures.journal import Journal
 from specframe.bench.figures.results import collect, describe_bench
 from specframe.bench.figures.summary import summarise
 from specframe.decoding.baseline import generate_with_transformers
-from specframe.decoding.ledger import as_prompts
+from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
 from specframe.kernel.plugins import discover
 from specframe.kernel.registry import Entry
+from specframe.testing import admitted
 from tests.bench.conftest import make_folder, write_recipe
 
 
@@ -118,7 +119,7 @@ def test_one_target_serves_all_and_keeps_their_features_apart(here):
     assert len({id(target) for target in targets}) == 3
     assert {id(target.model) for target in targets} == {id(generate._model)}
     prompts = as_prompts([[5, 6, 7]])
-    assert [set(target.prefill(prompts, 4)[1].features) for target in targets] == [{"last"}, set(), set()]
+    assert [set(admitted(target, prompts)[1].features) for target in targets] == [{"last"}, set(), set()]
 
 
 def test_second_turns_follow_each_contestants_own_answer(here):

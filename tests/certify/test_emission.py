@@ -11,7 +11,7 @@ from specframe.components.targets.table import TableTarget
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.loop import Parts
+from specframe.decoding.session import Parts
 from specframe.kernel.types import Draw
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget

@@ -7,7 +7,7 @@ from specframe.certify.own.emission import Emission
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.loop import Parts
+from specframe.decoding.session import Parts
 from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom

@@ -14,8 +14,8 @@ from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.loop import Parts
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.kernel.types import Draw, Verdict
 

@@ -22,8 +22,8 @@ from specframe.components.trees.shapes.optimal import (
 from specframe.components.trees.shapes.shape import dotted
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.loop import Parts
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.inspect.forecast import Overheard, measure_tau
 from specframe.inspect.profile import profile

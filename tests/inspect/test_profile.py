@@ -16,13 +16,13 @@ from specframe.components.trees.shapes.optimal import expected_tau
 from specframe.components.trees.shapes.shape import Shape
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.loop import Cycle, Parts
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.inspect.forecast import Measured, measure_tau
 from specframe.inspect.profile import Ranks, Shares, comb_paths, profile, take_turns
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw, TokenTree, Verdict
+from specframe.kernel.types import Cycle, Draw, TokenTree, Verdict
 from specframe.testing import GivenDrafter, GivenTarget
 
 P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)

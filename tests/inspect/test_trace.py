@@ -7,8 +7,8 @@ import specframe
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.loop import Parts
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.inspect.trace.collect import reading_law, trace
 from specframe.inspect.trace.records import Trace

@@ -49,7 +49,7 @@ def test_what_is_not_there_yet_is_refused_in_the_drafters_name() -> None:
     binding.keep(torch.tensor([0]))
 
 
-def test_a_prompt_starts_a_session_and_a_bind_ends_it() -> None:
+def test_the_first_commit_starts_a_session_and_open_and_bind_end_it() -> None:
     binding: Binding[nn.Linear, Diary] = Binding("mine")
     network = nn.Linear(1, 1)
     binding.bind(neural_target(target(), "mine"), network)
@@ -60,6 +60,7 @@ def test_a_prompt_starts_a_session_and_a_bind_ends_it() -> None:
     binding.keep(torch.tensor([1]))
     assert binding.session is first and first.batch == 2
     assert len(first.heard) == 3 and first.heard[2] == [1]
+    binding.open()
     binding.commit(news(prompt=True), Diary)
     assert binding.session is not first and len(binding.session.heard) == 1
     twin = copy.deepcopy(binding)

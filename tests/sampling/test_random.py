@@ -3,8 +3,9 @@ import math
 import pytest
 import torch
 
-from specframe.sampling.random import SeededRandom, scramble, scramble_all, signed, uniforms
+from specframe.sampling.random import SeededRandom, row_seed, scramble, scramble_all, signed, uniforms
 
+ONE = torch.ones(4, dtype=torch.int64)
 LAW = torch.tensor([0.1, 0.0, 0.4, 0.5], dtype=torch.float64)
 
 
@@ -37,7 +38,7 @@ def test_streams_cycles_rows_methods_calls_and_elements_all_differ():
             for method in range(3):
                 for shape in [(4,), (4, 3), (4, 6), (4, 2, 3)] * 5:  # more calls than a block holds
                     seen += stream._uniforms(method, shape).flatten().tolist()
-        random.advance()
+        random.advance(ONE, 1)
     assert len(seen) == 20 * 2 * 3 * 5 * 4 * 16
     assert len(set(seen)) == len(seen)
 
@@ -51,8 +52,8 @@ def test_numbers_of_a_row_do_not_depend_on_its_neighbours():
         law = torch.rand(4, 2, 50, generator=torch.Generator().manual_seed(cycle))
         drawn = together.draft.without_replacement(law, 4)
         assert torch.equal(drawn[2:3], alone.draft.without_replacement(law[2:3], 4))
-        together.advance()
-        alone.advance()
+        together.advance(ONE, 1)
+        alone.advance(ONE[:1], 1)
 
 
 def test_keep_carries_a_rows_numbers_along_within_a_cycle():
@@ -133,3 +134,52 @@ def test_drawing_leaves_the_law_as_it_was():
     law = LAW.expand(1, 4).clone()
     SeededRandom(0, 1).draft.without_replacement(law, 3)
     assert torch.equal(law[0], LAW)
+
+
+def chosen_places(random, counts, calls=3):
+    """The indices drawn for the first places of two rows' texts, `counts` places a cycle."""
+    found = {}
+    place = torch.zeros(2, dtype=torch.int64)
+    for count in counts:
+        drawn = [indices(random.position, 2) for _ in range(calls)]
+        for row in range(2):
+            for call in range(int(count[row])):
+                found.setdefault((row, int(place[row]) + call), set()).add(int(drawn[call][row]))
+        random.advance(torch.tensor(count), calls)
+        place += torch.tensor(count)
+    return found
+
+
+def test_numbers_by_position_do_not_depend_on_the_cycles_they_were_drawn_in():
+    one = chosen_places(SeededRandom(4, 2), [(1, 1)] * 90, calls=1)
+    other = chosen_places(SeededRandom(4, 2), [(3, 1), (1, 2), (2, 3)] * 15)
+    assert all(len(drawn) == 1 for drawn in (*one.values(), *other.values()))
+    assert len(other) == 15 * 12 and all(one[place] == drawn for place, drawn in other.items())
+    assert len({number for drawn in one.values() for number in drawn}) > 150, "places share no number"
+
+
+def test_rows_that_join_later_have_the_numbers_of_rows_that_were_there():
+    whole, late = SeededRandom(9, 2), SeededRandom.of_seeds([])
+    late.join(late.start([row_seed(9, 0)]))
+    for _ in range(5):
+        indices(late.draft, 1), indices(late.position, 1)
+        late.advance(ONE[:1], 1)
+    late.join(late.start([row_seed(9, 1)]))
+    late.keep(torch.tensor([1]))
+    for _ in range(11):
+        assert torch.equal(indices(whole.draft, 2)[1:], indices(late.draft, 1))
+        assert torch.equal(indices(whole.position, 2)[1:], indices(late.position, 1))
+        whole.advance(ONE[:2], 1)
+        late.advance(ONE[:1], 1)
+
+
+def test_a_step_replayed_without_python_gets_fresh_numbers():
+    """What a captured step reads is in tensors that stay where they are."""
+    random = SeededRandom(1, 1)
+    indices(random.verify, 1)  # a captured step was run before
+    read = random.verify._now
+    seen = []
+    for _ in range(20):
+        seen.append(float(read[0, 0]))
+        random.advance(ONE[:1], 1)
+    assert random.verify._now is read and len(set(seen)) == 20

@@ -28,9 +28,8 @@ from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.match import Match
-from specframe.decoding.clock import Clock
-from specframe.decoding.ledger import Ledger, as_prompts
-from specframe.decoding.loop import Parts, decode
+from specframe.decoding.requests import Request
+from specframe.decoding.session import Parts, Session
 from specframe.decoding.stats import Acceptance
 from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
 from specframe_eagle.drafter import Eagle
@@ -157,15 +156,11 @@ def test_a_trained_drafter_decodes_with_the_tau_that_its_rollout_says() -> None:
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
     prompts = tokens[:, :prompt].tolist()
-    ledger = Ledger(prompts, max_new_tokens=new, context=target.context, nodes=depth + 1)
     acceptance = Acceptance()
-    parts = Parts(target, drafter, Chain(depth=depth), Match())
-    streams = SeededRandom(0, len(prompts))
-    with torch.no_grad():
-        for number, cycle in enumerate(decode(parts, Sampling(), as_prompts(prompts), streams, ledger, Clock())):
-            if number:  # the first is the prefill's commit
-                acceptance.add(cycle)
+    session = Session(Parts(target, drafter, Chain(depth=depth), Match()), len(prompts), prompt + new + depth + 1)
+    requests = [Request(tokens=row, max_new_tokens=new) for row in prompts]
+    entries = session.run(requests, acceptance.add)
     acceptance.settle()
-    assert [entry.tokens for entry in ledger.entries] == tokens[:, prompt : prompt + new].tolist()
+    assert [entry.tokens for entry in entries] == tokens[:, prompt : prompt + new].tolist()
     assert (acceptance.cycles, acceptance.accepted) == walked(drafter, teacher, prompt, new, depth)
     assert acceptance.tau > 1.5 and acceptance.alpha[3] > 0, "there is something to compare"

@@ -234,6 +234,8 @@ class HFTarget:
         shortest, longest = prompts.count.aminmax()
         if shortest < 1 or longest > width:
             raise InputError(f"a prompt has {int(shortest if shortest < 1 else longest)} tokens; it needs 1 to {width}")
+        if longest > self.context:
+            raise InputError(f"a prompt has {int(longest)} tokens, more than the model's context of {self.context}")
         low, high = prompts.tokens.aminmax()
         if low < 0 or high >= self.vocab_size:
             raise InputError(

@@ -10,7 +10,7 @@ from torch import Tensor
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import NeuralTarget, Target
-from specframe.kernel.types import Committed, Scores, TokenTree, Verdict
+from specframe.kernel.types import Committed, Prompts, Scores, TokenTree, Verdict
 from specframe.testing.sessions import GrowingTree
 
 LENGTHS = (5, 1, 3)
@@ -148,10 +148,15 @@ def check_sharing(target: NeuralTarget, literal: Target, close: float) -> None:
     assert bool(grad.any()), "gradients must pass the head"
 
 
+def admitted(target: Target, prompts: Prompts, room: int = 64) -> tuple[TokenTree, Scores]:
+    """The admission of prompts as the first rows of a session with `room` positions beyond the longest."""
+    target.open(len(prompts.count), prompts.tokens.shape[1] + room)
+    return target.admit(prompts)
+
+
 def after(target: Target, text: list[int]) -> tuple[TokenTree, Scores]:
-    """What a target gives for a text alone, as a session's first row."""
-    target.open(1, len(text))
-    return target.admit(as_prompts([text]))
+    """The admission of a text alone."""
+    return admitted(target, as_prompts([text]), 0)
 
 
 def _request(target: Target) -> frozenset[str]:

@@ -4,7 +4,7 @@ import pytest
 
 from specframe.certify.own.audit import audit_drafts
 from specframe.certify.own.emission import Emission
-from specframe.decoding.loop import Parts
+from specframe.decoding.session import Parts
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenTarget
 from tests.certify.traps.traps import CONTROLS, TRAPS, Trap

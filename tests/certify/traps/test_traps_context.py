@@ -12,7 +12,7 @@ from torch import Tensor
 from specframe.certify.own.emission import Comparison, Emission
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.loop import Parts
+from specframe.decoding.session import Parts
 from specframe.kernel.types import Committed, Context, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget

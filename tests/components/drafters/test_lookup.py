@@ -42,6 +42,7 @@ def theirs(text: list[int], ngram: int, length: int) -> list[int]:
 @given(texts=st.lists(TEXT, min_size=1, max_size=4), ngram=st.integers(1, 4), length=st.integers(1, 12))
 def test_ragged_batch_copies_what_transformers_copies(texts: list[list[int]], ngram: int, length: int) -> None:
     drafter = Lookup(ngram=ngram, length=length)
+    drafter.open(8, 100)
     drafter.commit(first(texts))
     tree = drafted(drafter, texts)
     expected = [theirs(text, ngram, length) for text in texts]
@@ -62,7 +63,9 @@ def test_commits_and_finished_rows(
     texts: list[list[int]], news: list[list[list[int]]], rows: list[int], kept: int
 ) -> None:
     drafter = Lookup()
+    drafter.open(8, 100)
     drafter.commit(first([[1, 1, 2]] * 2))  # an earlier session, to be forgotten
+    drafter.open(8, 100)
     drafter.commit(first(texts))
     for tokens in news:
         drafter.commit(later(tokens))
@@ -77,6 +80,7 @@ def test_commits_and_finished_rows(
 def test_longest_suffix_wins_then_the_earliest() -> None:
     drafter = Lookup(ngram=2, length=2)
     texts = [[5, 1, 9, 9, 7, 1, 8, 8, 7, 1, 6, 6, 7, 1]]
+    drafter.open(8, 100)
     drafter.commit(first(texts))
     assert copies(drafted(drafter, texts)) == [[8, 8]]
 
@@ -84,6 +88,7 @@ def test_longest_suffix_wins_then_the_earliest() -> None:
 def test_no_match_anywhere_is_a_stump() -> None:
     drafter = Lookup()
     texts = [[1, 2, 3], [4, 5, 6]]
+    drafter.open(8, 100)
     drafter.commit(first(texts))
     tree = drafted(drafter, texts)
     assert tree.tokens.tolist() == [[3], [6]]
@@ -92,6 +97,7 @@ def test_no_match_anywhere_is_a_stump() -> None:
 
 def test_no_drafter_proposes_the_root_alone() -> None:
     drafter = NoDrafter()
+    drafter.open(8, 100)
     drafter.commit(first([[1, 2], [3, 4]]))
     drafter.keep(torch.tensor([1]))
     tree = drafted(drafter, [[3, 4]])

@@ -79,14 +79,16 @@ def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: C
     dice = pseudorandom.Random(policy.nodes)
     texts = [[dice.randrange(VOCAB) for _ in range(n)] for n in (2, 7, 4)]
     drafter = ModelDrafter.from_model(model)
+    drafter.open(3, 64)
     drafter.commit(first([[1, 2, 3]]))  # an earlier session, to be forgotten
     drafter.propose(torch.tensor([3]), policy, Context(Sampling(), SeededRandom(0, 1).draft))
+    drafter.open(3, 64)
     drafter.commit(first(texts))
     sampling = Sampling(temperature=0.8)
     mine, other = SeededRandom(4, 3), SeededRandom(4, 3)
     for cycle in range(7):
-        mine.advance()
-        other.advance()
+        mine.draft.advance()
+        other.draft.advance()
         root = torch.tensor([text[-1] for text in texts])
         tree = drafter.propose(root, policy, Context(sampling, mine.draft))
         assert_sound(tree, tree.levels)
@@ -107,6 +109,7 @@ def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: C
 
 def test_proposing_twice_gives_the_same_draft() -> None:
     drafter = ModelDrafter.from_model(tiny("llama"))
+    drafter.open(3, 64)
     drafter.commit(first([[1, 2, 3], [4, 5]]))
     drafts = [
         drafter.propose(torch.tensor([3, 5]), Dynamic(), Context(Sampling(), SeededRandom(0, 2).draft))
@@ -120,12 +123,13 @@ def test_a_draft_costs_one_forward_a_level() -> None:
     forwards: list[int] = []
     model.register_forward_pre_hook(lambda module, inputs: forwards.append(inputs[0].shape[1]))
     drafter = ModelDrafter.from_model(model)
+    drafter.open(3, 64)
     drafter.commit(first([[1, 2, 3, 4, 5, 6, 7, 8, 9]]))
     drafter.propose(torch.tensor([9]), Chain(depth=3), Context(Sampling(), SeededRandom(0, 1).draft))
     assert forwards == [9, 1, 1]
     drafter.commit(later([[4, 6, 7]]))
     drafter.propose(torch.tensor([7]), Chain(depth=3), Context(Sampling(), SeededRandom(0, 1).draft))
-    assert forwards[3:] == [3, 1, 1], "the news is read in the first forward"
+    assert forwards[3:] == [3, 1, 1], "what was committed is read in the first forward"
 
 
 def test_rows_near_the_end_of_the_context_draft_nothing() -> None:
@@ -133,6 +137,7 @@ def test_rows_near_the_end_of_the_context_draft_nothing() -> None:
     drafter = ModelDrafter.from_model(model)
     policy = Chain(depth=3)
     texts = [[1, 2, 3], list(range(1, 14)), list(range(1, 13))]
+    drafter.open(3, 64)
     drafter.commit(first(texts))
     root = torch.tensor([3, 13, 12])
     tree = drafter.propose(root, policy, Context(Sampling(), SeededRandom(0, 3).draft))
@@ -166,6 +171,7 @@ def test_another_vocabulary_is_refused() -> None:
 
 def test_needs_a_tree_policy() -> None:
     drafter = ModelDrafter.from_model(tiny("llama"))
+    drafter.open(3, 64)
     drafter.commit(first([[1, 2]]))
     with pytest.raises(CompositionError, match="chain"):
         drafter.propose(torch.tensor([2]), None, Context(Sampling(), SeededRandom(0, 1).draft))

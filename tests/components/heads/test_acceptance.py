@@ -24,7 +24,7 @@ from specframe.kernel.build import plan
 from specframe.kernel.plugins import discover
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.types import Frontier, TokenTree
-from specframe.testing import check_drafter, check_head, check_loss, random_teacher, tiny_target
+from specframe.testing import admitted, check_drafter, check_head, check_loss, random_teacher, tiny_target
 from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle
 from specframe_falcon.drafter import Falcon
@@ -88,9 +88,10 @@ def test_a_drafter_with_it_keeps_the_contract():
 @torch.no_grad()
 def test_a_proposal_carries_what_it_says_of_every_level(name):
     drafter, head, target, _ = judged(name)
-    tree, scores = target.prefill(specframe.Prompts(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])), 20)
+    tree, scores = admitted(target, specframe.Prompts(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])))
     verdict = specframe.Verdict(torch.empty(1, 0, dtype=torch.int64), torch.tensor([0]), scores.logits[:, 0].argmax(-1))
     news = target.commit(tree, verdict)
+    drafter.open(1, 20)
     drafter.commit(news)
     root = Frontier(TokenTree.root_only(news.root), torch.zeros(1, 1, dtype=torch.int64))
     asked = []

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from specframe.kernel.types import Committed
+from specframe.testing import admitted
 from tests.components.targets.models import SHAPES, VOCABULARY, accept, batch, random_tree
 
 
@@ -67,7 +68,7 @@ def decode() -> Callable[..., list[list[int]]]:
         noise = torch.Generator().manual_seed(7)
         out: list[list[int]] = [[] for _ in prompts]
         rows = list(range(len(prompts)))
-        tree, scores = target.prefill(batch(prompts), room=len(futures[0]) + 2 * nodes + nodes)
+        tree, scores = admitted(target, batch(prompts), len(futures[0]) + 3 * nodes)
         cycle = 0
         while True:
             verdict = accept(tree, scores.logits)

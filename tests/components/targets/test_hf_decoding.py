@@ -10,6 +10,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, SHAPES, batch
 
 COUNT = 22
@@ -52,9 +53,9 @@ class Untrimmed(LlamaForCausalLM):
 
 def test_a_model_that_always_gives_all_logits_will_do(build):
     model = build("llama")
-    _, expected = HFTarget.from_model(model).prefill(batch(PROMPTS), room=1)
+    _, expected = admitted(HFTarget.from_model(model), batch(PROMPTS), 1)
     model.__class__ = Untrimmed
-    _, scores = HFTarget.from_model(model).prefill(batch(PROMPTS), room=1)
+    _, scores = admitted(HFTarget.from_model(model), batch(PROMPTS), 1)
     torch.testing.assert_close(scores.logits, expected.logits)
 
 
@@ -71,22 +72,22 @@ def test_first_commit_is_the_shifted_prompt_beside_its_features(build):
     model = build("llama")
     target = HFTarget.from_model(model)
     target.request(frozenset({"last"}))
-    stump, scores = target.prefill(batch(PROMPTS), room=4)
-    assert stump.tokens[:, 0].tolist() == [9, 13, 27]
+    tree, scores = admitted(target, batch(PROMPTS), 4)
+    assert tree.tokens[:, 0].tolist() == [9, 13, 27]
     assert scores.logits.shape == (3, 1, 50)
     bonus = torch.tensor([40, 41, 42])
-    news = target.commit(stump, Verdict(stump.tokens[:, :0], torch.zeros(3).long(), bonus))
-    assert news.tokens.tolist() == [
+    committed = target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros(3).long(), bonus))
+    assert committed.tokens.tolist() == [
         [6, 7, 8, 9, 40, 0, 0],
         [12, 13, 41, 0, 0, 0, 0],
         [22, 23, 24, 25, 26, 27, 42],
     ]
-    assert news.count.tolist() == [5, 3, 7]
-    assert news.root.tolist() == [40, 41, 42]
-    assert news.prompt is not None and news.prompt.count.tolist() == [5, 3, 7]
+    assert committed.count.tolist() == [5, 3, 7]
+    assert committed.root.tolist() == [40, 41, 42]
+    assert committed.prompt is not None and committed.prompt.count.tolist() == [5, 3, 7]
     for row, prompt in enumerate(PROMPTS):
         alone = model.model(torch.tensor([prompt])).last_hidden_state[0]
-        torch.testing.assert_close(news.features["last"][row, : len(prompt)], alone)
+        torch.testing.assert_close(committed.features["last"][row, : len(prompt)], alone)
         torch.testing.assert_close(scores.logits[row, 0], model.lm_head(alone[-1]))
 
 
@@ -98,8 +99,8 @@ def test_padding_nodes_do_not_disturb_the_others(build):
     valid = torch.tensor([[True, True, True, True, False, False]])
 
     def score(count: int) -> torch.Tensor:
-        stump, _ = target.prefill(batch(PROMPTS[:1]), room=8)
-        target.commit(stump, Verdict(stump.tokens[:, :0], torch.zeros(1).long(), tokens[:, 0]))
+        tree, _ = admitted(target, batch(PROMPTS[:1]), 8)
+        target.commit(tree, Verdict(tree.tokens[:, :0], torch.zeros(1).long(), tokens[:, 0]))
         part = (tokens[:, :count], parent[:, :count], valid[:, :count], torch.zeros(1, count).long())
         return target.score(TokenTree(*part, levels=3)).logits
 
@@ -110,17 +111,17 @@ def test_padding_nodes_do_not_disturb_the_others(build):
 
 def test_a_session_says_when_its_room_is_used_up(build):
     target = HFTarget.from_model(build("llama"))
-    with pytest.raises(InputError, match="prefill first"):
+    with pytest.raises(InputError, match="call open first"):
         target.score(TokenTree.root_only(torch.tensor([1])))
-    stump, _ = target.prefill(batch(PROMPTS), room=1)
+    tree, _ = admitted(target, batch(PROMPTS), 1)
     with pytest.raises(InputError, match="not committed yet"):
-        target.score(stump)
-    verdict = Verdict(stump.tokens[:, :0], torch.zeros(3).long(), torch.tensor([1, 2, 3]))
-    target.commit(stump, verdict)
-    target.score(stump)
-    target.commit(stump, verdict)
-    with pytest.raises(InputError, match="room is used up"):
-        target.score(stump)
+        target.score(tree)
+    verdict = Verdict(tree.tokens[:, :0], torch.zeros(3).long(), torch.tensor([1, 2, 3]))
+    target.commit(tree, verdict)
+    target.score(tree)
+    target.commit(tree, verdict)
+    with pytest.raises(InputError, match="open it with more room"):
+        target.score(tree)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_session_says_when_its_room_is_used_up(build):
 )
 def test_prompts_that_cannot_be_used_are_refused(prompts, message, build):
     with pytest.raises(InputError, match=message):
-        HFTarget.from_model(build("llama")).prefill(prompts, room=4)
+        admitted(HFTarget.from_model(build("llama")), prompts, 4)
 
 
 def test_it_is_a_neural_target(build):

@@ -15,6 +15,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import locate
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.neural import places
+from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch
 
 
@@ -45,8 +46,8 @@ def test_a_saved_model_comes_back(folder, build):
     assert target.dtype == torch.float32 and target.device.type == "cpu"
     assert not target.model.training
     assert not any(parameter.requires_grad for parameter in target.model.parameters())
-    _, scores = target.prefill(batch(PROMPTS), room=4)
-    _, expected = HFTarget.from_model(model).prefill(batch(PROMPTS), room=4)
+    _, scores = admitted(target, batch(PROMPTS), 4)
+    _, expected = admitted(HFTarget.from_model(model), batch(PROMPTS), 4)
     torch.testing.assert_close(scores.logits, expected.logits)
 
 

@@ -17,6 +17,7 @@ from transformers import (
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import TokenTree, Verdict
+from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch
 
 
@@ -71,15 +72,15 @@ def test_a_window_is_refused_only_where_it_bites(family, changes, build, continu
     model = build(family, **changes)
     target = HFTarget.from_model(model)
     with pytest.raises(CompositionError, match="17 positions, more than 16, the sliding window"):
-        target.prefill(batch(PROMPTS), room=10)
-    target.prefill(batch(PROMPTS), room=9)
+        admitted(target, batch(PROMPTS), 10)
+    admitted(target, batch(PROMPTS), 9)
     expected = [continuation(model, prompt, 3) for prompt in PROMPTS]
     assert [row[:3] for row in decode(target, PROMPTS, expected, nodes=2)] == expected
 
 
 def test_an_unused_window_is_no_obstacle(build):
     model = build("qwen2", sliding_window=16, use_sliding_window=False)
-    HFTarget.from_model(model).prefill(batch(PROMPTS), room=100)
+    admitted(HFTarget.from_model(model), batch(PROMPTS), 100)
 
 
 def test_rotary_embeddings_that_change_with_the_length_are_refused_beyond_it(build):
@@ -91,15 +92,15 @@ def test_rotary_embeddings_that_change_with_the_length_are_refused_beyond_it(bui
     }
     model = build("phi3", rope_parameters=rope, original_max_position_embeddings=32)
     target = HFTarget.from_model(model)
-    target.prefill(batch(PROMPTS), room=25)
+    admitted(target, batch(PROMPTS), 25)
     with pytest.raises(CompositionError, match="33 positions, more than 32, where its rotary embedding"):
-        target.prefill(batch(PROMPTS), room=26)
+        admitted(target, batch(PROMPTS), 26)
 
 
 def test_the_context_is_a_limit_for_prompts(build):
     target = HFTarget.from_model(build("gpt2"))
-    with pytest.raises(CompositionError, match="257 positions, more than 256, the model's context"):
-        target.prefill(batch([[5] * 257]), room=1)
+    with pytest.raises(InputError, match="257 tokens, more than the model's context of 256"):
+        admitted(target, batch([[5] * 257]), 1)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
@@ -107,9 +108,9 @@ def test_a_tree_may_reach_beyond_the_end_of_the_context(family, build):
     """Its nodes there get no meaningful scores, but those within the context do."""
     target = HFTarget.from_model(build(family))
     prompt = [5, 6, 7, 8] * 63 + [9, 10]  # 254 tokens: root and one node are left
-    stump, _ = target.prefill(batch([prompt]), room=8)
+    tree, _ = admitted(target, batch([prompt]), 8)
     none = torch.zeros(1, 0, dtype=torch.int64)
-    target.commit(stump, Verdict(none, torch.tensor([0]), torch.tensor([11])))
+    target.commit(tree, Verdict(none, torch.tensor([0]), torch.tensor([11])))
     tokens = torch.tensor([[11, 12, 13, 14]])
     parent = torch.tensor([[-1, 0, 1, 2]])
     chain = TokenTree(tokens, parent, torch.ones(1, 4).bool(), torch.zeros(1, 4).long(), 3)
@@ -122,7 +123,7 @@ def test_a_tree_may_reach_beyond_the_end_of_the_context(family, build):
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2", "opt"])
 def test_the_self_test_passes_and_leaves_a_session_alone(family, build):
     target = HFTarget.from_model(build(family))
-    target.prefill(batch(PROMPTS), room=8)
+    admitted(target, batch(PROMPTS), 8)
     running = target._state
     target.check()
     assert target._state is running

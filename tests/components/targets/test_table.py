@@ -6,6 +6,7 @@ from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.testing import admitted
 
 PROMPTS = Prompts(tokens=torch.tensor([[1, 2, 3, 0], [3, 0, 0, 0], [2, 1, 1, 3]]), count=torch.tensor([3, 1, 4]))
 TREE = TokenTree(
@@ -40,23 +41,23 @@ def close(one, other):
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_scores_and_news_follow_the_table(order):
+def test_scores_and_committed_follow_the_table(order):
     target = TableTarget(order=order, seed=5)
     target.request(frozenset({"last"}))
     texts = [PROMPTS.tokens[b, : PROMPTS.count[b]].tolist() for b in range(3)]
-    stump, scores = target.prefill(PROMPTS, room=99)
-    assert stump.tokens[:, 0].tolist() == [3, 3, 3]
+    tree, scores = admitted(target, PROMPTS, 99)
+    assert tree.tokens[:, 0].tolist() == [3, 3, 3]
     assert scores.logits.shape == (3, 1, 4)
     assert scores.features["last"].shape == (3, 4, 8)
     for b in range(3):
         assert close(scores.logits[b, 0], after(target, texts[b]))
     none = torch.zeros(3, dtype=torch.int64)
     verdict = Verdict(path=none.new_zeros(3, 0), length=none, bonus=torch.tensor([0, 1, 2]))
-    news = target.commit(stump, verdict)
-    assert news.prompt is PROMPTS
-    verify_news(target, news, texts, [[0], [1], [2]], first=True)
+    committed = target.commit(tree, verdict)
+    assert committed.prompt is PROMPTS
+    verify_committed(target, committed, texts, [[0], [1], [2]], first=True)
 
-    tree = rooted(TREE, news.root)
+    tree = rooted(TREE, committed.root)
     scores = target.score(tree)
     for b in range(3):
         for node in range(5):
@@ -64,9 +65,9 @@ def test_scores_and_news_follow_the_table(order):
                 assert close(scores.logits[b, node], after(target, texts[b] + path_to(tree, b, node)))
     path = torch.tensor([[1, 2, 3, -1], [-1, -1, -1, -1], [1, -1, -1, -1]])
     verdict = Verdict(path=path, length=torch.tensor([3, 0, 1]), bonus=torch.tensor([3, 2, 1]))
-    news = target.commit(tree, verdict)
-    assert news.prompt is None
-    verify_news(target, news, texts, [[1, 2, 3, 3], [2], [2, 1]])
+    committed = target.commit(tree, verdict)
+    assert committed.prompt is None
+    verify_committed(target, committed, texts, [[1, 2, 3, 3], [2], [2, 1]])
 
     target.keep(torch.tensor([2, 0]))
     texts = [texts[2], texts[0]]
@@ -76,17 +77,17 @@ def test_scores_and_news_follow_the_table(order):
     )
 
 
-def verify_news(target, news, texts, emitted, first=False):
+def verify_committed(target, committed, texts, emitted, first=False):
     """Every committed token stands beside the feature of the token before it; extends the texts."""
     for b, fresh in enumerate(emitted):
         start = 1 if first else len(texts[b])
         texts[b] += fresh
-        count = int(news.count[b])
-        assert news.tokens[b, :count].tolist() == texts[b][start:]
-        assert not news.tokens[b, count:].any()
-        assert news.root[b] == texts[b][-1]
+        count = int(committed.count[b])
+        assert committed.tokens[b, :count].tolist() == texts[b][start:]
+        assert not committed.tokens[b, count:].any()
+        assert committed.root[b] == texts[b][-1]
         for i in range(count):
-            assert close(target.head(news.features["last"][b, i]), after(target, texts[b][: start + i]))
+            assert close(target.head(committed.features["last"][b, i]), after(target, texts[b][: start + i]))
 
 
 def test_teach_says_what_scoring_says():
@@ -116,7 +117,7 @@ def test_laws_are_asymmetric_with_near_ties():
 
 def test_only_what_was_asked_for_is_handed_out():
     target = TableTarget()
-    _, scores = target.prefill(PROMPTS, room=9)
+    _, scores = admitted(target, PROMPTS, 9)
     assert scores.features == {}
     with pytest.raises(InputError, match="'last'"):
         target.request(frozenset({"layers.3"}))

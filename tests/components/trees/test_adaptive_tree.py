@@ -17,15 +17,16 @@ from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
-from specframe.decoding.loop import Parts
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.decoding.watch import TimedTree
+from specframe.decoding.watch import WatchedTree
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Observer, Verifier
-from specframe.kernel.types import Context, Draw, Prompts, TokenTree, Verdict
+from specframe.kernel.types import Context, Cycle, Draw, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget, audit, check_tree
+from specframe.testing.conformance.observers import cycle_of
 from tests.certify.traps.traps_drafting import own_law
 from tests.components.path_drafter import Ranked
 
@@ -34,8 +35,18 @@ Q = torch.tensor([[0.7, 0.3], [0.4, 0.6]], dtype=torch.float64)
 DEPTH = 6
 
 
-def prompts(rows: int) -> Prompts:
-    return Prompts(torch.zeros(rows, 1, dtype=torch.int64), torch.ones(rows, dtype=torch.int64))
+def begin(policy: Adaptive, rows: int) -> None:
+    """A session of so many rows, admitted."""
+    policy.open(rows, 100)
+    root = torch.zeros(rows, dtype=torch.int64)
+    first = TokenTree.root_only(root)
+    verdict = Verdict(first.tokens[:, :0], root, root)
+    policy.observe(cycle_of(first, verdict, 2, Prompts(root[:, None], root + 1)))
+
+
+def observe(policy: Adaptive, draft: TokenTree, length: Tensor) -> None:
+    """A cycle that accepted paths of these lengths."""
+    policy.observe(cycle_of(draft, Verdict(draft.tokens[:, : draft.levels], length, length), 2))
 
 
 def depth_of(draft: TokenTree) -> Tensor:
@@ -50,8 +61,8 @@ def test_it_keeps_its_contract_and_its_draws_stand_an_audit() -> None:
 class Sociable(Adaptive):
     """Counts what its rows did together."""
 
-    def hear(self, draft: TokenTree, verdict: Verdict) -> None:
-        super().hear(draft, verdict)
+    def observe(self, cycle: Cycle) -> None:
+        super().observe(cycle)
         assert self._tried is not None and self._accepted is not None
         self._tried, self._accepted = (
             count.mean(0).expand_as(count).clone() for count in (self._tried, self._accepted)
@@ -61,11 +72,19 @@ class Sociable(Adaptive):
 class Resentful(Adaptive):
     """Never forgets its last row."""
 
-    def begin(self, prompts: Prompts) -> None:
-        old = (self._tried, self._accepted)
-        super().begin(prompts)
-        if old[0] is not None and old[1] is not None:
-            self._tried, self._accepted = (count[-1:].expand(len(prompts.count), -1).clone() for count in old)
+    old: tuple[Tensor | None, Tensor | None] = (None, None)
+
+    def open(self, slots: int, room: int) -> None:
+        self.old = (self._tried, self._accepted)
+        super().open(slots, room)
+
+    def observe(self, cycle: Cycle) -> None:
+        super().observe(cycle)
+        if cycle.committed.prompt is not None and self.old[0] is not None and self.old[1] is not None:
+            rows = len(cycle.verdict.length)
+            self._tried, self._accepted = (
+                count[-1:].expand(rows, -1).clone() for count in self.old if count is not None
+            )
 
 
 @pytest.mark.parametrize(("policy", "says"), [(Sociable, "neighbours"), (Resentful, "forget")])
@@ -101,7 +120,7 @@ class Texts:
         ends = self.length.cumsum(0)
         done = torch.zeros(rows, dtype=torch.int64)
         tokens, cost = torch.zeros(2, rows, dtype=torch.float64)
-        policy.begin(prompts(rows))
+        begin(policy, rows)
         while bool((done < ends[-1]).any()):
             phase = torch.searchsorted(ends, done, right=True)
             running = done < ends[-1]
@@ -111,7 +130,7 @@ class Texts:
             noise = torch.rand(rows, self.shares.shape[1], generator=generator, dtype=torch.float64)
             drafted = torch.arange(1, noise.shape[1] + 1) <= depth[:, None]
             length = ((noise < self.shares[phase]) & drafted).cumprod(1).sum(1)
-            policy.hear(draft, Verdict(draft.tokens[:, :0], length, root))
+            observe(policy, draft, length)
             tokens += self.tau[phase, depth] * running
             cost += self.costs[depth] * running
             done += length + 1
@@ -202,7 +221,7 @@ def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> No
     generator = torch.Generator().manual_seed(1)
     file = profiled(tmp_path / "profile.json", costs, [[share] for share in known])
     policy, drafter = Adaptive(costs=file if known else costs, depth=DEPTH, memory=memory), GivenDrafter(Q)
-    policy.begin(prompts(3))
+    begin(policy, 3)
     heard: list[list[tuple[int, int]]] = [[], [], []]  # (drafted, accepted) of every cycle, row by row
     for _ in range(30):
         draft = policy.grow(drafter.expand, torch.zeros(3, dtype=torch.int64), Context(Sampling(), Ranked()))
@@ -220,9 +239,9 @@ def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> No
                 tau += way
                 promises.append(tau / costs[at])
             assert depth == promises.index(max(promises))
-        luck = torch.randint(0, DEPTH + 1, (3,), generator=generator).minimum(depth_of(draft))
-        policy.hear(draft, Verdict(draft.tokens[:, :0], luck, luck))
-        for row, pair in enumerate(zip(depth_of(draft).tolist(), luck.tolist(), strict=True)):
+        length = torch.randint(0, DEPTH + 1, (3,), generator=generator).minimum(depth_of(draft))
+        observe(policy, draft, length)
+        for row, pair in enumerate(zip(depth_of(draft).tolist(), length.tolist(), strict=True)):
             heard[row].append(pair)
     assert len({drafted for drafted, _ in heard[0]}) > 3, "else this compares nothing"
 
@@ -236,7 +255,7 @@ GUESS = torch.tensor([[0.6, 0.3, 0.1, 0.0], [0.2, 0.2, 0.6, 0.0], [0.3, 0.4, 0.3
 
 
 class Noted(Adaptive):
-    """Remembers how deep its drafts were, the prefill's stump left out."""
+    """Remembers how deep its drafts were, admissions left out."""
 
     def __init__(self, **options: object) -> None:
         super().__init__(**options)  # type: ignore[arg-type]
@@ -289,25 +308,22 @@ def test_a_draft_of_no_levels_costs_no_forward_and_a_batch_is_no_deeper_than_its
     tree = policy.grow(expand, torch.tensor([0, 1]), Context(WARM, Ranked()))  # type: ignore[arg-type]
     assert (calls, tree.tokens.shape[1], tree.levels) == (0, 1, 0)
     policy = Adaptive(costs=linear(0.02, 0.1), depth=DEPTH)
-    policy.begin(prompts(2))
+    begin(policy, 2)
     length = torch.tensor([2, 0])
     for _ in range(8):
         calls = 0
         tree = policy.grow(expand, torch.tensor([0, 1]), Context(WARM, Ranked()))  # type: ignore[arg-type]
-        policy.hear(tree, Verdict(tree.tokens[:, :0], depth_of(tree) * (length > 0), length))
+        observe(policy, tree, depth_of(tree) * (length > 0))
     deep, shallow = depth_of(tree).tolist()
     assert deep > shallow and calls == deep == tree.levels
 
 
-def test_whoever_wraps_an_observer_is_one() -> None:
+def test_a_watched_observer_is_one() -> None:
     from specframe.components.trees.policies.chain import Chain
-    from specframe.decoding.clock import Clock
-    from specframe.inspect.trace.recorder import RecordedTree, Recorder
 
     for policy, observes in ((nervous(), True), (Chain(), False)):
         assert isinstance(policy, Observer) is observes
-        assert isinstance(TimedTree(policy, Clock()), Observer) is observes
-        assert isinstance(RecordedTree(policy, Recorder(WARM)), Observer) is observes
+        assert isinstance(WatchedTree(policy, lambda expand: expand), Observer) is observes
 
 
 # --- the certificate ------------------------------------------------------------------------------------

@@ -71,7 +71,7 @@ def test_sampled_chain_records_its_laws(block: int) -> None:
     random = SeededRandom(1, 2)
     drafts = set()
     for _ in range(60):
-        random.advance()
+        random.draft.advance()
         drafter.calls = 0
         tree = Chain(depth=3, draw=Draw.IID).grow(drafter.expand, ROOTS, Context(WARM, random.draft))
         assert_sound(tree, 3)
@@ -133,7 +133,7 @@ def test_sampled_trees_record_laws_and_keep_their_shape(
     sampling = Sampling(temperature=0.7, top_k=top_k)
     policy = Fixed(paths=paths, draw=draw)
     random = SeededRandom(salt, 2)
-    random.advance()
+    random.draft.advance()
     tree = policy.grow(drafter.expand, torch.tensor([1, 0]), Context(sampling, random.draft))
     assert_sound(tree, policy.shape.depth)
     assert tree.tokens.shape[1] == policy.nodes
@@ -181,7 +181,7 @@ def test_laws_see_each_nodes_own_path() -> None:
     random = SeededRandom(3, 2)
     policy = Fixed(widths=[2, 2, 1, 1], draw=Draw.WITHOUT_REPLACEMENT)
     for _ in range(5):
-        random.advance()
+        random.draft.advance()
         drafter.calls = 0
         tree = policy.grow(drafter.expand, ROOTS, Context(sampling, random.draft))
         assert tree.valid.all()
@@ -302,7 +302,7 @@ def test_shapes_do_not_depend_on_the_batch() -> None:
     for policy in (Dynamic(), Fixed(widths=[3, 2], draw=Draw.WITHOUT_REPLACEMENT), Chain(draw=Draw.IID)):
         for salt in range(4):
             random = SeededRandom(salt, 2)
-            random.advance()
+            random.draft.advance()
             tree = policy.grow(PathDrafter(7, 2, salt).expand, ROOTS, Context(Sampling(temperature=1.0), random.draft))
             assert tree.tokens.shape == (2, policy.nodes)
 

@@ -24,7 +24,7 @@ class RowCoins:
     def __init__(self, seed, rows, row, cycle):
         random = SeededRandom(seed, rows)
         for _ in range(cycle):
-            random.advance()
+            random.verify.advance()
         self.source = random.verify
         self.source.keep(torch.tensor([row]))
         self.categoricals = self.bernoullis = 0
@@ -112,7 +112,7 @@ def test_fast_and_slow_agree_draw_for_draw(verifier, reference):
         tree, p = random_batch(dice, batch)
         random = SeededRandom(seed, batch)
         for _ in range(cycle):
-            random.advance()
+            random.verify.advance()
         verdict = verifier.verify(tree, p, random.verify)
         assert verdict.path.shape == (batch, tree.levels)
         for b in range(batch):
@@ -124,7 +124,7 @@ def test_fast_and_slow_agree_draw_for_draw(verifier, reference):
             lengths.append(length)
             single = SeededRandom(seed, batch)
             for _ in range(cycle):
-                single.advance()
+                single.verify.advance()
             single.keep(torch.tensor([b]))
             counting = CountingSource(single.verify)
             alone = verifier.verify(one_row(tree, b), p[b : b + 1], counting)

@@ -2,7 +2,7 @@ import pytest
 
 import specframe
 from specframe.kernel.errors import InputError
-from specframe.training.distill.decoding import Decoding, cut
+from specframe.training.distill.decoding import Decoding
 from specframe.training.distill.dialogue import Dialogue
 from specframe.training.distill.prompts import read_dialogues
 
@@ -64,25 +64,6 @@ def test_what_does_not_fit_the_context_is_left_out(here):
     assert done[2].stopped is None
     assert (len(done[3].answers), done[3].stopped) == (1, "too long")
     assert done[3].describe()["messages"][1]["content"] == done[2].answers[0].text
-
-
-def test_batches_are_alike_and_come_in_no_order_of_length():
-    pool = [(Dialogue(line, ("a",) * (1 + line % 2)), [0] * (37 * line % 100)) for line in range(1, 33)]
-    batches = cut(pool, 4, seed=0)
-    assert sorted(dialogue.line for batch in batches for dialogue, _ in batch) == list(range(1, 33))
-    for batch in batches:
-        assert len({len(dialogue.turns) for dialogue, _ in batch}) == 1
-        lengths = [len(row) for _, row in batch]
-        between = [
-            len(row)
-            for other in batches
-            if other is not batch
-            for dialogue, row in other
-            if len(dialogue.turns) == len(batch[0][0].turns)
-        ]
-        assert not any(min(lengths) < length < max(lengths) for length in between)
-    longest = [max(len(row) for _, row in batch) for batch in batches]
-    assert longest != sorted(longest) and longest != sorted(longest, reverse=True)
 
 
 def test_chats_need_a_template(here):

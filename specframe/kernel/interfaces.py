@@ -208,12 +208,9 @@ class FeatureDrafter(Trainable, Protocol):
     at every `block`-th before it; an entry sees its own block and all before it.
     """
 
-    spec: PairSpec
-    """Which features it reads, and what becomes of its predictions."""
+    spec: PairSpec  # which features it reads, and what becomes of its predictions
     block: int
-    """How far ahead of its entry the first prediction is."""
-    levels: int
-    """How many predictions it makes from an entry, K."""
+    levels: int  # K
 
     def fuse(self, features: Tensor) -> Tensor:
         """What stands beside the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""

@@ -246,7 +246,7 @@ class PairSpec:
     A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
     target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
     compared with in training; None: with none. `feeds` says whether a prediction stands in for the features one level
-    further down, `branches` whether versions of a text may stand side by side in one forward, as a mask tells them apart.
+    further down, `branches` whether versions of a text may stand side by side in one forward, told apart by a mask.
     """
 
     taps: tuple[str, ...] = ("last",)

@@ -185,7 +185,9 @@ class NeuralDrafter(Generic[NetworkT]):
         """The logits of the next levels below each frontier node, with the head's confidence if it has one."""
         predicted = self._running().expand(frontier)
         proposal = make_proposal(self.read(predicted), self.head, predicted.hidden)
-        return proposal if self.head is not None else replace(proposal, support=self.support)
+        if self.head is not None or self.support is None:
+            return proposal
+        return replace(proposal, support=self.support, vocab=self.target.vocab_size)
 
     @torch.no_grad()
     def commit(self, committed: Committed) -> None:

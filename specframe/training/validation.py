@@ -99,8 +99,8 @@ def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     as well; the tokens beside them are the text's, since a chain only goes on while they are right. The
     next cycle's root is the bonus. A place that does not count ends the chain, and no cycle starts there.
 
-    Drafters of one level a forward predict from all positions side by side (`MultiStep`), where their network takes that;
-    others cycle by cycle.
+    Drafters of one level a forward predict from all positions side by side (`MultiStep`), where their networks take
+    that; others cycle by cycle.
     """
     if drafter.block == 1 and drafter.spec.branches:
         return agreement(MultiStep(steps=LEVELS, noise=0.0)(drafter, teacher, 1.0), teacher)

@@ -201,11 +201,11 @@ class Trainable(Protocol):
 
 @runtime_checkable
 class FeatureDrafter(Trainable, Protocol):
-    """A trainable drafter that reads the target's features, as rollouts unroll it along texts.
+    """A trainable drafter that reads features, as rollouts unroll it along texts.
 
-    Entry i of a text is the pair (features i, token i + 1). From it the drafter makes `levels` predictions: the first is
-    of position i + `block`, each further one of the position after. Blocks of `block` entries end at the text's last and
-    at every `block`-th before it; an entry sees its own block and all before it.
+    Entry i is the pair (features i, token i + 1). The first of its `levels` predictions is of position i + `block`, each
+    further one of the position after. Blocks of `block` entries end at the text's last and at every `block`-th before
+    it; an entry sees its own block and all before it.
     """
 
     spec: PairSpec  # which features it reads, and what becomes of its predictions
@@ -214,7 +214,6 @@ class FeatureDrafter(Trainable, Protocol):
 
     def fuse(self, features: Tensor) -> Tensor:
         """What stands beside the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
-        ...
 
     def unroll(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
@@ -224,11 +223,9 @@ class FeatureDrafter(Trainable, Protocol):
         Level k may see the tokens up to i + k. Gradients reach the module and the features. With `positions` [B, n] and
         `mask` [B or 1, 1, n, n], True where an entry sees another, the entries may be several versions of a text.
         """
-        ...
 
     def read(self, predicted: Predicted) -> Tensor:
         """The logits of predictions, [B, n, K, v]."""
-        ...
 
 
 class Verifier(Protocol):

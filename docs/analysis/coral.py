@@ -21,7 +21,7 @@ from sample import choose, command, interval, keep, open_recipe, prompts
 from torch import nn
 from transformers import LlamaConfig
 
-from specframe import NeuralTarget, Pipeline, Student, Teacher, Trainable
+from specframe import Cycle, NeuralTarget, Pipeline, Student, Teacher, Trainable
 from specframe.bench.figures.weights import weigh
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.files.provenance import describe_hardware
@@ -160,7 +160,7 @@ def follow(pipeline: Pipeline, rows: list[list[int]], tokens: int) -> tuple[list
     lengths: Lengths = [[] for _ in rows]
     with pipeline.open(requests, slots=len(rows)) as session:
 
-        def collect(cycle: specframe.Cycle) -> None:
+        def collect(cycle: Cycle) -> None:
             for row, length in zip(session.numbers, cycle.verdict.length.tolist(), strict=True):
                 lengths[row].append(length)
 

@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from specframe.components.targets.hf import HFTarget
-from specframe.kernel.errors import CompositionError
+from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import TokenTree, Verdict
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch

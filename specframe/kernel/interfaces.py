@@ -218,8 +218,8 @@ class FeatureDrafter(Trainable, Protocol):
     """A trainable drafter that reads features, as rollouts unroll it along texts.
 
     Entry i is the pair (features i, token i + 1). The first of its `levels` predictions is of position i + `block`,
-    each further one of the position after. Blocks of `block` entries end at the text's last and at every `block`-th before
-    it; an entry sees its own block and all before it.
+    each further one of the position after. Blocks of `block` entries end at the text's last and at every `block`-th
+    before it; an entry sees its own block and all before it.
     """
 
     spec: PairSpec  # which features it reads, and what becomes of its predictions

@@ -66,7 +66,7 @@ def test_what_is_not_there_yet_is_refused_in_the_drafters_name(tmp_path) -> None
     with pytest.raises(CompositionError, match="drafter mine was used before anything was committed"):
         drafter.expand(GrowingTree(torch.tensor([1]), VOCAB).frontier([0]))
     with pytest.raises(CompositionError, match="drafter mine needs a tree policy"):
-        drafter.propose(torch.tensor([1]), None, None, None)
+        drafter.propose(torch.tensor([1]), None, None)
     with pytest.raises(CompositionError, match="drafter mine reads a neural target's features, and object has none"):
         neural_target(object(), "mine")  # type: ignore[arg-type]
 

@@ -31,6 +31,12 @@ LENGTH = 9
 EXACT = 1e-9
 
 
+class MatchByCycle(Match):
+    """The rule `match` with noise by cycle, so that what is emitted depends on what was drafted."""
+
+    by_position = False
+
+
 def check_drafter(
     make: Callable[[], Drafter],
     tree: Callable[[], TreePolicy] | None = None,
@@ -60,7 +66,7 @@ def check_drafter(
         def parts(verifier: Verifier | None = None, grown: Callable[[], TreePolicy | None] = grown) -> Parts:
             drafter, model = make(), models()
             drafter.bind(model)
-            return Parts(model, drafter, grown(), verifier or Match())
+            return Parts(model, drafter, grown(), verifier or MatchByCycle())
 
         check_protocol(parts)
         check_greedy(parts)

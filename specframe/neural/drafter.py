@@ -87,9 +87,9 @@ class NeuralDrafter(Generic[NetworkT]):
         stored = self._identity(config) | checkpoint.target_shape(config)
         checkpoint.save(self.network, stored, folder, torch.bfloat16)
 
-    def session(self, room: int) -> DraftSession:
-        """A session without rows, each of which will take at most `room` positions."""
-        return self._plan.open(self.target.embed, room)
+    def session(self, slots: int, room: int) -> DraftSession:
+        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        return self._plan.open(self.target.embed, slots, room)
 
     def bind(self, target: Target) -> None:
         """Builds the network after the target's own shape, or loads it.
@@ -172,7 +172,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, of at most `room` positions each."""
-        self._session = self.session(room)
+        self._session = self.session(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""

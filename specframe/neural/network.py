@@ -55,8 +55,8 @@ class DraftNetwork:
         """The predictions along texts, as `FeatureDrafter.unroll` has them."""
         raise NotImplementedError
 
-    def open(self, embed: Embed, room: int) -> DraftSession:
-        """A session without rows, each of which will take at most `room` positions."""
+    def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
+        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
         raise NotImplementedError
 
 
@@ -115,6 +115,6 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         outputs: Tensor = self.layer(inputs, positions, mask)
         return outputs
 
-    def open(self, embed: Embed, room: int) -> DraftSession:
-        """A session without rows, each of which will take at most `room` positions."""
-        return FeatureSession(self, embed, room=room)
+    def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
+        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        return FeatureSession(self, embed, slots, room=room)

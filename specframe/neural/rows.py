@@ -37,15 +37,16 @@ class RowSession:
 
     Args:
         like: a tensor on the drafter's device.
-        room: how many slots a row will take, at most; the cache is made for so many.
+        slots: how many rows there will be, at most.
+        room: how many positions a row will take, at most; the cache is made for so many.
         spare: how many slots more than it needs the cache gets when it is made or grown.
     """
 
-    def __init__(self, like: Tensor, room: int, spare: int) -> None:
+    def __init__(self, like: Tensor, slots: int, room: int, spare: int) -> None:
         self.room = room
         self.spare = spare
         self.counts: list[int] = []  # pairs of each row that are cached
-        self.cache = SlotCache(1, 0)
+        self.cache = SlotCache(1, 0, slots)
         self.visible = like.new_zeros(0, 0, dtype=torch.bool)  # [B, W] which slots hold cached pairs
         self.draft: list[Blocks] = []  # the root's, and what was expanded below it
         self._pending: tuple[int, tuple[Tensor, ...], list[int]] | None = None

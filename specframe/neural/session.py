@@ -41,15 +41,16 @@ class FeatureSession(RowSession):
     Args:
         network: the drafter's.
         embed: the target's token embedding, [..] -> [.., D].
+        slots: how many rows there will be, at most.
         room: how many positions a row will take, at most; the cache is made for so many.
         spare: how many slots more than it needs the cache gets when it is made or grown.
     """
 
     def __init__(
-        self, network: FeatureNetwork, embed: Callable[[Tensor], Tensor], *, room: int = 0, spare: int = 256
+        self, network: FeatureNetwork, embed: Callable[[Tensor], Tensor], slots: int, *, room: int = 0, spare: int = 256
     ) -> None:
         like = next(network.layer.parameters())
-        super().__init__(like, room, spare)
+        super().__init__(like, slots, room, spare)
         self.network = network
         self.embed = embed
         self.masked = network.levels > 1
@@ -158,10 +159,10 @@ class FeatureSession(RowSession):
         return Blocks.of_root(block, state, counts)
 
     def _ask(self, queries: Queries, slots: int | Tensor, first: int = 0) -> Tensor:
-        """The layer's outputs, [B, T, P]; keys and values are written at the slots, as `SlotCache.aim` has them."""
+        """The layer's outputs, [B, T, P]; keys and values are written as `SlotCache.aim` has it."""
         width = queries.mask.shape[2]
         self.reserve(width)
-        self.cache.aim(slots, width)
+        self.cache.aim(slots, width, first)
         outputs: Tensor = self.network.layer(queries.inputs, queries.positions, queries.mask[:, None], self.cache)
         return outputs
 

@@ -43,12 +43,13 @@ class Session(RowSession):
         encode: Callable[[Tensor], Tensor],
         predict: Callable[[Frontier, Tensor, Tensor, Tensor], Predicted],
         ngram: int,
+        slots: int,
         *,
         room: int = 0,
         spare: int = 512,
     ) -> None:
         like = next(layer.parameters())
-        super().__init__(like, 2 * room, spare)
+        super().__init__(like, slots, 2 * room, spare)
         self.layer = layer
         self.encode = encode
         self.predict = predict
@@ -129,7 +130,7 @@ class Session(RowSession):
 
         self.reserve(2 * (max(starts) + length))
         slots = torch.arange(2 * length, device=device) + 2 * (counts - more)[:, None]  # [B, 2 M]
-        self.cache.aim(slots if min(starts) < max(starts) else 2 * starts[0], 2 * max(pending.held))
+        self.cache.aim(slots if min(starts) < max(starts) else 2 * starts[0], 2 * max(pending.held), first)
         mask = self.seen(pending.held)[:, None, None].expand(-1, -1, 2 * length, -1)
         states = self.layer(entries, (slots + 1) // 2, mask, self.cache)  # [B, 2 M, D]
         return Blocks.of_root(states[rows, 2 * more - 1][:, None], (), counts)

@@ -72,7 +72,7 @@ class MedusaNetwork(DraftNetwork, nn.ModuleList):
         """All levels after every feature; the tokens have no part in them."""
         return self(features)
 
-    def open(self, embed: Embed, room: int) -> LastFeature:
+    def open(self, embed: Embed, slots: int, room: int) -> LastFeature:
         """A session without rows."""
         return LastFeature(self._expand, self.spec)
 
@@ -162,13 +162,15 @@ class HydraNetwork(DraftNetwork, nn.Module):
         hidden = [self(level, base, paths[:, :, :level]) for level in range(1, self.levels + 1)]
         return Predicted(torch.stack(hidden, 2), read=None if self.lm_head is None else self._read)
 
-    def open(self, embed: Embed, room: int) -> LastFeature | PrefixedFeature:
+    def open(self, embed: Embed, slots: int, room: int) -> LastFeature | PrefixedFeature:
         """A session without rows."""
 
         def expand(base: Tensor, frontier: Frontier) -> Predicted:
             return self._expand(base, frontier, embed)
 
-        return LastFeature(expand, self.spec) if self.prefix is None else PrefixedFeature(self.prefix, expand, room)
+        return (
+            LastFeature(expand, self.spec) if self.prefix is None else PrefixedFeature(self.prefix, expand, slots, room)
+        )
 
     def lm_heads(self) -> list[nn.Linear]:
         """The heads' own LM heads; none where they are shared."""
@@ -196,11 +198,11 @@ class HydraNetwork(DraftNetwork, nn.Module):
 class PrefixedFeature:
     """The prefix layer's output at the last true feature of every row; keys and values of those before are cached."""
 
-    def __init__(self, prefix: Prefix, expand: Callable[[Tensor, Frontier], Predicted], room: int) -> None:
+    def __init__(self, prefix: Prefix, expand: Callable[[Tensor, Frontier], Predicted], slots: int, room: int) -> None:
         def nothing(tokens: Tensor) -> Tensor:
             return prefix.norm.weight.new_zeros(*tokens.shape, 0)
 
-        self._session = FeatureSession(prefix, nothing, room=room)
+        self._session = FeatureSession(prefix, nothing, slots, room=room)
         self._expand = expand
 
     def commit(self, committed: Committed) -> None:

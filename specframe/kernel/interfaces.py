@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from specframe.kernel.types import (
         Committed,
+        Context,
+        Cycle,
         Draw,
         Expand,
         Outcome,
@@ -59,23 +61,31 @@ class Sampling(Protocol):
 
 
 class Target(Protocol):
-    """The model whose law must be preserved."""
+    """The model whose law must be preserved.
+
+    The rows of a session are dense: with R rows, every tensor's first dimension is R. Rows join behind the others
+    (`admit`) and leave by `keep`.
+    """
 
     vocab_size: int
     context: int
     """The most positions a row may take."""
-    rewinds: bool
-    """Whether rejected nodes can be dropped from its state. Recurrent state cannot be rewound."""
 
     def request(self, taps: frozenset[str]) -> None:
         """Makes the named features part of every Scores. Raises for a tap the target does not have."""
         ...
 
-    def prefill(self, prompts: Prompts, room: int) -> tuple[TokenTree, Scores]:
-        """Starts a session: the stump of the last prompt tokens, its scores, the prompts' features.
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session of at most `slots` rows, each of at most `room` positions, the nodes of a tree included.
 
-        Logits are [B, 1, V], features [B, L, D]. `room` is how many positions the session may take
-        beyond each prompt, the nodes of one tree included.
+        Earlier sessions end. Raises CompositionError for a room that the architecture cannot take.
+        """
+        ...
+
+    def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
+        """The last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
+
+        Logits are [A, 1, V], features [A, L, D]. The rows join the session by the commit that must follow.
         """
         ...
 
@@ -84,11 +94,11 @@ class Target(Protocol):
         ...
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """Keeps the state of the root and the accepted path, drops the rest, and tells the news."""
+        """What was committed; keeps the state of the root and the accepted path, and drops the rest."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order; the others are finished."""
+        """Keeps these rows, int64 [R], in this order; the others are finished."""
         ...
 
 
@@ -117,9 +127,9 @@ class NeuralTarget(Target, Protocol):
 class TreePolicy(Protocol):
     """Decides which nodes a draft has.
 
-    It may say `settled = True`: at every node the number of siblings is settled before the first of them is
-    drawn. Nobody is taken to promise that who doesn't say so. And it may say its `depth`, the most levels of
-    its trees, so that a recipe whose drafter can't go so deep is refused before anything is built.
+    Optional attributes: `settled = True` promises that at every node the number of siblings is settled before the
+    first of them is drawn. `depth` is the most levels of its trees, so that a recipe whose drafter cannot go so deep is
+    refused before anything is built.
     """
 
     draws: frozenset[Draw]
@@ -129,36 +139,36 @@ class TreePolicy(Protocol):
     nodes: int
     """The most nodes a tree of it has, the root included."""
 
-    def grow(self, expand: Expand, root: Tensor, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B], grown by calling the drafter's expand as often as needed."""
         ...
 
 
 @runtime_checkable
 class Observer(Protocol):
-    """A tree policy or verifier that follows its session, to decide by what became of earlier drafts.
+    """A part that follows its session: a tree policy, verifier or drafter that decides by earlier cycles.
 
-    What it remembers it keeps per row, as tensors [B, ...]: a row's tokens must depend neither on its neighbours nor
-    on a clock. It may decide by all it has heard, for that is known before the next draw.
+    It keeps its memory per row, as tensors [B, ...], so that a row's tokens depend neither on the other rows nor on a
+    clock. It may decide by everything it has observed: that was known before the next draw.
     """
 
-    def begin(self, prompts: Prompts) -> None:
-        """A session starts, with these rows: what was heard before is forgotten."""
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
         ...
 
-    def hear(self, draft: TokenTree, verdict: Verdict) -> None:
-        """What became of a draft. The first of a session is the stump of the last prompt tokens."""
+    def observe(self, cycle: Cycle) -> None:
+        """Takes in a cycle. The rows of one whose `committed.prompt` is set are new: they join behind the others."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order; the others are finished."""
+        """Keeps these rows, int64 [R], in this order; the others are finished."""
         ...
 
 
 class Drafter(Protocol):
-    """Proposes tokens.
+    """Proposes tokens. It may be an Observer, too.
 
-    One that can only go so deep may say with which option of its constructor: `deepest = "heads"`.
+    Optional attribute: `deepest`, the name of the constructor's option that bounds its depth, such as "heads".
     """
 
     taps: frozenset[str]
@@ -172,16 +182,20 @@ class Drafter(Protocol):
         """Attaches to the target: requests taps, shares its frozen embedding and head."""
         ...
 
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
+        ...
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
         ...
 
-    def commit(self, news: Committed) -> None:
-        """Takes in what was committed. News with a prompt starts a session afresh."""
+    def commit(self, committed: Committed) -> None:
+        """Takes in what was committed. The rows of a commit with a prompt are new: they join behind the others."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
+        """Keeps these rows, int64 [R], in this order; the others are finished."""
         ...
 
 
@@ -203,8 +217,9 @@ class Trainable(Protocol):
 class FeatureDrafter(Trainable, Protocol):
     """A trainable drafter that reads features, as rollouts unroll it along texts.
 
-    The first of the `levels` predictions of entry i, (features i, token i + 1), is of position i + `block`. Blocks of
-    `block` entries end at the text's last and every `block`-th before it; an entry sees its own block and all before.
+    Entry i is the pair (features i, token i + 1). The first of its `levels` predictions is of position i + `block`,
+    each further one of the position after. Blocks of `block` entries end at the text's last and at every `block`-th
+    before it; an entry sees its own block and all before it.
     """
 
     spec: PairSpec  # which features it reads, and what becomes of its predictions

@@ -60,7 +60,10 @@ class GivenDrafter:
             raise TypeError("a given drafter grows a tree policy")
         return tree.grow(self.expand, root, context)
 
-    def commit(self, news: Committed) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Carries nothing from cycle to cycle."""
+
+    def commit(self, committed: Committed) -> None:
         """Carries nothing from cycle to cycle."""
 
     def keep(self, rows: Tensor) -> None:

@@ -22,8 +22,8 @@ def emitted(trap, length):
     policy, verifier, drafter = trap.make(), trap.verifier(), GivenDrafter(Q)
 
     def program(random, rows):
-        draft = policy.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(SAMPLED, random.draft))
-        verdict = verifier.verify(draft, P.expand(*draft.tokens.shape, -1), random.verify)
+        draft = policy.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(SAMPLED, random))
+        verdict = verifier.verify(draft, P.expand(*draft.tokens.shape, -1), random)
         tokens = verdict.emitted(draft)[:, :length]
         return tokens.where(torch.arange(tokens.shape[1]) < verdict.count[:, None], -1)
 

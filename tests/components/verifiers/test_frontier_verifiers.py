@@ -228,8 +228,8 @@ def emitted(tree, verifier, p, q):
     drafter, sampling = GivenDrafter(q), Sampling(temperature=1.0)
 
     def program(random, rows):
-        draft = tree.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(sampling, random.draft))
-        return verifier.verify(draft, p[draft.tokens], random.verify).count[:, None]
+        draft = tree.grow(drafter.expand, torch.zeros(rows, dtype=torch.int64), Context(sampling, random))
+        return verifier.verify(draft, p[draft.tokens], random).count[:, None]
 
     return sum(count * mass for (count,), mass in enumerate_outcomes(program).law.items())
 

@@ -22,8 +22,9 @@ from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.inspect.forecast import Measured, measure_tau
 from specframe.inspect.profile import Ranks, Shares, comb_paths, profile, take_turns
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Cycle, Draw, TokenTree, Verdict
+from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.testing import GivenDrafter, GivenTarget
+from specframe.testing.conformance.observers import cycle_of
 
 P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 Q = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
@@ -52,7 +53,8 @@ def test_ranks_count_visits_and_choices():
     )
     path = torch.tensor([[3, 6, -1], [1, 5, -1], [-1, -1, -1]])
     ranks = Ranks()
-    ranks.add(Cycle(tree, Verdict(path, torch.tensor([2, 2, 0]), torch.zeros(3, dtype=torch.int64))))
+    verdict = Verdict(path, torch.tensor([2, 2, 0]), torch.zeros(3, dtype=torch.int64))
+    ranks.add(cycle_of(tree, verdict, 2))
     assert ranks.reached == [3, 1]
     assert ranks.table == [[1 / 3, 1 / 3], [0.0, 1.0]]
     assert ranks.strayed.table == [[], [1.0], [0.0]], "behind the root's second choice, counted apart"

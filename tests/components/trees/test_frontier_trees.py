@@ -179,7 +179,7 @@ def test_beam_has_the_law_of_stochastic_beam_search(vocab: int, depth: int, widt
 
     def program(random: object, rows: int) -> Tensor:
         root = torch.zeros(rows, dtype=torch.int64)
-        tree = Beam(width=width, depth=depth).grow(drafter.expand, root, Context(WARM, random.draft))  # type: ignore[attr-defined]
+        tree = Beam(width=width, depth=depth).grow(drafter.expand, root, Context(WARM, random))  # type: ignore[attr-defined]
         return torch.cat([tree.tokens, tree.parent, tree.valid.long()], 1)
 
     found: dict[tuple, float] = {}
@@ -305,8 +305,8 @@ def test_recursive_verification_of_a_greedy_draft_is_optimal() -> None:
 
         def program(random: object, rows: int, drafter: object = drafter, p: Tensor = p) -> Tensor:
             root = torch.zeros(rows, dtype=torch.int64)
-            tree = Greedy(widths=[2]).grow(drafter.expand, root, Context(WARM, random.draft))  # type: ignore[attr-defined]
-            return Recursive().verify(tree, p[tree.tokens], random.verify).length[:, None]  # type: ignore[attr-defined]
+            tree = Greedy(widths=[2]).grow(drafter.expand, root, Context(WARM, random))  # type: ignore[attr-defined]
+            return Recursive().verify(tree, p[tree.tokens], random).length[:, None]  # type: ignore[attr-defined]
 
         law = enumerate_outcomes(program).law
         top = int(q[0].argmax())

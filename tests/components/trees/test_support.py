@@ -14,7 +14,7 @@ from specframe.components.trees.policies.dyspec import DySpec
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.trees.policies.greedy import Greedy
 from specframe.components.trees.policies.threshold import Threshold
-from specframe.kernel.types import Draw, Proposal
+from specframe.kernel.types import Context, Draw, Proposal
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 
@@ -55,7 +55,7 @@ def proposals(block: int, spread: bool):
 def test_a_tree_from_a_support_is_that_of_the_spread_proposal(name, block, sampling):
     root = torch.tensor([5, 2, 8])
     trees = [
-        POLICIES[name].grow(proposals(block, spread), root, sampling, SeededRandom(7, 3).draft)
+        POLICIES[name].grow(proposals(block, spread), root, Context(sampling, SeededRandom(7, 3).draft))
         for spread in (False, True)
     ]
     for field in fields(trees[0]):

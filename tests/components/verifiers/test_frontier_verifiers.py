@@ -52,7 +52,7 @@ def verdict_law(verifier, tree, p):
 
         fields = (tree.tokens, tree.parent, tree.valid, tree.draw)
         wide = TokenTree(*map(more, fields), tree.levels, more(tree.q), more(tree.q_row))
-        verdict = verifier.verify(wide, more(p), random.verify)
+        verdict = verifier.verify(wide, more(p), random)
         return torch.cat([verdict.path, verdict.bonus[:, None]], 1)
 
     return enumerate_outcomes(program).law

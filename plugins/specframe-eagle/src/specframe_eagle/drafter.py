@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -97,6 +97,18 @@ class Eagle:
     def support(self) -> Tensor | None:
         """The tokens of the head's logits, int64 [v]; None: the whole vocabulary."""
         return support_of(self._head)
+
+    @property
+    def fusion(self) -> nn.Linear | None:
+        """The map from the embedding beside the feature to the layer's input; None with FSPAD's feature sampling."""
+        return fc if isinstance(fc := self.binding.network.fc, nn.Linear) else None
+
+    @property
+    def branches(self) -> list[nn.Linear]:
+        """The last maps of attention and MLP, whose outputs are added to what the fusion gives."""
+        layer: Any = self.binding.network.layer.layer
+        found = (getattr(layer.self_attn, "o_proj", None), getattr(layer.mlp, "down_proj", None))
+        return [part for part in found if isinstance(part, nn.Linear)]
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the published layout, for `weights` to load again.

@@ -102,7 +102,7 @@ def command(request, work, monkeypatch):
     """A command that has run to its end once, in `whole-NAME`, and how long that took."""
     monkeypatch.chdir(work)
     found, whole = COMMANDS[request.param], Path(f"whole-{request.param}")
-    if not whole.exists():
+    if request.param not in LENGTHS:
         began = time.perf_counter()
         assert found.run(whole.name)[0] == 0
         LENGTHS[request.param] = time.perf_counter() - began

@@ -209,8 +209,14 @@ def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
 
 def _compare(first: Path, second: Path) -> int:
     from specframe.bench.figures.comparison import compare, print_comparison
+    from specframe.kernel.errors import InputError
 
-    print_comparison(compare(_read(first), _read(second)))
+    try:
+        found = compare(_read(first), _read(second))
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        problem = f"{type(error).__name__}: {error}"
+        raise InputError(f"{first} or {second} is not as a bench wrote it ({problem}); run the bench again") from error
+    print_comparison(found)
     return 0
 
 
@@ -219,7 +225,7 @@ def _read(path: Path) -> dict[str, Any]:
 
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(results, dict):
         raise InputError(f"{path} is no results.json of a bench")

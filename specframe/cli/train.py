@@ -40,7 +40,9 @@ def execute(options: argparse.Namespace) -> int:
     settings = valid.settings.get("train")
     if settings is None:
         raise InputError(f"{options.recipe}: there is no train section; it needs at least data and a rollout")
-    if not options.warm_start:
+    if options.warm_start:
+        settings = replace(settings, fit=0)
+    else:
         valid.parts["drafter"] = _afresh(valid.parts["drafter"])
 
     import torch

@@ -27,15 +27,17 @@ PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "
 def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The resolved recipe with each value's origin, versions, hardware and figures.
 
-    `target` says which model was decoded with and, where it is not the one asked for, which was, and why.
+    `target` says which model was decoded with and, where it is not the one asked for, which was, and why; plans of
+    several recipes have none.
     """
+    own = plan.parts.get("target")
     plugins = {part.entry.package for part in plan.parts.values()} - {"specframe", "local code"}
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": [Path(sys.argv[0]).name, *map(redact, sys.argv[1:])],
         "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
-        "target": target or {"model": plan.parts["target"].options.get("model")},
+        "target": target or (own and {"model": own.options.get("model", own.entry.name)}),
         "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
         "python": platform.python_version(),
         "commit": _commit(),

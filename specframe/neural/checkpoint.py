@@ -80,7 +80,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     path = locate(folder) / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise WeightsError(f"cannot read {path}: {reason(error)}") from error
     if not isinstance(config, dict):
         raise WeightsError(f"cannot read {path}: it must hold a JSON object")

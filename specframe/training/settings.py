@@ -38,6 +38,8 @@ class TrainSettings:
         validate_every: steps between validations; none: once an epoch.
         save_every: steps between saves of the training state.
         log_every: steps between reports of the losses.
+        fit: how many texts the map that fuses token and feature is fitted to, by least squares, before the first step
+            of a new drafter of EAGLE's kind; 0: it starts random.
         cache: a folder that keeps the target's features, so that later epochs need no target forward.
     """
 
@@ -62,6 +64,7 @@ class TrainSettings:
     validate_every: int | None = None
     save_every: int = 500
     log_every: int = 20
+    fit: int = 0
     cache: Path | None = None
 
     def __post_init__(self) -> None:
@@ -72,7 +75,7 @@ class TrainSettings:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"train.{name} is {value}; it must be {least} or more")
-        for name in ("lr", "warmup", "weight_decay", "clip"):
+        for name in ("lr", "warmup", "weight_decay", "clip", "fit"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"train.{name} is {getattr(self, name)}; it must not be negative")
         if not 0 <= self.validation < 1:

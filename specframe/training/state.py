@@ -74,7 +74,7 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fres
         with safe_open(path, framework="pt") as file:
             ledger = Ledger(**json.loads(file.metadata()["ledger"]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, not a mapping
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise WeightsError(
             f"the training state {path} cannot be read ({reason(error)}); delete it to start afresh"
         ) from error

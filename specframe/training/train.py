@@ -14,12 +14,13 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
 from specframe.neural.checkpoint import remove_parts
 from specframe.neural.heads import support_of
-from specframe.training import precision, randomness
+from specframe.training import precision, randomness, state
 from specframe.training.data import texts
 from specframe.training.processes import Processes
 from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
+from specframe.training.start import fit
 from specframe.training.teaching import Cached, Online, Teaching
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
@@ -68,6 +69,8 @@ def train(
     ):
         parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
         lessons = [Lessons(part, _teaching(target, drafter, part, settings, processes)) for part in parts]
+        if settings.fit and not (settings.out / state.FILE).exists():
+            fit(drafter, target, lessons[0].texts, lessons[0].teaching, settings.fit)
         trainer = Trainer(
             drafter,
             losses,

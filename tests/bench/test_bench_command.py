@@ -120,3 +120,23 @@ def test_two_benches_are_compared(here, capsys):
     capsys.readouterr()
     assert main(["bench", "--compare", "a/results.json", "b/results.json"]) == 0
     assert "lookup" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 50_000,
+        "[]",
+        "{}",
+        '{"schema": 1}',
+        '{"schema": 1, "settings": {}, "runs": 3}',
+        '{"schema": 1, "settings": 3}',
+    ],
+    ids=lambda text: text[:30],
+)
+def test_results_that_no_bench_wrote_are_one_line(tmp_path, text, capsys):
+    (tmp_path / "a.json").write_text(text)
+    assert main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 2
+    said = capsys.readouterr().err
+    assert "a.json" in said or "schema" in said
+    assert len(said.splitlines()) == 1

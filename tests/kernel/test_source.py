@@ -3,6 +3,8 @@
 import os
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from specframe.cli.main import main
 from specframe.kernel.build import plan
@@ -186,3 +188,46 @@ def test_a_home_folder_may_stand_in_every_path(tmp_path, monkeypatch, capsys):
     assert main(["validate", "~/deep/r.yaml", "train.out=~nobody-here/out"]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and all("there is no such home folder" in line for line in said)
+
+
+PIECES = [
+    "a",
+    "b: ",
+    "- ",
+    "\n",
+    "\n  ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "*a",
+    "&a ",
+    "${a}",
+    "${",
+    "}",
+    "'",
+    '"',
+    "? ",
+    "!!",
+    "<<: ",
+    "#",
+    "|",
+    "\t",
+    "é",
+    ":",
+    ".",
+    "0x1",
+    "extends: ",
+    "use: ",
+    "null",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_text_is_a_recipe_or_one_line(tmp_path, text):
+    (tmp_path / "any.yaml").write_text(text)
+    try:
+        Recipe.read(tmp_path / "any.yaml")
+    except RecipeError as refused:
+        assert len(str(refused).splitlines()) == 1

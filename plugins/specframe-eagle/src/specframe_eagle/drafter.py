@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from specframe import WeightsError
 from specframe.neural import NeuralDrafter
@@ -62,6 +64,18 @@ class Eagle(NeuralDrafter[Network]):
         """A new network for the target."""
         self._layout = Layout.of_target(target.config, self.variant)
         return Network(target.config, self.variant)
+
+    @property
+    def fusion(self) -> nn.Linear | None:
+        """The map from the embedding beside the feature to the layer's input; None with FSPAD's feature sampling."""
+        return fc if isinstance(fc := self.network.fc, nn.Linear) else None
+
+    @property
+    def branches(self) -> list[nn.Linear]:
+        """The last maps of attention and MLP, whose outputs are added to what the fusion gives."""
+        layer: Any = self.network.layer.layer
+        found = (getattr(layer.self_attn, "o_proj", None), getattr(layer.mlp, "down_proj", None))
+        return [part for part in found if isinstance(part, nn.Linear)]
 
     def load(self, target: NeuralTarget, weights: str) -> Network:
         """The network of a checkpoint in the published layout, which may differ from a new one's."""

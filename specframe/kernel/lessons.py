@@ -1,0 +1,77 @@
+"""What crosses plugin borders in training: the target's answers, and a drafter's predictions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The target's answers for a batch of training texts.
+
+    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` say what is needed of the
+    others.
+    """
+
+    tokens: Tensor  # [B, L] int64
+    mask: Tensor  # [B, L] bool, positions whose *next-token law* counts (answer tokens, no padding)
+    features: Mapping[str, Tensor]  # tap -> [B, L, D]
+    logits: Tensor  # [B, L, v], the law after each position
+    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+    normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
+    best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
+
+    @cached_property
+    def log_law(self) -> Tensor:
+        """The log-probabilities of the logits' columns, [B, L, v], in float32 or better: half precision loses the tail.
+
+        A support's do not add up to 1: what is missing is the probability of all other tokens.
+        """
+        wide = _wide(self.logits)
+        return wide.log_softmax(-1) if self.normaliser is None else wide - self.normaliser[..., None]
+
+    @cached_property
+    def argmax(self) -> Tensor:
+        """The most probable token of the whole vocabulary: [B, L] int64."""
+        return self.logits.argmax(-1) if self.best is None else self.best
+
+
+@dataclass(frozen=True)
+class Student:
+    """A drafter's predictions, each beside the teacher's position that it imitates.
+
+    Prediction m guesses the target's feature at, and law after, position `position[:, m]`, made
+    `level[m]` levels below the last position whose true feature it saw.
+    """
+
+    logits: Tensor  # [B, M, v]
+    position: Tensor  # [B, M] int64
+    mask: Tensor  # [B, M] bool
+    level: Tensor  # [M] int64, 1 = the first drafted token
+    features: Tensor | None = None  # [B, M, D], of drafters that predict features
+    confidence: Tensor | None = None  # [B, M], the drafter's own estimate that its token is accepted
+    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+    hidden: Tensor | None = None  # [B, M, H], what the head read to make the logits
+    tap: str = "last"  # the tap that `features` imitate
+
+    @cached_property
+    def log_law(self) -> Tensor:
+        """The log-probabilities of the logits' columns, [B, M, v], in float32 or better."""
+        return _wide(self.logits).log_softmax(-1)
+
+    @cached_property
+    def argmax(self) -> Tensor:
+        """The most probable token: [B, M] int64."""
+        best = self.logits.argmax(-1)
+        return best if self.support is None else self.support[best]
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """The logits in float32, or in float64 where they are."""
+    return logits if logits.element_size() == 8 else logits.float()

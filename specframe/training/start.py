@@ -1,0 +1,87 @@
+"""A drafter's first weights: the map that fuses token and feature is fitted to the target's next feature.
+
+A random map has to learn in hundreds of steps what a linear regression finds at once: the mean feature, what stays of
+the last one, and what a token adds to it. The solution is that of the normal equations, so it costs one pass over a few
+texts and one system of 2 D + 1 unknowns.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.training.data.texts import Texts
+from specframe.training.teaching import Teaching
+
+RIDGE = 1e-3
+"""How much is added to the diagonal of the normal equations, relative to it."""
+
+
+@runtime_checkable
+class FusingDrafter(Trainable, Protocol):
+    """A trainable drafter whose first map fuses a token's embedding with the feature before it (EAGLE's family)."""
+
+    @property
+    def fusion(self) -> nn.Linear | None:
+        """The map, [embedding, feature] of 2 D numbers -> D; None for a network that has another."""
+        ...
+
+    @property
+    def branches(self) -> list[nn.Linear]:
+        """The last map of every branch that is added to what the fusion gives."""
+        ...
+
+
+def fit(drafter: Trainable, target: NeuralTarget, texts: Texts, teaching: Teaching, count: int) -> float:
+    """The share of the features' variance that the fitted map explains, on the `count` texts it was fitted to.
+
+    The map from (embedding of token i + 1, feature i) to feature i + 1 is put into the drafter, and the branches
+    behind it start at zero, so that the drafter begins with the map's predictions. Raises CompositionError for a
+    drafter without such a map, InputError where the texts hold too little to be fitted to.
+    """
+    fusion = drafter.fusion if isinstance(drafter, FusingDrafter) else None
+    if fusion is None:
+        raise CompositionError(
+            f"train.fit fits the map that fuses token and feature, as EAGLE's drafter has it, and "
+            f"{type(drafter).__name__} has none; leave it out"
+        )
+    size = fusion.in_features + 1
+    squares = torch.zeros(size, size, dtype=torch.float64, device=target.device)
+    products = torch.zeros(size, fusion.out_features, dtype=torch.float64, device=target.device)
+    wanted_squares = torch.zeros(fusion.out_features, dtype=torch.float64, device=target.device)
+    for row in range(min(count, len(texts))):
+        given, wanted = _pairs(target, teaching, row)
+        squares += given.T @ given
+        products += given.T @ wanted
+        wanted_squares += wanted.square().sum(0)
+    n = float(squares[-1, -1])
+    if n < size:
+        raise InputError(
+            f"train.fit: {min(count, len(texts))} texts have {n:.0f} positions that count, fewer than the {size} "
+            "numbers to be fitted; raise it, or leave it out"
+        )
+    diagonal = squares.diagonal()
+    solution = torch.linalg.solve(squares + torch.diag(RIDGE * diagonal + RIDGE * RIDGE * diagonal.mean()), products)
+    with torch.no_grad():
+        fusion.weight.copy_(solution[:-1].T)
+        if fusion.bias is not None:
+            fusion.bias.copy_(solution[-1])
+        for branch in drafter.branches if isinstance(drafter, FusingDrafter) else []:
+            branch.weight.zero_()
+    variance = (wanted_squares - products[-1].square() / n).sum()
+    left = (wanted_squares - 2 * (solution * products).sum(0) + (solution * (squares @ solution)).sum(0)).sum()
+    return float(1 - left / variance)
+
+
+@torch.no_grad()
+def _pairs(target: NeuralTarget, teaching: Teaching, row: int) -> tuple[Tensor, Tensor]:
+    """A text's (embedding, feature, 1) and the features that follow, where these count: [n, 2 D + 1], [n, D]."""
+    teacher = teaching(torch.tensor([row]))
+    features, scored = teacher.features["last"][0].double(), teacher.mask[0, 1:]
+    embedded = target.embed(teacher.tokens[0, 1:]).double()
+    ones = features.new_ones(len(embedded), 1)
+    return torch.cat([embedded, features[:-1], ones], -1)[scored], features[1:][scored]

@@ -130,6 +130,8 @@ class Session:
         """
         if len(requests) > self.free:
             raise InputError(f"{len(requests)} requests for {self.free} free slots; admit fewer at a time")
+        if not requests:
+            return []
         entries = enrol(requests, self.parts.target.context)
         with self.clock.phase("prefill"):
             prompts = as_prompts([request.tokens for request in requests], self._device)

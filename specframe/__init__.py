@@ -18,6 +18,8 @@ _PUBLIC = {
         "Expand",
         "Frontier",
         "Outcome",
+        "PairSpec",
+        "Predicted",
         "Prompts",
         "Proposal",
         "Scores",
@@ -160,6 +162,12 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.types import (
         Outcome as Outcome,
+    )
+    from specframe.kernel.types import (
+        PairSpec as PairSpec,
+    )
+    from specframe.kernel.types import (
+        Predicted as Predicted,
     )
     from specframe.kernel.types import (
         Prompts as Prompts,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
         Draw,
         Expand,
         Outcome,
+        PairSpec,
+        Predicted,
         Prompts,
         Scores,
         Student,
@@ -199,28 +201,30 @@ class Trainable(Protocol):
 
 @runtime_checkable
 class FeatureDrafter(Trainable, Protocol):
-    """A trainable drafter that predicts the target's features (EAGLE's family, Falcon)."""
+    """A trainable drafter that reads features, as rollouts unroll it along texts.
 
+    The first of the `levels` predictions of entry i, (features i, token i + 1), is of position i + `block`. Blocks of
+    `block` entries end at the text's last and every `block`-th before it; an entry sees its own block and all before.
+    """
+
+    spec: PairSpec  # which features it reads, and what becomes of its predictions
     block: int
-    """How many levels one forward proposes."""
+    levels: int  # K
 
-    def predict(
+    def fuse(self, features: Tensor) -> Tensor:
+        """What stands beside the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
+
+    def unroll(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
-    ) -> Tensor:
-        """Predictions: position i pairs (features_i, tokens_i = token i + 1) and predicts i + block.
+    ) -> Predicted:
+        """The predictions of n entries, given what stands beside the tokens, [B, n, D], and tokens [B, n + K - 1].
 
-        [B, L, D], [B, L] -> [B, L, P]: the last D of P numbers are the predicted feature, the first D what a head
-        reads. They are the same where P = D; a drafter that parts them (FSPAD) has P = 2D. Blocks of `block` positions
-        end at the sequence's last and every `block`-th before it; a position sees its own block and all before it.
-
-        With `positions` [B, L], the places in the text, and `mask` [B or 1, 1, L, L], True where an entry sees another,
-        the L entries may be several versions of a text side by side. A drafter that cannot raises CompositionError.
+        Level k may see the tokens up to i + k. Gradients reach the module and the features. With `positions` [B, n] and
+        `mask` [B or 1, 1, n, n], True where an entry sees another, the entries may be several versions of a text.
         """
-        ...
 
-    def logits(self, predicted: Tensor) -> Tensor:
-        """The drafter's logits for predictions: [..., P] -> [..., V]."""
-        ...
+    def read(self, predicted: Predicted) -> Tensor:
+        """The logits of predictions, [B, n, K, v]."""
 
 
 class Verifier(Protocol):

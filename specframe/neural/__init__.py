@@ -2,13 +2,22 @@
 
 | name | what it is |
 |---|---|
-| `SlotCache` | a key-value cache with explicit write slots per row, for trees and ragged batches |
+| `NeuralDrafter` | the shell of a drafter: everything but its network and its options |
+| `DraftNetwork` | what the shell asks of a network |
+| `FeatureNetwork` | a network of one decoder layer that predicts features: a family says what it makes of pairs |
+| `TapFusion` | several of the target's features fused into one, each with its norm |
+| `gather` | the features that a drafter reads, side by side |
 | `DecoderLayer` | one decoder layer of the target's own kind |
 | `FeatureSession` | the decoding state of a drafter with one decoder layer: committed pairs, and the draft's nodes |
-| `State` | what such a drafter carries from pair to pair |
+| `LastFeature` | the decoding state of a drafter that remembers the last feature alone |
+| `RowSession`, `Pending` | what sessions share that cache keys and values: rows that join, commit and leave |
+| `DraftSession` | what a session of one's own has to do |
+| `State` | what a drafter with one decoder layer carries from pair to pair |
 | `Blocks` | the nodes of a draft that were expanded, for sessions of one's own |
-| `Binding` | a drafter's target, network and session, each from its time on |
-| `neural_target`, `tree_policy`, `too_deep` | what a drafter needs, or its refusal |
+| `SlotCache` | a key-value cache with explicit write slots per row, for trees and ragged batches |
+| `Depths` | which of the heads that belong to a level each answer for the nodes of a frontier |
+| `too_deep` | the refusal of a tree that is deeper than a drafter with a head per level |
+| `own_lm_heads` | the refusal of a head for a drafter with an LM head for every level |
 | `seeded`, `output_weight` | a network's first weights |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
@@ -17,32 +26,47 @@
 """
 
 from specframe.neural import checkpoint
-from specframe.neural.binding import Binding, neural_target, too_deep, tree_policy
 from specframe.neural.blocks import Blocks, State
 from specframe.neural.cache import SlotCache
+from specframe.neural.drafter import NeuralDrafter, neural_target
 from specframe.neural.heads import DivisibleTarget, divisible, make_proposal, support_of
+from specframe.neural.last import LastFeature
 from specframe.neural.layer import DecoderLayer
+from specframe.neural.levels import Depths, own_lm_heads, too_deep
 from specframe.neural.masks import block_causal, block_end
+from specframe.neural.network import DraftNetwork, DraftSession, Embed, FeatureNetwork
+from specframe.neural.pairs import TapFusion, gather
+from specframe.neural.rows import Pending, RowSession
 from specframe.neural.session import FeatureSession
 from specframe.neural.weights import output_weight, seeded
 
 __all__ = [
-    "Binding",
     "Blocks",
     "DecoderLayer",
+    "Depths",
     "DivisibleTarget",
+    "DraftNetwork",
+    "DraftSession",
+    "Embed",
+    "FeatureNetwork",
     "FeatureSession",
+    "LastFeature",
+    "NeuralDrafter",
+    "Pending",
+    "RowSession",
     "SlotCache",
     "State",
+    "TapFusion",
     "block_causal",
     "block_end",
     "checkpoint",
     "divisible",
+    "gather",
     "make_proposal",
     "neural_target",
     "output_weight",
+    "own_lm_heads",
     "seeded",
     "support_of",
     "too_deep",
-    "tree_policy",
 ]

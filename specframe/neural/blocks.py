@@ -14,20 +14,20 @@ State = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Blocks:
-    """R expanded nodes of a draft: the k features predicted below each, and how to go on from there."""
+    """R expanded nodes of a draft: the layer's outputs for the k levels below each, and how to go on from there."""
 
     nodes: Tensor  # [B, R] int64
-    features: Tensor  # [B, R, k, D], of the k levels below the node
+    outputs: Tensor  # [B, R, k, P], for the k levels below the node
     state: State  # [P, B, R, D] each, after the node's own pair
     position: Tensor  # [B, R] int64, of the first pair below the node
     sees: Tensor  # [B, R, S] bool, which of the S expansions below the root lie on the node's path
 
     @classmethod
-    def of_root(cls, features: Tensor, state: State, counts: Tensor) -> Blocks:
-        """The root alone, given its prediction [B, k, D], the state after its pair and pairs so far [B]."""
+    def of_root(cls, outputs: Tensor, state: State, counts: Tensor) -> Blocks:
+        """The root alone, given the outputs below it [B, k, P], the state after its pair and pairs so far [B]."""
         return cls(
             nodes=torch.zeros_like(counts)[:, None],
-            features=features[:, None],
+            outputs=outputs[:, None],
             state=tuple(part[:, :, None] for part in state),
             position=counts[:, None],
             sees=counts.new_zeros(len(counts), 1, 0, dtype=torch.bool),
@@ -39,7 +39,7 @@ class Blocks:
         width = parts[-1].sees.shape[2]
         return cls(
             nodes=torch.cat([part.nodes for part in parts], 1),
-            features=torch.cat([part.features for part in parts], 1),
+            outputs=torch.cat([part.outputs for part in parts], 1),
             state=tuple(torch.cat(same, 2) for same in zip(*(part.state for part in parts), strict=True)),
             position=torch.cat([part.position for part in parts], 1),
             sees=torch.cat([pad(part.sees, (0, width - part.sees.shape[2])) for part in parts], 1),
@@ -53,7 +53,7 @@ class Blocks:
         rows = torch.arange(len(places), device=places.device)[:, None]  # [B, 1]
         return Blocks(
             nodes=self.nodes[rows, places],
-            features=self.features[rows, places],
+            outputs=self.outputs[rows, places],
             state=tuple(part[:, rows, places] for part in self.state),
             position=self.position[rows, places],
             sees=self.sees[rows, places],
@@ -63,17 +63,27 @@ class Blocks:
         """The only node, `count` times, as views."""
         return Blocks(
             nodes=self.nodes.expand(-1, count),
-            features=self.features.expand(-1, count, -1, -1),
+            outputs=self.outputs.expand(-1, count, -1, -1),
             state=tuple(part.expand(-1, -1, count, -1) for part in self.state),
             position=self.position.expand(-1, count),
             sees=self.sees.expand(-1, count, -1),
+        )
+
+    def above(self, others: Blocks) -> Blocks:
+        """These rows and, behind them, the others' rows, with as many nodes."""
+        return Blocks(
+            nodes=torch.cat([self.nodes, others.nodes]),
+            outputs=torch.cat([self.outputs, others.outputs]),
+            state=tuple(torch.cat(parts, 1) for parts in zip(self.state, others.state, strict=True)),
+            position=torch.cat([self.position, others.position]),
+            sees=torch.cat([self.sees, others.sees]),
         )
 
     def keep(self, rows: Tensor) -> Blocks:
         """These rows of the batch, int64 [R], in this order."""
         return Blocks(
             nodes=self.nodes[rows],
-            features=self.features[rows],
+            outputs=self.outputs[rows],
             state=tuple(part[:, rows] for part in self.state),
             position=self.position[rows],
             sees=self.sees[rows],

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -85,6 +85,16 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise WeightsError(f"cannot read {path}: it must hold a JSON object")
     return config
+
+
+def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
+    """The shapes of the stored tensors, by name; none of them is read."""
+    path = locate(folder) / file
+    try:
+        with safe_open(path, framework="pt") as stored:
+            return {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118 - no mapping
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot read {path}: {reason(error)}") from error
 
 
 def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:

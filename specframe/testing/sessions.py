@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,19 +14,22 @@ NONSENSE = 7.0
 
 
 class GivenSession:
-    """A session whose texts are given, for tests that tell a drafter the news themselves.
+    """A session whose texts are given, for tests that commit to a drafter themselves.
 
-    Pair i of row b is the target's feature `features[b, i]` and the token after it, `tokens[b, i]`. Each `news`
-    commits so many more of a row's pairs, at a pace of its own.
+    Pair i of text b is the target's feature `features[b, i]` and the token after it, `tokens[b, i]`. No text is decoded
+    at first: `admit` makes rows of the next ones, and `advance` commits more pairs of every row, at a pace of its own.
 
     Args:
-        features: [B, L, D], the tap `last`.
+        features: [B, L, D], or several taps' by name.
         tokens: [B, L] int64.
     """
 
-    def __init__(self, features: Tensor, tokens: Tensor) -> None:
-        self._features, self._tokens = features, tokens
-        self._counts = [0] * len(tokens)
+    def __init__(self, features: Tensor | Mapping[str, Tensor], tokens: Tensor) -> None:
+        self._features = {"last": features} if isinstance(features, Tensor) else dict(features)
+        self._tokens = tokens
+        self._texts: list[int] = []  # the text of every row
+        self._counts: list[int] = []
+        self._admitted = 0
 
     @classmethod
     def random(
@@ -39,7 +42,7 @@ class GivenSession:
         seed: int = 0,
         dtype: torch.dtype = torch.float64,
     ) -> GivenSession:
-        """Made-up pairs: normal features of `size` numbers, tokens below `vocab`; row b is the same among any rows."""
+        """Made-up pairs: normal features of `size` numbers, tokens below `vocab`; text b is the same among any."""
         texts = []
         for row in range(rows):
             chance = torch.Generator().manual_seed(1000 * seed + row)
@@ -51,49 +54,67 @@ class GivenSession:
     @classmethod
     def of(cls, teacher: Teacher) -> GivenSession:
         """The teacher's texts with the target's own features."""
-        return cls(teacher.features["last"][:, :-1], teacher.tokens[:, 1:])
+        return cls({tap: values[:, :-1] for tap, values in teacher.features.items()}, teacher.tokens[:, 1:])
 
     @property
     def features(self) -> list[Tensor]:
-        """The features committed so far, of every row: [n, D]."""
-        return [row[:count] for row, count in zip(self._features, self._counts, strict=True)]
+        """The features of the tap `last` committed so far, of every row: [n, D]."""
+        return self.tap("last")
+
+    def tap(self, name: str) -> list[Tensor]:
+        """The features of a tap committed so far, of every row: [n, D]."""
+        return [self._features[name][text, :count] for text, count in zip(self._texts, self._counts, strict=True)]
 
     @property
     def tokens(self) -> list[Tensor]:
         """The tokens that follow them, of every row: [n]."""
-        return [row[:count] for row, count in zip(self._tokens, self._counts, strict=True)]
+        return [self._tokens[text, :count] for text, count in zip(self._texts, self._counts, strict=True)]
 
     @property
     def root(self) -> Tensor:
         """The last committed token of every row, [B]."""
         return torch.stack([tokens[-1] for tokens in self.tokens])
 
-    def news(self, counts: Sequence[int], *, first: bool = False, padding: int = 0) -> Committed:
-        """The next `counts[b]` pairs of every row b, as a target tells them; the `first` come with a prompt.
+    def admit(self, counts: Sequence[int], *, padding: int = 0) -> Committed:
+        """What is committed as the next texts become rows: so many pairs of each, of these alone, with a prompt."""
+        first = len(self._counts)
+        self._texts += range(self._admitted, self._admitted + len(counts))
+        self._counts += [0] * len(counts)
+        self._admitted += len(counts)
+        return self._commit(range(first, len(self._counts)), counts, padding, prompt=True)
+
+    def advance(self, counts: Sequence[int], *, padding: int = 0) -> Committed:
+        """The next `counts[b]` pairs of every row b, as a target commits them.
 
         What lies beyond a row's pairs, `padding` columns more than there must be, holds nonsense. Raises
         ValueError when a text has no more pairs.
         """
+        return self._commit(range(len(self._counts)), counts, padding, prompt=False)
+
+    def _commit(self, rows: range, counts: Sequence[int], padding: int, *, prompt: bool) -> Committed:
         width = max(counts) + padding
-        features = self._features.new_full((len(counts), width, self._features.shape[2]), NONSENSE)
-        tokens = self._tokens.new_zeros(len(counts), width)
-        for row, (start, count) in enumerate(zip(self._counts, counts, strict=True)):
-            end = start + count
+        features = {
+            tap: text.new_full((len(rows), width, text.shape[2]), NONSENSE) for tap, text in self._features.items()
+        }
+        tokens = self._tokens.new_zeros(len(rows), width)
+        for place, (row, more) in enumerate(zip(rows, counts, strict=True)):
+            text, start = self._texts[row], self._counts[row]
+            end = start + more
             if end > self._tokens.shape[1]:
                 raise ValueError(f"row {row} has {self._tokens.shape[1]} pairs, not {end}; give it a longer text")
-            features[row, :count] = self._features[row, start:end]
-            tokens[row, :count] = self._tokens[row, start:end]
+            for tap, made in features.items():
+                made[place, :more] = self._features[tap][text, start:end]
+            tokens[place, :more] = self._tokens[text, start:end]
             self._counts[row] = end
-        told = torch.tensor(counts)
-        prompt = Prompts(torch.zeros_like(tokens), told) if first else None
-        return Committed(tokens, told, {"last": features}, self.root, prompt)
+        count = torch.tensor(counts)
+        root = self.root[rows.start :]
+        return Committed(tokens, count, features, root, Prompts(torch.zeros_like(tokens), count) if prompt else None)
 
     def keep(self, rows: Sequence[int]) -> Tensor:
-        """Keeps these rows, in this order; returns them as a drafter is told, int64 [R]."""
-        chosen = list(rows)
-        self._features, self._tokens = self._features[chosen], self._tokens[chosen]
-        self._counts = [self._counts[row] for row in chosen]
-        return torch.tensor(chosen)
+        """Keeps these rows, in this order; returns them as a drafter gets them, int64 [R]."""
+        self._texts = [self._texts[row] for row in rows]
+        self._counts = [self._counts[row] for row in rows]
+        return torch.tensor(list(rows))
 
 
 class GrowingTree:

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from specframe.components.losses.scored import at
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.components.rollouts.shifted import feature_part
 from specframe.kernel.interfaces import FeatureDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Student, Teacher
 from specframe.neural.heads import support_of
+from specframe.neural.pairs import gather
 
 Losses = Sequence[tuple[Loss, float, str]]
 """Each loss with its weight and name."""
@@ -30,9 +30,10 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
     """The weighted `loss`, each loss by name, `accuracy.N` per level and the simulated `tau`.
 
     Accuracy is how often the drafter's argmax is the target's, in the cycles of greedy decoding, of which
-    the text is taken to be the output. Drafters that predict features are unrolled (`unroll`); for others
-    the rollout's own predictions are read as such cycles (`agreement`). Tau is 1 plus the sum of the running products.
-    Losses are means over all teachers, unrolling stops after the batch with which it has seen `UNROLLED` texts.
+    the text is taken to be the output. Drafters that feed predicted features back decode chains along the text
+    (`chains`); for others the rollout's own predictions are read as such cycles (`agreement`). Tau is 1 plus the sum of
+    the running products. Losses are means over all teachers; chains stop after the batch with which they have seen
+    `UNROLLED` texts.
     """
     totals = [0.0] * len(losses)
     scored = unrolled = 0
@@ -43,9 +44,9 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
         for index, (loss, _, _) in enumerate(losses):
             totals[index] += float(loss(student, teacher)) * count
         scored += count
-        if isinstance(drafter, FeatureDrafter):
+        if isinstance(drafter, FeatureDrafter) and drafter.spec.feeds and drafter.levels == 1:
             if unrolled < UNROLLED:
-                counts = _add(counts, unroll(drafter, teacher))
+                counts = _add(counts, chains(drafter, teacher))
                 unrolled += len(teacher.tokens)
         elif student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups, not of tokens
             counts = _add(counts, agreement(student, teacher))
@@ -91,16 +92,17 @@ def cycles(accepted: Tensor, possible: Tensor) -> Tensor:
     return starts
 
 
-def unroll(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
-    """The same for drafters that predict features, by greedy decoding of chains along the text.
+def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
+    """The same for drafters that feed predicted features back, by greedy decoding of chains along the text.
 
     A cycle's first forward sees the true features up to the root, every further one the predicted features
     as well; the tokens beside them are the text's, since a chain only goes on while they are right. The
     next cycle's root is the bonus. A place that does not count ends the chain, and no cycle starts there.
 
-    Drafters of one level a forward predict from all positions side by side (`MultiStep`), others cycle by cycle.
+    Drafters of one level a forward predict from all positions side by side (`MultiStep`), where their networks take
+    that; others cycle by cycle.
     """
-    if drafter.block == 1:
+    if drafter.block == 1 and drafter.spec.side_by_side:
         return agreement(MultiStep(steps=LEVELS, noise=0.0)(drafter, teacher, 1.0), teacher)
     length = teacher.tokens.shape[1]
     due = [drafter.block] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least
@@ -108,24 +110,26 @@ def unroll(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     total = torch.zeros(2, LEVELS // drafter.block * drafter.block)
     for root in range(min(due), length):
         rows = [row for row, place in enumerate(due) if place == root]
-        accepted = iter(_chains(drafter, teacher, [row for row in rows if counted[row][root]], root, total))
+        accepted = iter(_chain(drafter, teacher, [row for row in rows if counted[row][root]], root, total))
         for row in rows:
             due[row] = root + 1 + (next(accepted) if counted[row][root] else 0)
     return total
 
 
-def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int, total: Tensor) -> list[int]:
+def _chain(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int, total: Tensor) -> list[int]:
     """How many levels a chain below the root gets right in each of the rows; what was asked is added to the total."""
     k = drafter.block
     support = support_of(drafter)
     accepted = dict.fromkeys(rows, 0)
-    going, known = rows, teacher.features["last"][rows, :root]
+    true = {tap: teacher.features[tap][rows, :root] for tap in drafter.spec.taps}
+    going, known = rows, drafter.fuse(gather(drafter.spec, true))
     for level in range(0, total.shape[1], k):
         place = root + level
         if not going or place + k > teacher.tokens.shape[1]:
             break
-        predicted = drafter.predict(known, teacher.tokens[going, 1 : place + 1])[:, place - k :]  # [R, k, P]
-        best = drafter.logits(predicted).argmax(-1)
+        predicted = drafter.unroll(known, teacher.tokens[going, 1 : place + 1]).last(k)
+        assert predicted.features is not None
+        best = drafter.read(predicted)[:, :, 0].argmax(-1)
         same = (best if support is None else support[best]) == teacher.argmax[going, place : place + k]
         asked = teacher.mask[going, place : place + k].long().cumprod(1)  # [R, k]
         right = (same & (asked > 0)).long().cumprod(1)
@@ -134,7 +138,7 @@ def _chains(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: in
         for row, count in zip(going, right.sum(1).tolist(), strict=True):
             accepted[row] += count
         on = right[:, -1] > 0
-        known = torch.cat([known, feature_part(predicted, known).to(known.dtype)], 1)[on]
+        known = torch.cat([known, predicted.features[:, :, 0].to(known.dtype)], 1)[on]
         going = [row for row, more in zip(going, on.tolist(), strict=True) if more]
     return list(accepted.values())
 

@@ -27,6 +27,22 @@ def test_the_example_is_the_first_tutorials_word_for_word():
     assert sum(bool(line.strip()) for text in texts.values() for line in text.splitlines()) < LINES
 
 
+def test_the_first_drafters_test_passes_and_its_code_is_short(tmp_path):
+    files = shown("first-drafter.md")
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert sum(bool(line.strip()) for line in files["wren.py"].splitlines()) < LINES
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_wren.py"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
 def test_the_first_losss_test_passes_and_notices_a_mistake(tmp_path):
     for name, text in shown("first-loss.md").items():
         (tmp_path / name).write_text(text, encoding="utf-8")

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from specframe.components.targets.hf import HFTarget
-from specframe.kernel.types import Teacher
+from specframe.kernel.types import PairSpec, Predicted, Teacher
 from specframe.neural import checkpoint
 from specframe.testing import tiny_target
 
@@ -39,6 +39,8 @@ class TinyDrafter:
     taps = frozenset({"last"})
     draws = None
     nodes = None
+    spec = PairSpec()
+    levels = 1
 
     def __init__(self, target: HFTarget, block: int = 2, dropout: float = 0.0) -> None:
         self.target = target
@@ -53,11 +55,21 @@ class TinyDrafter:
     def save(self, folder) -> None:
         checkpoint.save(self.net, {"block": self.block}, folder)
 
+    def fuse(self, features: Tensor) -> Tensor:
+        return features
+
     def predict(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         self.inputs.append((features, tokens))
         return self.net(torch.cat([features, self.target.embed(tokens)], -1))
+
+    def unroll(self, features: Tensor, tokens: Tensor, positions=None, mask=None) -> Predicted:
+        predicted = self.predict(features, tokens, positions, mask)[:, :, None]
+        return Predicted(predicted, predicted)
+
+    def read(self, predicted: Predicted) -> Tensor:
+        return self.logits(predicted.hidden)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.target.head(features)

@@ -11,7 +11,7 @@ from torch import nn
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.all_levels import AllLevels
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.types import Student, Teacher
+from specframe.kernel.types import PairSpec, Predicted, Student, Teacher
 from specframe.testing import check_loss
 from specframe.training.validation import agreement
 
@@ -20,17 +20,24 @@ class Recorder:
     """Says of every prediction what it was asked with: position i of row b, and the level's last token."""
 
     module = nn.Linear(1, 1)
+    spec, block = PairSpec(imitates=None, feeds=False), 1
 
     def __init__(self, levels: int) -> None:
         self.levels = levels
 
     def save(self, folder): ...
 
-    def foresee(self, features, tokens):
+    def fuse(self, features):
+        return features
+
+    def read(self, predicted):
+        return predicted.hidden
+
+    def unroll(self, features, tokens, positions=None, mask=None):
         assert tokens.shape[1] == features.shape[1] + self.levels - 1
         last = tokens.unfold(1, self.levels, 1)  # [B, n, K]
         where = features[..., :1, None].expand(-1, -1, self.levels, 1)[..., 0]
-        return torch.stack([where, last.to(features.dtype)], -1)  # [B, n, K, 2]
+        return Predicted(torch.stack([where, last.to(features.dtype)], -1))  # [B, n, K, 2]
 
 
 @pytest.mark.parametrize("levels", [1, 2, 4])
@@ -64,7 +71,7 @@ def test_noise_and_refusals(target, teacher):
     assert 0 < gap.max() <= 0.5
     with pytest.raises(InputError, match="noise"):
         AllLevels(noise=-1.0)
-    with pytest.raises(CompositionError, match="teacher_forced"):
+    with pytest.raises(CompositionError, match="reads the target's features"):
         AllLevels()(object(), teacher, 0.0)
     with pytest.raises(InputError, match=r"train\.length"):
         AllLevels()(Recorder(2), target.teach(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1).bool()), 0.0)
@@ -117,8 +124,8 @@ def test_agreement_walks_the_text_as_decoding_does():
     teacher = Teacher(torch.zeros(batch, length).long(), mask, {"last": logits[..., :1]}, logits)
 
     class Guesser(Recorder):
-        def foresee(self, features, tokens):
-            return torch.randn(*features.shape[:2], self.levels, vocab)
+        def unroll(self, features, tokens, positions=None, mask=None):
+            return Predicted(torch.randn(*features.shape[:2], self.levels, vocab))
 
     student = AllLevels()(Guesser(levels), teacher, 1.0)
     right, asked, tokens = [0] * levels, [0] * levels, 0

@@ -8,26 +8,33 @@ from torch import nn
 
 from specframe.components.rollouts.groups import Groups
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.types import Teacher
+from specframe.kernel.types import PairSpec, Predicted, Teacher
 
 
 class Recorder:
     """Predicts what it was asked with: the feature, the token beside it, and the level."""
 
+    spec, block = PairSpec(), 1
+
     def __init__(self, levels: int) -> None:
         self.levels = levels
         self.module = nn.Linear(1, 1)
 
+    def fuse(self, features):
+        return features
+
     def save(self, folder): ...
 
-    def foretell(self, features, tokens):
+    def unroll(self, features, tokens, positions=None, mask=None):
+        tokens = tokens[:, : features.shape[1]]
         pair = torch.stack([features[..., 0], tokens.to(features.dtype)], -1)[:, :, None]  # [B, n, 1, 2]
         level = torch.arange(1, self.levels + 1, dtype=features.dtype)[:, None]
         batch, n = tokens.shape
-        return torch.cat([pair.expand(-1, -1, self.levels, -1), level.expand(batch, n, -1, -1)], -1)
+        predicted = torch.cat([pair.expand(-1, -1, self.levels, -1), level.expand(batch, n, -1, -1)], -1)
+        return Predicted(predicted, predicted)
 
-    def logits(self, features):
-        return -features
+    def read(self, predicted):
+        return -predicted.hidden
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])
@@ -66,7 +73,7 @@ def test_noise_is_for_training(teacher):
 def test_refusals(target, teacher):
     with pytest.raises(InputError, match="noise"):
         Groups(noise=-1.0)
-    with pytest.raises(CompositionError, match="use the rollout made for it"):
+    with pytest.raises(CompositionError, match="reads the target's features"):
         Groups()(object(), teacher, 0.0)
     with pytest.raises(InputError, match=r"train\.length"):
         Groups()(Recorder(2), target.teach(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1).bool()), 0.0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from specframe.components.rollouts.multi_step import MultiStep, visible
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.types import Teacher
+from specframe.kernel.types import PairSpec, Predicted, Teacher
 from specframe.neural import DecoderLayer
 from specframe_falcon.drafter import Falcon
 
@@ -31,7 +31,8 @@ class LayerDrafter:
     taps = frozenset({"last"})
     draws = None
     nodes = None
-    block = 1
+    spec = PairSpec()
+    block = levels = 1
 
     def __init__(self, target) -> None:
         self.target = target
@@ -49,6 +50,16 @@ class LayerDrafter:
         if positions is None:
             positions = torch.arange(tokens.shape[1]).expand_as(tokens)
         return self.net.layer(self.net.fc(torch.cat([self.target.embed(tokens), features], -1)), positions, mask)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        return features
+
+    def unroll(self, features, tokens, positions=None, mask=None) -> Predicted:
+        predicted = self.predict(features, tokens, positions, mask)[:, :, None]
+        return Predicted(predicted, predicted)
+
+    def read(self, predicted: Predicted) -> Tensor:
+        return self.logits(predicted.hidden)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.target.head(features)

@@ -11,7 +11,7 @@ from specframe.components.rollouts import shifted
 from specframe.components.rollouts.glancing import Glancing, glances
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.types import Student, Teacher
+from specframe.kernel.types import PairSpec, Student, Teacher
 
 
 def texts(target, batch=3, length=19) -> Teacher:
@@ -102,7 +102,7 @@ def test_glancing_is_its_literal_restatement(make_target, make_drafter, block, t
 @pytest.mark.parametrize("block", [1, 2, 3, 4])
 def test_glanced_runs_are_block_tails_before_scored_predictions(target, block):
     teacher = texts(target, batch=200, length=23)
-    pairs = shifted.shift(teacher, block)
+    pairs = shifted.shift(teacher, PairSpec(), block)
     count = torch.randint(0, 8, (200,))
     chosen = glances(pairs, block, count)
     n = pairs.tokens.shape[1]
@@ -169,11 +169,11 @@ def test_rows_do_not_leak_into_each_other(target, make_drafter, rollout):
 
 
 def test_unfit_drafters_options_and_texts_are_refused(target, make_drafter, teacher):
-    with pytest.raises(CompositionError, match="predicts the target's features"):
+    with pytest.raises(CompositionError, match="reads the target's features"):
         TeacherForced()(object(), teacher, 0.0)
     with pytest.raises(CompositionError, match="glancing"):
         Glancing()(object(), teacher, 0.0)
     with pytest.raises(InputError, match="start"):
         Glancing(start=1.5)
     with pytest.raises(InputError, match="too short"):
-        shifted.shift(target.teach(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3).bool()), 4)
+        shifted.shift(target.teach(torch.ones(1, 3, dtype=torch.long), torch.ones(1, 3).bool()), PairSpec(), 4)

@@ -28,7 +28,7 @@ from specframe.training.data import texts
 from specframe.training.progress import Bar, Lines, Silent
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train
-from specframe.training.validation import agreement, measure, unroll
+from specframe.training.validation import agreement, chains, measure
 
 LOSSES = [(FeatureRegression(), 1.0, "regression"), (Distillation(), 0.1, "distillation")]
 
@@ -445,7 +445,7 @@ def test_unrolling_is_decoding_a_chain_literally(make_target, make_drafter):
         drafter = make_drafter(target, block=block)
         tokens = torch.randint(1, 40, (6, 30))
         teacher = target.teach(tokens, torch.rand(6, 30) < 0.9)
-        counts = unroll(drafter, teacher)
+        counts = chains(drafter, teacher)
         depth = counts.shape[1]
         assert depth == 8 // block * block
         expected = torch.zeros(2, depth)

@@ -12,7 +12,7 @@ from specframe_chimera.drafter import Chimera
 
 def gram_state(drafter: Chimera, tokens: list[int]) -> Tensor:
     """The state of the n-gram that ends a text of tokens, number by number (Section 3.2.1, Eq. 2)."""
-    embedding = drafter.binding.target.embed(torch.arange(drafter.binding.target.vocab_size)).tolist()
+    embedding = drafter.target.embed(torch.arange(drafter.target.vocab_size)).tolist()
     size = len(embedding[0])
     known = [x for token in tokens[-drafter.ngram :] for x in embedding[token]]
     x = [0.0] * (drafter.ngram * size - len(known)) + known  # a unigram and a bigram come first
@@ -43,4 +43,4 @@ def logits(drafter: Chimera, features: Tensor, tokens: list[int], level: int) ->
     if drafter.residual:
         inputs = torch.cat([inputs, features[-1]])
     said = drafter.module.heads[level - 1].weight @ inputs
-    return said if drafter._head is None else drafter.binding.target.head(said)
+    return said if drafter.head is None else drafter.target.head(said)

@@ -102,7 +102,9 @@ def test_it_does_not_change_results(capacity):
     for cycle, counts in enumerate([[9, 4, 1], [1, 3, 2], [2, 1, 1]]):
         said = []
         for drafter, session in zip((plain, cached), sessions, strict=True):
-            drafter.commit(session.news(counts, first=not cycle))
+            if not cycle:
+                drafter.open(8, 64)
+            drafter.commit((session.advance if cycle else session.admit)(counts))
             tree = GrowingTree(session.root, fakes.VOCAB, cycle)
             found = [drafter.expand(tree.frontier([0])).logits]
             nodes = [tree.add(0), tree.add(0), tree.add(0)]
@@ -117,33 +119,37 @@ def test_it_does_not_change_results(capacity):
 
 def test_it_outlives_a_session_and_is_forgotten_in_training():
     drafter, session = fakes.bound(cache=100), fakes.session(1)
-    news = session.news([6], first=True)
+    committed = session.admit([6])
     root = GrowingTree(session.root, fakes.VOCAB).frontier([0])
     for _ in range(2):
-        drafter.commit(news)
+        drafter.open(1, 20)
+        drafter.commit(committed)
         before = drafter.expand(root).logits
     assert drafter.lookups == Lookups(hits=6, computed=6) and drafter.lookups.hit_rate == 0.5
-    features, tokens = news.features["last"], torch.randint(fakes.VOCAB, (1, 9))
-    drafter.foresee(features, tokens)[0].sum().backward()
+    features, tokens = committed.features["last"], torch.randint(fakes.VOCAB, (1, 9))
+    drafter.read(drafter.unroll(features, tokens)).sum().backward()
     with torch.no_grad():
         for weight in drafter.module.parameters():
             weight.sub_(0.1 * weight.grad)
-    drafter.commit(news)
+    drafter.open(1, 20)
+    drafter.commit(committed)
     after = drafter.expand(root).logits
     assert drafter.lookups.computed == 12 and not torch.allclose(before, after)
     with torch.no_grad():
-        drafter.foresee(features, tokens)  # validation does not
-    drafter.commit(news)
+        drafter.unroll(features, tokens)  # validation does not
+    drafter.open(1, 20)
+    drafter.commit(committed)
     drafter.expand(root)
     assert drafter.lookups.computed == 12
 
 
 def test_it_can_be_filled_beforehand():
     drafter, session = fakes.bound(cache=100), fakes.session(1)
-    news = session.news([6], first=True)
-    drafter.precompute([news.tokens[0].tolist(), []])
-    assert drafter.lookups == Lookups() and len(drafter._states._rows) == len(set(grams_of(news.tokens)))
-    drafter.commit(news)
+    committed = session.admit([6])
+    drafter.precompute([committed.tokens[0].tolist(), []])
+    assert drafter.lookups == Lookups() and len(drafter.network.states._rows) == len(set(grams_of(committed.tokens)))
+    drafter.open(1, 20)
+    drafter.commit(committed)
     drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0]))
     assert drafter.lookups == Lookups(hits=6) and drafter.lookups.saving == 1.0
     with pytest.raises(CompositionError, match="cache"):

@@ -50,30 +50,33 @@ def check(drafter: Chimera, session: GivenSession, seed: int = 0) -> None:
 def test_decoding_is_the_papers_forward(options):
     drafter = fakes.bound(heads=4, **options)
     session = fakes.session(3)
-    drafter.commit(session.news([5, 1, 9], first=True))
+    drafter.open(8, 64)
+    drafter.commit(session.admit([5, 1, 9]))
     check(drafter, session)
     check(drafter, session, seed=9)  # rejected, and drafted anew
     for cycle, counts in enumerate([[1, 3, 2], [1, 1, 1], [4, 2, 1]]):
-        drafter.commit(session.news(counts, padding=cycle % 3))
+        drafter.commit(session.advance(counts, padding=cycle % 3))
         check(drafter, session, cycle)
     drafter.keep(session.keep([2, 0]))
     check(drafter, session)
-    drafter.commit(session.news([2, 3]))
-    drafter.commit(session.news([1, 2]))  # two commits without a draft between
+    drafter.commit(session.advance([2, 3]))
+    drafter.commit(session.advance([1, 2]))  # two commits without a draft between
     drafter.keep(session.keep([1]))  # and a row gone before they were used
     check(drafter, session)
     fresh = fakes.session(2, seed=7)
-    drafter.commit(fresh.news([3, 2], first=True))
+    drafter.open(8, 64)
+    drafter.commit(fresh.admit([3, 2]))
     check(drafter, fresh)
 
 
 @torch.no_grad()
 def test_the_cache_of_keys_and_values_grows():
     drafter, session = fakes.bound(heads=1), fakes.session(2)
-    drafter.commit(session.news([2, 3], first=True))
-    drafter.binding.session.spare = 0
+    drafter.open(8, 64)
+    drafter.commit(session.admit([2, 3]))
+    drafter._session.spare = 0
     for count in (1, 4, 2, 7, 1):
-        drafter.commit(session.news([count, 1]))
+        drafter.commit(session.advance([count, 1]))
         found = drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0])).logits
         for row in range(2):
             wanted = reference.logits(drafter, session.features[row], session.tokens[row].tolist(), 1)

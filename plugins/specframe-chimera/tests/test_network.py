@@ -55,7 +55,8 @@ def test_every_head_says_what_the_paper_has_it_say(ngram, residual):
     drafter = fakes.bound(heads=3, ngram=ngram, residual=residual)
     features = torch.randn(2, 4, fakes.SIZE, dtype=torch.float64)
     tokens = torch.randint(fakes.VOCAB, (2, 6))
-    logits, states = drafter.foresee(features, tokens)
+    predicted = drafter.unroll(features, tokens)
+    logits, states = drafter.read(predicted), predicted.features
     assert logits.shape == (2, 4, 3, fakes.VOCAB) and states.shape == (2, 4, 3, fakes.SIZE)
     for b in range(2):
         for i in range(4):
@@ -92,7 +93,8 @@ def test_heads_start_as_the_lm_head_and_the_same_in_every_run(shared, residual):
     one, two = (drafter.module.state_dict() for drafter in drafters)
     assert all(torch.equal(one[name], two[name]) for name in one)
     features = torch.randn(1, 3, fakes.SIZE, dtype=torch.float64)
-    logits, states = drafters[0].foresee(features, torch.randint(fakes.VOCAB, (1, 4)))
+    predicted = drafters[0].unroll(features, torch.randint(fakes.VOCAB, (1, 4)))
+    logits, states = drafters[0].read(predicted), predicted.features
     read = states + features[:, :, None] if residual else states
     torch.testing.assert_close(logits, fakes.target().head(read), **CLOSE)
 
@@ -100,8 +102,8 @@ def test_heads_start_as_the_lm_head_and_the_same_in_every_run(shared, residual):
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(shared):
     drafter = fakes.bound(heads=2, head=Full() if shared else None)
-    logits, _ = drafter.foresee(torch.randn(2, 4, fakes.SIZE).double(), torch.randint(fakes.VOCAB, (2, 5)))
-    logits.logsumexp(-1).sum().backward()
+    predicted = drafter.unroll(torch.randn(2, 4, fakes.SIZE).double(), torch.randint(fakes.VOCAB, (2, 5)))
+    drafter.read(predicted).logsumexp(-1).sum().backward()
     for name, weight in drafter.module.named_parameters():
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name
     sizes = [tuple(head.weight.shape) for head in drafter.module.heads]

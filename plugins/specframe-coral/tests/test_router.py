@@ -126,7 +126,7 @@ def test_half_precision_gives_laws_in_float32() -> None:
 def test_it_is_what_the_drafter_trains_and_saves(drafter: type, tmp_path: Path) -> None:
     made, head = texts.routed(drafter, groups=4)
     assert made.module is head.module
-    assert not any(weight.requires_grad for weight in made.binding.network.parameters())
+    assert not any(weight.requires_grad for weight in made.network.parameters())
     with torch.no_grad():
         for weight in head.module.parameters():
             weight.copy_(torch.randn_like(weight).bfloat16())
@@ -138,7 +138,7 @@ def test_it_is_what_the_drafter_trains_and_saves(drafter: type, tmp_path: Path) 
     assert all(torch.equal(a, b) for a, b in zip(head.module.parameters(), again.module.parameters(), strict=True))
     plain = drafter()
     plain.bind(texts.target())
-    assert plain.module is plain.binding.network and all(weight.requires_grad for weight in plain.module.parameters())
+    assert plain.module is plain.network and all(weight.requires_grad for weight in plain.module.parameters())
 
 
 def test_first_weights_are_always_the_same_and_disturb_no_generator() -> None:

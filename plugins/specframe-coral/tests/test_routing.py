@@ -52,7 +52,7 @@ def test_it_keeps_the_contract_of_losses() -> None:
 def test_the_router_learns_and_the_drafter_stays(kind: Callable[..., object], rollout: object) -> None:
     drafter, head = texts.routed(kind, dtype=torch.float32, groups=4, active=1)
     teacher = texts.teach(8, 24, dtype=torch.float32)
-    fixed = {name: weight.clone() for name, weight in drafter.binding.network.state_dict().items()}
+    fixed = {name: weight.clone() for name, weight in drafter.network.state_dict().items()}
     optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=3e-2)
     unroll = RoutingRollout(rollout=rollout)
     losses = []
@@ -70,8 +70,8 @@ def test_the_router_learns_and_the_drafter_stays(kind: Callable[..., object], ro
     masses = group_masses(teacher.logits.softmax(-1)[rows, student.position], 4)[student.mask]
     uninformed = -(masses.mean(0) * masses.mean(0).log()).sum().item()
     assert losses[-1] < min(losses[0] / 2, 1.03 * uninformed), "a random drafter's features tell little more"
-    assert all(torch.equal(fixed[name], weight) for name, weight in drafter.binding.network.state_dict().items())
-    assert all(weight.grad is None for weight in drafter.binding.network.parameters())
+    assert all(torch.equal(fixed[name], weight) for name, weight in drafter.network.state_dict().items())
+    assert all(weight.grad is None for weight in drafter.network.parameters())
 
 
 def test_the_drafter_is_left_as_it_was() -> None:

@@ -56,7 +56,7 @@ def test_the_second_stage_trains_the_router_on_the_first_stage_s_drafter(
     untrained = specframe.load(recipe).parts.drafter
     routed = specframe.load(recipe, overrides=[f"drafter.head.weights={tmp_path / 'router'}"]).parts.drafter
     assert not torch.equal(untrained.module.outer.weight, routed.module.outer.weight)
-    for mine, theirs in zip(routed.binding.network.parameters(), first.binding.network.parameters(), strict=True):
+    for mine, theirs in zip(routed.network.parameters(), first.network.parameters(), strict=True):
         assert torch.equal(mine, theirs.bfloat16().float()), "the drafter is the first stage's, unchanged"
     assert main(["run", str(recipe), f"drafter.head.weights={tmp_path / 'router'}"]) == 0
     assert main(["certify", str(recipe)]) == 0

@@ -13,7 +13,7 @@ from specframe_eagle.drafter import Eagle
 def prediction(drafter: Eagle, features: Tensor, tokens: Tensor) -> Tensor:
     """What is predicted after the last of the pairs features [n, D], tokens [n]: [D], or FSPAD's two halves [2D]."""
     layer = dict(drafter.module.layer.layer.named_parameters())
-    config = drafter.binding.target.config
+    config = drafter.target.config
     fused = [fuse(drafter, token, feature) for token, feature in zip(tokens, features, strict=True)]
     down = layer["mlp.down_proj.weight"]
     parts = []
@@ -26,12 +26,12 @@ def prediction(drafter: Eagle, features: Tensor, tokens: Tensor) -> Tensor:
 def fuse(drafter: Eagle, token: Tensor, feature: Tensor) -> Tensor:
     """The layer's input for a pair, [D]."""
     weights = dict(drafter.module.fc.named_parameters())
-    embedding = drafter.binding.target.embed(token)
+    embedding = drafter.target.embed(token)
     pair = torch.cat([embedding, feature])
     if "mlp.gate_proj.weight" not in weights:
         return weights["weight"] @ pair + weights.get("bias", 0)
     x = weights["fc.weight"] @ pair + weights.get("fc.bias", 0)
-    eps = drafter.binding.target.config.rms_norm_eps
+    eps = drafter.target.config.rms_norm_eps
     normed = weights["post_attention_layernorm.weight"] * x / (x.square().mean() + eps).sqrt()
     gate, up, down = (weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
     return x + down @ (silu(gate @ embedding) * (up @ normed))

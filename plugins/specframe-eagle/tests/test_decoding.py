@@ -20,7 +20,8 @@ CLOSE = 1e-5
 def expected(drafter: Eagle, rows: GivenSession, row: int, drafted: Tensor) -> Tensor:
     """The logits below a drafted path, [V]."""
     with torch.no_grad():
-        return drafter.logits(reference.chain(drafter, rows.features[row], rows.tokens[row], drafted))
+        chain = reference.chain(drafter, rows.features[row], rows.tokens[row], drafted)
+        return drafter.logits(chain[: drafter.target.config.hidden_size])
 
 
 def check(drafter: Eagle, rows: GivenSession, seed: int = 0) -> None:
@@ -45,54 +46,60 @@ def check(drafter: Eagle, rows: GivenSession, seed: int = 0) -> None:
 
 
 @pytest.mark.parametrize(("kind", "options"), texts.NETWORKS)
-def test_predict_is_the_literal_forward(kind: str, options: dict[str, bool]) -> None:
+def test_unroll_is_the_literal_forward(kind: str, options: dict[str, bool]) -> None:
     drafter = texts.bound(kind, **options)
     teacher = random_teacher(texts.target(kind), 2, 8)
     features, tokens = teacher.features["last"][:, :-1], teacher.tokens[:, 1:]
     with torch.no_grad():
-        predicted = drafter.predict(features, tokens)
+        predicted = drafter.unroll(features, tokens)
         for row in range(2):
             for end in range(1, 8):
                 literal = reference.prediction(drafter, features[row, :end], tokens[row, :end])
-                torch.testing.assert_close(predicted[row, end - 1], literal, rtol=CLOSE, atol=CLOSE)
+                size = features.shape[-1]
+                for found, want in ((predicted.hidden, literal[:size]), (predicted.features, literal[-size:])):
+                    torch.testing.assert_close(found[row, end - 1, 0], want, rtol=CLOSE, atol=CLOSE)
 
 
 @pytest.mark.parametrize(("kind", "options"), texts.NETWORKS)
 def test_one_row(kind: str, options: dict[str, bool]) -> None:
     drafter, rows = texts.bound(kind, **options), GivenSession.of(random_teacher(texts.target(kind), 1, 30))
-    drafter.commit(rows.news([5], first=True))
+    drafter.open(8, 64)
+    drafter.commit(rows.admit([5]))
     check(drafter, rows)
     for cycle, count in enumerate([1, 3, 2, 4]):
-        drafter.commit(rows.news([count], padding=cycle % 3))
+        drafter.commit(rows.advance([count], padding=cycle % 3))
         check(drafter, rows, cycle)
 
 
 @pytest.mark.parametrize("options", [{"bias": False}, texts.FSPAD])
 def test_ragged_batch_and_finished_rows(options: dict[str, bool]) -> None:
     drafter, rows = texts.bound(**options), GivenSession.of(random_teacher(texts.target(), 4, 30))
-    drafter.commit(rows.news([5, 1, 9, 4], first=True))
+    drafter.open(8, 64)
+    drafter.commit(rows.admit([5, 1, 9, 4]))
     check(drafter, rows)
-    drafter.commit(rows.news([1, 3, 2, 2]))
+    drafter.commit(rows.advance([1, 3, 2, 2]))
     check(drafter, rows)
     drafter.keep(rows.keep([3, 1, 0]))
     check(drafter, rows)
-    drafter.commit(rows.news([4, 1, 2], padding=1))
+    drafter.commit(rows.advance([4, 1, 2], padding=1))
     drafter.keep(rows.keep([1]))  # before the pairs were ever used
-    drafter.commit(rows.news([3]))
-    drafter.commit(rows.news([1]))  # two commits without a draft between
+    drafter.commit(rows.advance([3]))
+    drafter.commit(rows.advance([1]))  # two commits without a draft between
     check(drafter, rows)
 
 
-def test_a_prompt_starts_afresh_and_drafting_leaves_nothing_behind() -> None:
+def test_open_starts_afresh_and_drafting_leaves_nothing_behind() -> None:
     busy, fresh = texts.bound(), texts.bound()
     for seed, lengths in enumerate([[9], [2, 5], [1]]):
         rows = GivenSession.of(random_teacher(texts.target(), len(lengths), 20, seed=seed))
-        news = rows.news(lengths, first=True)
-        busy.commit(news)
+        committed = rows.admit(lengths)
+        for drafter in (busy, fresh):
+            drafter.open(2, 20)
+        busy.commit(committed)
         check(busy, rows)  # drafts, and is rejected
-        more = rows.news([2] * len(lengths))
+        more = rows.advance([2] * len(lengths))
         busy.commit(more)
-        fresh.commit(news)
+        fresh.commit(committed)
         fresh.commit(more)
         root = GrowingTree(rows.root, texts.VOCAB).frontier([0])
         assert torch.equal(busy.expand(root).logits, busy.expand(root).logits)
@@ -107,7 +114,9 @@ def test_other_precisions(dtype: torch.dtype, close: float, options: dict[str, b
         GivenSession.of(random_teacher(texts.target(dtype=dtype), 2, 20)),
     )
     for cycle, counts in enumerate([[5, 3], [1, 2]]):
-        drafter.commit(rows.news(counts, first=cycle == 0))
+        if cycle == 0:
+            drafter.open(8, 64)
+        drafter.commit((rows.advance if cycle else rows.admit)(counts))
     tree = GrowingTree(rows.root, texts.VOCAB)
     drafter.expand(tree.frontier([0]))
     ours = drafter.expand(tree.frontier([tree.add(0)])).logits[:, 0, 0]
@@ -115,10 +124,10 @@ def test_other_precisions(dtype: torch.dtype, close: float, options: dict[str, b
     for row in range(2):
         features, tokens = rows.features[row], rows.tokens[row]
         with torch.no_grad():
-            predicted = drafter.predict(features[None], tokens[None])[0, -1:, -features.shape[1] :]
+            predicted = drafter.unroll(features[None], tokens[None]).features[0, -1]
             features = torch.cat([features, predicted])
-            whole = drafter.predict(features[None], torch.cat([tokens, tree.tokens[row, 1:]])[None])[0, -1]
-            wanted = drafter.logits(whole)
+            whole = drafter.unroll(features[None], torch.cat([tokens, tree.tokens[row, 1:]])[None])
+            wanted = drafter.read(whole)[0, -1, 0]
         assert (ours[row] - wanted).norm() < close * wanted.norm()
 
 

@@ -42,10 +42,12 @@ def test_each_loss_trains_its_own_half(rollout: object) -> None:
 
 def test_the_head_reads_the_first_half_and_the_feature_is_the_second() -> None:
     drafter, teacher = texts.bound(**texts.FSPAD), random_teacher(texts.target(), 2, 8)
-    predicted = drafter.predict(teacher.features["last"][:, :-1], teacher.tokens[:, 1:])  # [B, 7, 2H]
+    pairs = torch.cat([texts.target().embed(teacher.tokens[:, 1:]), teacher.features["last"][:, :-1]], -1)
+    predicted = drafter.network(pairs)  # [B, 7, 2H]
     student = TeacherForced(noise=0.0)(drafter, teacher, 0.0)
     assert predicted.shape[-1] == 2 * H
     assert torch.equal(student.features, predicted[..., H:])
+    assert torch.equal(student.hidden, predicted[..., :H])
     assert torch.equal(student.logits, texts.target().head(predicted[..., :H]))
 
 

@@ -51,8 +51,8 @@ def test_a_position_sees_itself_and_what_is_before_and_pairs_are_aligned() -> No
     drafter = texts.bound(dtype=torch.float32)
     teacher = random_teacher(texts.target(dtype=torch.float32), 1, 8)
     asked: list[tuple[Tensor, Tensor]] = []
-    plain = drafter.predict
-    drafter.predict = lambda f, t: asked.append((f.requires_grad_(), t)) or plain(f, t)
+    plain = drafter.unroll
+    drafter.unroll = lambda f, t: asked.append((f.requires_grad_(), t)) or plain(f, t)
     student = TeacherForced(noise=0.0)(drafter, teacher, 0.0)
     ((features, tokens),) = asked
     assert torch.equal(features, teacher.features["last"][:, :-1])
@@ -107,7 +107,8 @@ def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str, options: di
     compared = torch.zeros(batch, steps, n, dtype=torch.bool)
     for root in range(n):  # the root's pair is the root-th, and the root token root + 1
         rows = GivenSession.of(teacher)
-        drafter.commit(rows.news([root + 1] * batch, first=True))
+        drafter.open(8, 64)
+        drafter.commit(rows.admit([root + 1] * batch))
         depth = min(steps, n - root) - 1
         policy = Given(teacher.tokens[:, root + 2 : root + 2 + depth])
         drafter.propose(rows.root, policy, Sampling(), SeededRandom(0, batch).draft)

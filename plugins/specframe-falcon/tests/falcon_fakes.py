@@ -36,5 +36,5 @@ def session(rows: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Giv
 def pairs(count: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
     """Features [n, D], and the token that follows each, [n]."""
     text = session(1, dtype=dtype)
-    text.news([count])
+    text.admit([count])
     return text.features[0], text.tokens[0]

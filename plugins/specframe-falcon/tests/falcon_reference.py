@@ -16,11 +16,11 @@ def block(drafter: Falcon, features: Tensor, tokens: Tensor) -> Tensor:
     the first hold zeros instead of an LSTM output: they ask, but nobody sees them.
     """
     weights = dict(drafter.module.named_parameters())
-    pairs = torch.cat([drafter.binding.target.embed(tokens), features], -1)  # [n, 2D]
+    pairs = torch.cat([drafter.target.embed(tokens), features], -1)  # [n, 2D]
     seen = lstm(weights, pairs)
     count, k = len(seen), drafter.block
     asking = [(i, seen[i] if i >= 0 else torch.zeros_like(seen[0])) for i in range(count - k, count)]
-    config = drafter.binding.target.config
+    config = drafter.target.config
     layer = dict(drafter.module.layer.layer.named_parameters())
     return torch.stack([literal_layer(layer, config, x, i, seen) for i, x in asking])
 
@@ -28,14 +28,14 @@ def block(drafter: Falcon, features: Tensor, tokens: Tensor) -> Tensor:
 def path(drafter: Falcon, features: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
     """The features predicted below a path of drafted tokens (a multiple of k of them), [k, D].
 
-    Every forward is one over the whole sequence: `predict`, which a test of its own holds to `block`,
+    Every forward is one over the whole sequence: `unroll`, which a test of its own holds to `block`,
     or `block` itself where there are fewer pairs than k.
     """
     for start in range(0, len(drafted) + 1, drafter.block):
         if len(tokens) < drafter.block:
             predicted = block(drafter, features, tokens)
         else:
-            predicted = drafter.predict(features[None], tokens[None])[0, -drafter.block :]
+            predicted = drafter.unroll(features[None], tokens[None]).features[0, -drafter.block :, 0]
         features = torch.cat([features, predicted])
         tokens = torch.cat([tokens, drafted[start : start + drafter.block]])
     return predicted

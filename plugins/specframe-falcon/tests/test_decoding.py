@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from specframe.testing import GivenSession, GrowingTree
-from specframe_falcon import session
 from specframe_falcon.drafter import Falcon
 
 BLOCKS = [1, 2, 3]
@@ -41,11 +40,11 @@ def check(drafter: Falcon, rows: GivenSession, seed: int = 0) -> None:
 
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("length", [1, 2, 3, 7])
-def test_predict_is_the_literal_forward(block: int, length: int) -> None:
+def test_unroll_is_the_literal_forward(block: int, length: int) -> None:
     drafter = fakes.bound(block)
     features, tokens = fakes.pairs(length)
     with torch.no_grad():
-        predicted = drafter.predict(features[None], tokens[None])[0]
+        predicted = drafter.unroll(features[None], tokens[None]).features[0, :, 0]
         for end in range(length, 0, -block):
             width = min(block, end)
             literal = reference.block(drafter, features[:end], tokens[:end])[-width:]
@@ -55,49 +54,53 @@ def test_predict_is_the_literal_forward(block: int, length: int) -> None:
 @pytest.mark.parametrize("block", BLOCKS)
 def test_one_row(block: int) -> None:
     drafter, rows = fakes.bound(block), fakes.session(1)
-    drafter.commit(rows.news([5], first=True))
+    drafter.open(8, 64)
+    drafter.commit(rows.admit([5]))
     check(drafter, rows)
     for cycle, count in enumerate([1, 3, 2, 1, 4]):
-        drafter.commit(rows.news([count], padding=cycle % 3))
+        drafter.commit(rows.advance([count], padding=cycle % 3))
         check(drafter, rows, cycle)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_ragged_batch_and_finished_rows(block: int) -> None:
     drafter, rows = fakes.bound(block), fakes.session(4)
-    drafter.commit(rows.news([5, 2, 9, 4], first=True))
+    drafter.open(8, 64)
+    drafter.commit(rows.admit([5, 2, 9, 4]))
     check(drafter, rows)
-    drafter.commit(rows.news([1, 3, 2, 2]))
+    drafter.commit(rows.advance([1, 3, 2, 2]))
     check(drafter, rows)
     drafter.keep(rows.keep([3, 1, 0]))
     check(drafter, rows)
-    drafter.commit(rows.news([4, 1, 2], padding=1))
+    drafter.commit(rows.advance([4, 1, 2], padding=1))
     check(drafter, rows)
-    drafter.commit(rows.news([2, 2, 2]))
+    drafter.commit(rows.advance([2, 2, 2]))
     drafter.keep(rows.keep([1]))  # before the pairs were ever used
-    drafter.commit(rows.news([3]))
-    drafter.commit(rows.news([1]))  # two commits without a draft between
+    drafter.commit(rows.advance([3]))
+    drafter.commit(rows.advance([1]))  # two commits without a draft between
     check(drafter, rows)
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_rows_with_fewer_pairs_than_a_block(block: int) -> None:
     drafter, rows = fakes.bound(block), fakes.session(3)
-    drafter.commit(rows.news([1, 1, 2], first=True))
+    drafter.open(8, 64)
+    drafter.commit(rows.admit([1, 1, 2]))
     check(drafter, rows)
-    drafter.commit(rows.news([1, 2, 1]))
+    drafter.commit(rows.advance([1, 2, 1]))
     check(drafter, rows)
-    drafter.commit(rows.news([1, 1, 1]))
+    drafter.commit(rows.advance([1, 1, 1]))
     check(drafter, rows)
 
 
-def test_the_cache_grows_with_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "SPARE", 1)
+def test_the_cache_grows_with_the_text() -> None:
     drafter, rows = fakes.bound(2), fakes.session(2)
-    drafter.commit(rows.news([2, 3], first=True))
+    drafter.open(2, 3)
+    drafter._session.spare = 1
+    drafter.commit(rows.admit([2, 3]))
     check(drafter, rows)
     for _ in range(2):
-        drafter.commit(rows.news([40, 25]))
+        drafter.commit(rows.advance([40, 25]))
         check(drafter, rows)
 
 
@@ -106,8 +109,11 @@ def test_drafting_leaves_nothing_behind(block: int) -> None:
     drafting, fresh = fakes.bound(block), fakes.bound(block)
     ours, theirs = fakes.session(2), fakes.session(2)
     for cycle, counts in enumerate([[4, 3], [1, 3], [2, 1]]):
-        drafting.commit(ours.news(counts, first=cycle == 0))
-        fresh.commit(theirs.news(counts, first=cycle == 0))
+        if cycle == 0:
+            drafting.open(8, 64)
+            fresh.open(8, 64)
+        drafting.commit((ours.advance if cycle else ours.admit)(counts))
+        fresh.commit((theirs.advance if cycle else theirs.admit)(counts))
         for seed in range(2):
             check(drafting, ours, seed)  # drafts, is rejected, drafts again
     root = GrowingTree(ours.root, fakes.VOCAB).frontier([0])
@@ -115,21 +121,26 @@ def test_drafting_leaves_nothing_behind(block: int) -> None:
     torch.testing.assert_close(drafting.expand(root).logits, fresh.expand(root).logits)
 
 
-def test_a_prompt_starts_afresh() -> None:
+def test_open_starts_afresh() -> None:
     drafter = fakes.bound(2)
     for seed, lengths in enumerate([[9], [2, 5], [1]]):
         rows = fakes.session(len(lengths), seed)
-        drafter.commit(rows.news(lengths, first=True))
+        drafter.open(8, 64)
+        drafter.commit(rows.admit(lengths))
         check(drafter, rows)
 
 
 def test_rows_do_not_see_each_other() -> None:
     together, alone = fakes.bound(2), fakes.bound(2)
     pair, single = fakes.session(2), fakes.session(2)
-    single.keep([1])
+    single.admit([1])
+    single.keep([])
     for cycle, (other, own) in enumerate([(9, 2), (1, 3), (4, 1)]):
-        together.commit(pair.news([other, own], first=cycle == 0))
-        alone.commit(single.news([own], first=cycle == 0))
+        if cycle == 0:
+            together.open(8, 64)
+            alone.open(8, 64)
+        together.commit((pair.advance if cycle else pair.admit)([other, own]))
+        alone.commit((single.advance if cycle else single.admit)([own]))
         both = together.expand(GrowingTree(pair.root, fakes.VOCAB).frontier([0])).logits[1:]
         torch.testing.assert_close(both, alone.expand(GrowingTree(single.root, fakes.VOCAB).frontier([0])).logits)
 
@@ -139,8 +150,11 @@ def test_other_precisions(dtype: torch.dtype) -> None:
     drafter, rows = fakes.bound(2, dtype), fakes.session(2, dtype=dtype)
     exact, wanted = fakes.bound(2), fakes.session(2)
     for cycle, counts in enumerate([[5, 3], [1, 2]]):
-        drafter.commit(rows.news(counts, first=cycle == 0))
-        exact.commit(wanted.news(counts, first=cycle == 0))
+        if cycle == 0:
+            drafter.open(8, 64)
+            exact.open(8, 64)
+        drafter.commit((rows.advance if cycle else rows.admit)(counts))
+        exact.commit((wanted.advance if cycle else wanted.admit)(counts))
     tree = GrowingTree(rows.root, fakes.VOCAB)
     tolerance = 1e-4 if dtype is torch.float32 else 0.1
     for nodes in ([0], [tree.add(tree.add(0)), tree.add(tree.add(0))]):

@@ -68,7 +68,7 @@ def test_it_says_what_it_needs() -> None:
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(block: int) -> None:
     drafter, target = bound(block), fakes.target(torch.float32)
     features, tokens = fakes.pairs(9, torch.float32)
-    predicted = drafter.predict(features[None], tokens[None])
+    predicted = drafter.unroll(features[None], tokens[None]).features[:, :, 0]
     assert predicted.shape == features[None].shape
     loss = (predicted - features).square().mean() + drafter.logits(predicted).logsumexp(-1).mean()
     loss.backward()
@@ -84,7 +84,7 @@ def test_a_position_sees_its_own_block_and_what_is_before() -> None:
     features, tokens = fakes.pairs(8, torch.float32)  # blocks: 0 1 | 2 3 4 | 5 6 7
     features.requires_grad_()
     for position, end in enumerate([1, 1, 4, 4, 4, 7, 7, 7]):
-        predicted = drafter.predict(features[None], tokens[None])[0, position]
+        predicted = drafter.unroll(features[None], tokens[None]).features[0, position, 0]
         (reach,) = torch.autograd.grad(predicted.sum(), features)
         assert (reach.abs().sum(-1) > 0).tolist() == [seen <= end for seen in range(8)]
 
@@ -94,9 +94,9 @@ def test_dropout_works_in_training_only() -> None:
     features, tokens = fakes.pairs(6, torch.float32)
     pair = features[None], tokens[None]
     with torch.no_grad():
-        assert torch.equal(drafter.predict(*pair), drafter.predict(*pair))
+        assert torch.equal(drafter.unroll(*pair).features, drafter.unroll(*pair).features)
         drafter.module.train()
-        assert not torch.equal(drafter.predict(*pair), drafter.predict(*pair))
+        assert not torch.equal(drafter.unroll(*pair).features, drafter.unroll(*pair).features)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])

@@ -58,9 +58,10 @@ def hydra(tmp_path: Path, layers: int, prefix: bool, heads: int = 3):
 def test_medusa_proposes_all_levels_from_the_last_true_feature(tmp_path):
     drafter, reference = medusa(tmp_path)
     session = fakes.session(3)
-    drafter.commit(session.news([4, 1, 6], first=True))
+    drafter.open(8, 64)
+    drafter.commit(session.admit([4, 1, 6]))
     for counts, padding in (([1, 3, 2], 0), ([4, 1, 1], 2)):
-        drafter.commit(session.news(counts, padding=padding))
+        drafter.commit(session.advance(counts, padding=padding))
         found = drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0])).logits
         assert found.shape == (len(counts), 1, 3, fakes.VOCAB)
         for row, features in enumerate(session.features):
@@ -72,10 +73,10 @@ def test_medusa_proposes_all_levels_from_the_last_true_feature(tmp_path):
 
 
 @torch.no_grad()
-def test_medusa_foresees_what_it_proposes(tmp_path):
+def test_medusa_unrolls_what_it_proposes(tmp_path):
     drafter, reference = medusa(tmp_path)
     features = torch.randn(2, 5, fakes.SIZE, dtype=torch.float64)
-    found = drafter.foresee(features, torch.zeros(2, 7, dtype=torch.int64))
+    found = drafter.read(drafter.unroll(features, torch.zeros(2, 7, dtype=torch.int64)))
     assert found.shape == (2, 5, 3, fakes.VOCAB)
     for k, head in enumerate(reference):
         torch.testing.assert_close(found[:, :, k], head(features), rtol=0, atol=1e-12)
@@ -107,29 +108,31 @@ def check(drafter: Hydra, reference: PublishedHydra, session: GivenSession, seed
 def test_hydra_is_the_published_modules(layers, prefix, tmp_path):
     drafter, reference = hydra(tmp_path, layers, prefix)
     session = fakes.session(3)
-    drafter.commit(session.news([5, 1, 9], first=True))
+    drafter.open(8, 64)
+    drafter.commit(session.admit([5, 1, 9]))
     check(drafter, reference, session)
     for cycle, counts in enumerate([[1, 3, 2], [1, 1, 1], [4, 2, 1]]):
-        drafter.commit(session.news(counts, padding=cycle % 3))
+        drafter.commit(session.advance(counts, padding=cycle % 3))
         check(drafter, reference, session, cycle)
     drafter.keep(session.keep([2, 0]))
     check(drafter, reference, session)
-    drafter.commit(session.news([2, 3]))
-    drafter.commit(session.news([1, 2]))  # two commits without a draft between
+    drafter.commit(session.advance([2, 3]))
+    drafter.commit(session.advance([1, 2]))  # two commits without a draft between
     drafter.keep(session.keep([1]))  # and a row gone before they were used
     check(drafter, reference, session)
     fresh = fakes.session(2, seed=7)
-    drafter.commit(fresh.news([3, 2], first=True))
+    drafter.open(8, 64)
+    drafter.commit(fresh.admit([3, 2]))
     check(drafter, reference, fresh)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize(("layers", "prefix"), HYDRAS)
-def test_hydra_foresees_with_the_tokens_of_the_path(layers, prefix, tmp_path):
+def test_hydra_unrolls_with_the_tokens_of_the_path(layers, prefix, tmp_path):
     drafter, reference = hydra(tmp_path, layers, prefix)
     features = torch.randn(2, 6, fakes.SIZE, dtype=torch.float64)
     tokens = torch.randint(fakes.VOCAB, (2, 8))
-    found = drafter.foresee(features, tokens)
+    found = drafter.read(drafter.unroll(features, tokens))
     assert found.shape == (2, 6, 3, fakes.VOCAB)
     for b in range(2):
         for i in range(6):
@@ -161,7 +164,7 @@ def test_gradients_reach_every_weight_of_the_module_and_nothing_else(make, share
     drafter.bind(target)
     fakes.shake(drafter.module)
     target._head.requires_grad_(False)
-    logits = drafter.foresee(torch.randn(2, 4, fakes.SIZE).double(), torch.randint(fakes.VOCAB, (2, 5)))
+    logits = drafter.read(drafter.unroll(torch.randn(2, 4, fakes.SIZE).double(), torch.randint(fakes.VOCAB, (2, 5))))
     logits.logsumexp(-1).sum().backward()
     for name, weight in drafter.module.named_parameters():
         assert weight.grad is not None and weight.grad.abs().sum() > 0, name
@@ -176,7 +179,7 @@ def test_a_shared_head_is_the_targets(tmp_path):
     features = torch.randn(2, 3, fakes.SIZE).double()
     hidden = torch.stack([block(features) for block in drafter.module], 2)
     wanted = fakes.target().head(hidden)
-    torch.testing.assert_close(drafter.foresee(features, torch.zeros(2, 4).long()), wanted)
+    torch.testing.assert_close(drafter.read(drafter.unroll(features, torch.zeros(2, 4).long())), wanted)
     drafter.save(tmp_path)
     again = Medusa(heads=2, head=Full(), weights=str(tmp_path))
     again.bind(fakes.target())
@@ -187,9 +190,13 @@ def test_dropout_works_in_training_only():
     drafter = Hydra(heads=2, dropout=0.5)
     drafter.bind(fakes.target())
     pairs = torch.randn(1, 4, fakes.SIZE).double(), torch.randint(fakes.VOCAB, (1, 5))
-    assert torch.equal(drafter.foresee(*pairs), drafter.foresee(*pairs))
+
+    def logits():
+        return drafter.read(drafter.unroll(*pairs))
+
+    assert torch.equal(logits(), logits())
     drafter.module.train()
-    assert not torch.equal(drafter.foresee(*pairs), drafter.foresee(*pairs))
+    assert not torch.equal(logits(), logits())
 
 
 @pytest.mark.parametrize("make", [Medusa, Hydra])
@@ -199,7 +206,8 @@ def test_a_tree_deeper_than_the_heads_is_refused(make):
     tree = GrowingTree(torch.zeros(1, dtype=torch.int64), fakes.VOCAB)
     with pytest.raises(CompositionError, match="before anything was committed"):
         drafter.expand(tree.frontier([0]))
-    drafter.commit(session.news([3], first=True))
+    drafter.open(8, 64)
+    drafter.commit(session.admit([3]))
     tree.add(0)
     with pytest.raises(CompositionError, match=r"1 heads.*at most 1 deep"):
         drafter.expand(tree.frontier([1]))
@@ -210,7 +218,8 @@ def test_a_tree_deeper_than_the_heads_is_refused(make):
 def test_hydra_refuses_a_deep_node_beside_a_shallow_one():
     drafter, session = Hydra(heads=1), fakes.session(1)
     drafter.bind(fakes.target())
-    drafter.commit(session.news([3], first=True))
+    drafter.open(8, 64)
+    drafter.commit(session.admit([3]))
     tree = GrowingTree(session.root, fakes.VOCAB)
     tree.add(0)
     with pytest.raises(CompositionError, match="at most 1 deep"):

@@ -9,7 +9,7 @@ import medusa_fakes as fakes
 import pytest
 import torch
 
-from specframe import InputError, Student, Teacher
+from specframe import InputError, PairSpec, Predicted, Student, Teacher
 from specframe.components.rollouts.all_levels import AllLevels
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.trees.shapes.optimal import expected_tau, optimal_product_shape
@@ -62,6 +62,7 @@ def test_rank_accuracies_are_counted_by_level():
 
     class Guesser:
         module = torch.nn.Dropout()
+        spec, block = PairSpec(imitates=None, feeds=False), 1
 
         def __init__(self):
             self.levels = levels
@@ -69,10 +70,16 @@ def test_rank_accuracies_are_counted_by_level():
 
         def save(self, folder): ...
 
-        def foresee(self, features, tokens):
+        def fuse(self, features):
+            return features
+
+        def unroll(self, features, tokens, positions=None, mask=None):
             assert not self.module.training
             self.said.append(torch.randn(*features.shape[:2], levels, vocab))
-            return self.said[-1]
+            return Predicted(self.said[-1])
+
+        def read(self, predicted):
+            return predicted.hidden
 
     drafter = Guesser()
     teachers = [Teacher(torch.zeros(2, 9).long(), mask, {"last": target[..., :1]}, target) for _ in range(3)]

@@ -15,13 +15,13 @@ def group(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
     Section 4.1: the sequence, then [MASK] 1 .. [MASK] k; the last of them speaks.
     """
     weights = dict(drafter.module.named_parameters())
-    seen = list(entries(drafter, features, drafter.binding.target.embed(tokens)))
+    seen = list(entries(drafter, features, drafter.target.embed(tokens)))
     spoken = [layer(drafter, seen)]
     for mask in weights["masks"]:
         seen.append(entries(drafter, features[-1], mask))
         spoken.append(layer(drafter, seen))
     if not drafter.features:
-        eps = drafter.binding.target.config.rms_norm_eps
+        eps = drafter.target.config.rms_norm_eps
         spoken = [weights["norm.weight"] * x / (x.square().mean() + eps).sqrt() for x in spoken]
     return torch.stack(spoken)
 
@@ -54,7 +54,7 @@ def figure(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
     """
     network, batch, n, k = drafter.module, len(tokens), tokens.shape[1], drafter.levels
     masks = network.masks.expand(batch, n, -1, -1)
-    embedded = torch.cat([drafter.binding.target.embed(tokens)[:, :, None], masks], 2)  # [B, n, k, D]
+    embedded = torch.cat([drafter.target.embed(tokens)[:, :, None], masks], 2)  # [B, n, k, D]
     sequence = entries(drafter, features[:, :, None].expand_as(embedded), embedded).flatten(1, 2)  # [B, n k, D]
     owner = torch.arange(n).repeat_interleave(k)
     member = torch.arange(k).repeat(n)
@@ -69,5 +69,5 @@ def figure(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
 def layer(drafter: ParallelSpec, seen: list[Tensor]) -> Tensor:
     """The layer's output for the last of its inputs; without features it has an input norm."""
     weights = dict(drafter.module.layer.layer.named_parameters())
-    config, last = drafter.binding.target.config, len(seen) - 1
+    config, last = drafter.target.config, len(seen) - 1
     return literal_layer(weights, config, seen[last], last, seen, norm_input=not drafter.features)

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError, InputError, WeightsError
 from specframe.components.heads.full import Full
-from specframe.components.rollouts.all_levels import AllLevels
-from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.components.rollouts.glancing import Glancing
+from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import GrowingTree, random_teacher
 from specframe_parallelspec.drafter import ParallelSpec
 
@@ -62,7 +62,7 @@ def test_of_more_masks_the_first_predict_what_they_did(shape: dict[str, object],
     few, many = loaded(tmp_path, **{**shape, "masks": masks}), loaded(tmp_path, **{**shape, "masks": 3})
     teacher = random_teacher(fakes.target(), 2, 7)
     inputs = teacher.features["last"], teacher.tokens
-    assert torch.allclose(few.foretell(*inputs), many.foretell(*inputs)[:, :, : masks + 1], atol=1e-12)
+    assert torch.allclose(few.unroll(*inputs).hidden, many.unroll(*inputs).hidden[:, :, : masks + 1], atol=1e-12)
     few.save(tmp_path / "few")
     assert loaded(tmp_path / "few", **{**shape, "masks": masks}).module.masks.shape[0] == masks
 
@@ -113,10 +113,10 @@ def test_it_says_what_it_needs(tmp_path: Path) -> None:
         loaded(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("rollout", [TeacherForced(), AllLevels()])
-def test_other_drafters_rollouts_are_refused(rollout: object) -> None:
+@pytest.mark.parametrize("rollout", [Glancing(), MultiStep()])
+def test_rollouts_that_feed_features_back_are_refused(rollout: object) -> None:
     drafter = fakes.bound()
-    with pytest.raises(CompositionError, match="use the rollout made for it"):
+    with pytest.raises(CompositionError, match="use the rollout all_levels or groups"):
         rollout(drafter, random_teacher(fakes.target(), 1, 6), 0.0)
 
 
@@ -126,8 +126,9 @@ def test_a_head_of_its_own() -> None:
             return super().__call__(features) / 2
 
     plain, halved = fakes.bound(masks=1), fakes.bound(masks=1, head=Halving())
-    news = fakes.session(2).news([3, 2], first=True)
+    committed = fakes.session(2).admit([3, 2])
     for drafter in (plain, halved):
-        drafter.commit(news)
-    root = GrowingTree(news.root, fakes.VOCAB).frontier([0])
+        drafter.open(2, 20)
+        drafter.commit(committed)
+    root = GrowingTree(committed.root, fakes.VOCAB).frontier([0])
     torch.testing.assert_close(plain.expand(root).logits, 2 * halved.expand(root).logits)

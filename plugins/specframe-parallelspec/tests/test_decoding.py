@@ -38,28 +38,31 @@ def check(drafter: ParallelSpec, session: GivenSession, seed: int = 0) -> None:
 @pytest.mark.parametrize("shape", fakes.SHAPES)
 def test_ragged_batch_and_finished_rows(shape: dict[str, object]) -> None:
     drafter, session = fakes.bound(**shape), fakes.session(3)
-    drafter.commit(session.news([5, 1, 3], first=True))
+    drafter.open(8, 64)
+    drafter.commit(session.admit([5, 1, 3]))
     check(drafter, session)
-    drafter.commit(session.news([1, 3, 2], padding=2))
+    drafter.commit(session.advance([1, 3, 2], padding=2))
     check(drafter, session, 1)
     drafter.keep(session.keep([2, 1]))
     check(drafter, session)
-    drafter.commit(session.news([2, 4]))
+    drafter.commit(session.advance([2, 4]))
     drafter.keep(session.keep([1]))  # before the pairs were ever used
-    drafter.commit(session.news([1]))  # two commits without a draft between
+    drafter.commit(session.advance([1]))  # two commits without a draft between
     check(drafter, session)
 
 
-def test_a_prompt_starts_afresh_and_neither_drafts_nor_masks_leave_a_trace() -> None:
+def test_open_starts_afresh_and_neither_drafts_nor_masks_leave_a_trace() -> None:
     busy, fresh = fakes.bound(masks=2), fakes.bound(masks=2)
     for seed, lengths in enumerate([[6], [2, 4]]):
         session = fakes.session(len(lengths), seed)
-        news = session.news(lengths, first=True)
-        busy.commit(news)
+        committed = session.admit(lengths)
+        for drafter in (busy, fresh):
+            drafter.open(2, 20)
+        busy.commit(committed)
         check(busy, session)  # drafts, and is rejected
-        more = session.news([2] * len(lengths))
+        more = session.advance([2] * len(lengths))
         busy.commit(more)
-        fresh.commit(news)
+        fresh.commit(committed)
         fresh.commit(more)
         root = GrowingTree(session.root, fakes.VOCAB).frontier([0])
         assert torch.equal(busy.expand(root).logits, busy.expand(root).logits)
@@ -71,12 +74,13 @@ def test_a_group_is_one_forward(masks: int) -> None:
     drafter, session = fakes.bound(masks=masks), fakes.session(1)
     widths: list[int] = []
     drafter.module.layer.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[1]))
-    drafter.commit(session.news([4], first=True))
+    drafter.open(8, 64)
+    drafter.commit(session.admit([4]))
     tree = GrowingTree(session.root, fakes.VOCAB)
     assert drafter.expand(tree.frontier([0])).logits.shape[2] == masks + 1
     assert widths == [4 + masks]  # what was committed, and the masks
     drafter.expand(tree.frontier([tree.descend(0, masks + 1)]))
-    drafter.commit(session.news([2]))
+    drafter.commit(session.advance([2]))
     drafter.expand(GrowingTree(session.root, fakes.VOCAB).frontier([0]))
     assert widths == [4 + masks, 2 * masks + 1, 2 + masks]  # the masks are never among what is remembered
 
@@ -86,9 +90,10 @@ def test_other_precisions(dtype: torch.dtype, close: float) -> None:
     for shape in fakes.SHAPES[1:]:
         rough, exact = fakes.bound(dtype, **shape), fakes.bound(**shape)
         ours, theirs = fakes.session(2, dtype=dtype), fakes.session(2)
-        for counts in ([5, 3], [1, 2]):
-            rough.commit(ours.news(counts, first=counts == [5, 3]))
-            exact.commit(theirs.news(counts, first=counts == [5, 3]))
+        for drafter, session in ((rough, ours), (exact, theirs)):
+            drafter.open(2, 20)
+            drafter.commit(session.admit([5, 3]))
+            drafter.commit(session.advance([1, 2]))
         root = GrowingTree(ours.root, fakes.VOCAB).frontier([0])
         said, wanted = rough.expand(root).logits, exact.expand(root).logits
         assert said.dtype == dtype

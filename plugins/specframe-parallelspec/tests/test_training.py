@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 import specframe
+from specframe import FeatureDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.feature_regression import FeatureRegression
-from specframe.components.rollouts.groups import GroupDrafter, Groups
+from specframe.components.rollouts.groups import Groups
 from specframe.components.targets.table import TableTarget
 from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
 from specframe.training.validation import measure
@@ -26,7 +27,7 @@ SAME = {"rtol": 1e-12, "atol": 1e-12}
 
 def texts(batch: int, length: int) -> tuple[Tensor, Tensor]:
     """Made-up features [B, n, D] and the tokens that follow them, [B, n]."""
-    news = fakes.session(batch).news([length] * batch)
+    news = fakes.session(batch).admit([length] * batch)
     return news.features["last"], news.tokens
 
 
@@ -35,14 +36,15 @@ def texts(batch: int, length: int) -> tuple[Tensor, Tensor]:
 def test_a_group_predicts_what_decoding_says_there(shape: dict[str, object]) -> None:
     drafter = fakes.bound(**shape)
     features, tokens = texts(2, 6)
-    predicted = drafter.foretell(features, tokens)
+    predicted = drafter.unroll(features, tokens).hidden
     assert predicted.shape == (2, 6, drafter.levels, fakes.SIZE)
     for row in range(2):
         for end in range(1, 7):
             literal = reference.group(drafter, features[row, :end], tokens[row, :end])
             torch.testing.assert_close(predicted[row, end - 1], literal, **CLOSE)
     for end in range(1, 7):
-        drafter.commit(GivenSession(features, tokens).news([end, end], first=True))
+        drafter.open(8, 64)
+        drafter.commit(GivenSession(features, tokens).admit([end, end]))
         said = drafter.expand(GrowingTree(tokens[:, end - 1], fakes.VOCAB).frontier([0])).logits[:, 0]
         torch.testing.assert_close(said, drafter.logits(predicted[:, end - 1]), **SAME)
 
@@ -64,7 +66,7 @@ def test_chunks_of_groups_are_the_dense_forward_of_the_figure(shape: dict[str, o
     drafter.module.layer.register_forward_pre_hook(lambda _, inputs: widest.append(inputs[2].numel()))
     for chunk in (1, 3, 7, 64):
         widest.clear()
-        predicted = drafter.module(pairs, chunk)
+        predicted = drafter.module.hidden(drafter.module.groups(pairs, chunk))
         torch.testing.assert_close(predicted, dense, **SAME)
         for name, ours, theirs in zip(weights, gradients(predicted), wanted, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9, msg=name)
@@ -90,7 +92,7 @@ def test_a_group_sees_the_text_before_it_and_no_other_group() -> None:
     drafter = fakes.bound(masks=2)
     features, tokens = texts(1, 6)
     features.requires_grad_()
-    predicted = drafter.foretell(features, tokens)[0]
+    predicted = drafter.unroll(features, tokens).hidden[0]
     for group in range(6):
         for member in range(3):
             (reach,) = torch.autograd.grad(predicted[group, member].sum(), features, retain_graph=True)
@@ -100,13 +102,13 @@ def test_a_group_sees_the_text_before_it_and_no_other_group() -> None:
     alone.module.load_state_dict(
         weights | {n: w[:1] if n == "masks" else w for n, w in drafter.module.state_dict().items()}
     )
-    torch.testing.assert_close(alone.foretell(features, tokens)[0], predicted[:, :2], **SAME)
+    torch.testing.assert_close(alone.unroll(features, tokens).hidden[0], predicted[:, :2], **SAME)
 
 
 @pytest.mark.parametrize("shape", fakes.SHAPES)
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(shape: dict[str, object]) -> None:
     drafter = fakes.bound(**shape)
-    assert isinstance(drafter, GroupDrafter)
+    assert isinstance(drafter, FeatureDrafter)
     target = fakes.target()
     teacher = random_teacher(target, 2, 10)
     torch.manual_seed(0)
@@ -133,9 +135,9 @@ def test_losses_are_the_papers_sums_over_groups(decay: float) -> None:
     scored = said = 0
     for row in range(batch):
         for t in range(length - 1):  # the pair (feature t, token t + 1)
-            features = drafter.foretell(
+            features = drafter.unroll(
                 teacher.features["last"][row : row + 1, : t + 1], teacher.tokens[row : row + 1, 1 : t + 2]
-            )
+            ).hidden
             for member, predicted in enumerate(features[0, -1]):
                 place = t + 1 + member
                 if place >= length:

@@ -32,7 +32,7 @@ class FeatureRegression:
                 "the loss 'feature_regression' needs a drafter that predicts features; "
                 "use 'distillation' or 'cross_entropy' alone"
             )
-        truth = at(teacher.features["last"], student.position)  # [B, M, D]
+        truth = at(teacher.features[student.tap], student.position)  # [B, M, D]
         measure = F.mse_loss if self.distance == "mse" else F.smooth_l1_loss
         loss = measure(student.features.to(truth.dtype), truth, reduction="none")
         return mean(loss.mean(-1), student.mask)

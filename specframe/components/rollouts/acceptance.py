@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
 class AcceptanceRollout:
     """Another rollout's predictions, each with the confidence that the head `acceptance` has in it.
 
-    The drafter unrolls as the nested rollout says, unchanged. The predictions that are scored must be the last ones
-    that the nested rollout turns into logits, in their order; the built-in ones keep to that.
+    The drafter unrolls as the nested rollout says, unchanged; the head judges what the logits were read from.
 
     The head speaks of a token all above which are accepted. So of a text, taken to be the target's own, a level counts
     only where the levels above it would have been drafted as the text has them.
@@ -44,20 +42,13 @@ class AcceptanceRollout:
             raise CompositionError(
                 "the rollout 'acceptance' trains the head 'acceptance': give the drafter `head: {use: acceptance}`"
             )
-        hidden = teacher.features["last"].shape[-1]
-        heard: list[Tensor] = []
-        observed: Any = copy.copy(drafter)  # shares everything with it
-
-        def logits(predicted: Tensor) -> Tensor:
-            heard.append(network(predicted[..., :hidden]))
-            said: Tensor = observed_logits(predicted)
-            return said
-
-        observed_logits, observed.logits = observed.logits, logits
-        student = self.rollout(observed, teacher, progress)
-        confidence = torch.cat(heard, 1)[:, -student.position.shape[1] :]  # [B, M]
+        student = self.rollout(drafter, teacher, progress)
+        if student.hidden is None:
+            raise CompositionError(
+                "the rollout 'acceptance' needs a nested rollout that gives what the head reads, such as multi_step"
+            )
         mask = student.mask & reached(student, teacher) if self.reached else student.mask
-        return replace(student, confidence=confidence, mask=mask)
+        return replace(student, confidence=network(student.hidden), mask=mask)
 
 
 def reached(student: Student, teacher: Teacher) -> Tensor:

@@ -2,37 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-import torch.nn.functional as F
-
-from specframe.components.rollouts.shifted import jitter, levels_ahead
-from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Trainable
-from specframe.kernel.types import Student
-from specframe.neural.heads import support_of
+from specframe.components.rollouts.shifted import along
+from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specframe.kernel.types import Teacher
-
-
-@runtime_checkable
-class LevelsDrafter(Trainable, Protocol):
-    """A trainable drafter with a head per level (Medusa, Hydra, Chimera)."""
-
-    levels: int
-    """How many levels it drafts, K."""
-
-    def foresee(self, features: Tensor, tokens: Tensor) -> Tensor | tuple[Tensor, Tensor]:
-        """The logits of all levels from every position, [B, n, D], [B, n + K - 1] -> [B, n, K, V].
-
-        Position i pairs (features_i, tokens_i = token i + 1). Level k imitates the law after position i + k;
-        of the future it may see tokens_i .. tokens_(i+k-1), the path that leads there. A drafter that
-        predicts the feature at position i + k, too (Chimera), gives these beside the logits, [B, n, K, D].
-        """
-        ...
+    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.types import Student, Teacher
 
 
 class AllLevels:
@@ -55,20 +32,4 @@ class AllLevels:
 
         Levels that lie beyond the text are masked out.
         """
-        if not isinstance(drafter, LevelsDrafter):
-            raise CompositionError(
-                f"the rollout 'all_levels' needs a drafter with a head per level (as Medusa's and Hydra's), and "
-                f"{type(drafter).__name__} has none; use the rollout made for it, such as teacher_forced"
-            )
-        position, mask, level = levels_ahead(teacher, drafter.levels)
-        tokens = F.pad(teacher.tokens[:, 1:], (0, drafter.levels - 1))  # [B, n + K - 1]; what is padded is masked out
-        foreseen = drafter.foresee(jitter(teacher.features["last"][:, :-1], self.noise), tokens)
-        logits, predicted = foreseen if isinstance(foreseen, tuple) else (foreseen, None)  # [B, n, K, V]
-        return Student(
-            logits=logits.flatten(1, 2),
-            position=position,
-            mask=mask,
-            level=level,
-            features=None if predicted is None else predicted.flatten(1, 2),
-            support=support_of(drafter),
-        )
+        return along(drafter, teacher, self.noise, "all_levels")

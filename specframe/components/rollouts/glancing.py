@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from specframe.components.losses.scored import at
-from specframe.components.rollouts.shifted import Shifted, feature_drafter, feature_part, jitter, shift
+from specframe.components.rollouts.shifted import Shifted, feeding_drafter, jitter, shift, student
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Student
-from specframe.neural.heads import support_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe.kernel.interfaces import Trainable
-    from specframe.kernel.types import Teacher
+    from specframe.kernel.types import Student, Teacher
 
 
 class Glancing:
@@ -66,47 +65,29 @@ class Glancing:
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The second forward's predictions, [B, n]; with `first`, the first one's before them, [B, 2n]."""
-        model = feature_drafter(drafter, "glancing")
-        pairs = shift(teacher, model.block)
-        true = jitter(pairs.features, self.noise)  # [B, n, D]
+        model = feeding_drafter(drafter, "glancing")
+        pairs = shift(teacher, model.spec, model.block)
+        k = model.block
+        true = model.fuse(jitter(pairs.features, self.noise))  # [B, n, D]
         with torch.set_grad_enabled(self.first and torch.is_grad_enabled()):
-            predicted = model.predict(true, pairs.tokens)  # [B, n, P]
-            logits = model.logits(predicted)  # [B, n, V]
-        support = support_of(model)
-        chosen = logits.argmax(-1)  # [B, n], guess of the token after position i + block
-        chosen = chosen if support is None else support[chosen]
+            predicted = model.unroll(true, pairs.tokens)
+            logits = model.read(predicted)  # [B, n, 1, V]
+        assert predicted.features is not None
+        first = student(model, predicted, logits, pairs)
+        chosen = first.argmax  # [B, n], guess of the token after position i + block
         wrong = (chosen != at(teacher.argmax, pairs.position)) & pairs.mask
         count = (self.start * (1 - progress) * wrong.sum(-1)).long()  # [B]
-        glanced = glances(pairs, model.block, count)  # [B, n]
-
-        k = model.block
-        own = glanced.logical_not()
-        own[:, :k] = False  # nobody predicted these
-        guessed = feature_part(predicted, true)
-        features = torch.where(own[..., None], _later(guessed.detach(), k), true)  # [B, n, D]
+        own = glances(pairs, k, count).logical_not()
+        own[:, :k] = False  # these have no prediction
+        features = torch.where(own[..., None], _later(predicted.features[:, :, 0].detach(), k), true)  # [B, n, D]
         tokens = pairs.tokens
         if self.tokens == "drafter":
             tokens = torch.where(own, _later(chosen, k), tokens)
-        second = model.predict(features, tokens)  # [B, n, P]
-        imitated = feature_part(second, true)
-        student = Student(
-            logits=model.logits(second),
-            position=pairs.position,
-            mask=pairs.mask,
-            level=pairs.place + k,
-            features=imitated,
-            support=support,
-        )
+        second = model.unroll(features, tokens)
+        scored = student(model, second, model.read(second), replace(pairs, level=pairs.level + k))
         if not self.first:
-            return student
-        return Student(
-            logits=torch.cat([logits, student.logits], 1),
-            position=pairs.position.repeat(1, 2),
-            mask=pairs.mask.repeat(1, 2),
-            level=torch.cat([pairs.place, student.level]),
-            features=torch.cat([guessed, imitated], 1),
-            support=support,
-        )
+            return scored
+        return _joined(first, scored)
 
 
 def glances(pairs: Shifted, block: int, count: Tensor) -> Tensor:
@@ -116,13 +97,24 @@ def glances(pairs: Shifted, block: int, count: Tensor) -> Tensor:
     """
     batch, n = pairs.tokens.shape
     index = torch.arange(n, device=count.device)
-    number = (index - pairs.place + block) // block  # [n], which block: they may start at any remainder
+    number = (index - pairs.level + block) // block  # [n], which block: they may start at any remainder
     turn = torch.rand(batch, n // block + 2, device=count.device).argsort(-1)  # [B, blocks]
-    order = turn[:, number] * block + block - pairs.place  # [B, n], distinct within a row
+    order = turn[:, number] * block + block - pairs.level  # [B, n], distinct within a row
     eligible = pairs.mask & (index >= block)
     order = order.masked_fill(~eligible, order.numel())
     rank = order.argsort(-1).argsort(-1)  # [B, n]
     return (rank < count[:, None]) & eligible
+
+
+def _joined(one: Student, two: Student) -> Student:
+    """The predictions of both, the first one's before the second one's."""
+
+    def pair(name: str) -> Any:
+        parts = [getattr(one, name), getattr(two, name)]
+        return None if parts[0] is None else torch.cat(parts, 0 if name == "level" else 1)
+
+    names = ("logits", "position", "mask", "level", "features", "hidden")
+    return replace(one, **{name: pair(name) for name in names})
 
 
 def _later(values: Tensor, block: int) -> Tensor:

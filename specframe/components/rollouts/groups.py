@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import jitter, levels_ahead
-from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Trainable
-from specframe.kernel.types import Student
-from specframe.neural.heads import support_of
+from specframe.components.rollouts.shifted import along, feature_drafter
+from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
-    from specframe.kernel.types import Teacher
-
-
-@runtime_checkable
-class GroupDrafter(Trainable, Protocol):
-    """A trainable drafter that predicts the features of several levels at once, seeing none of their tokens."""
-
-    levels: int
-    """How many levels one forward proposes: the size of a group."""
-
-    def foretell(self, features: Tensor, tokens: Tensor) -> Tensor:
-        """The features of all levels from every position, [B, n, D], [B, n] -> [B, n, K, D].
-
-        Position i pairs (features_i, tokens_i = token i + 1); level k predicts feature i + k and sees what
-        a draft from there sees: the pairs up to i, and nothing of any other position's group.
-        """
-        ...
-
-    def logits(self, features: Tensor) -> Tensor:
-        """The drafter's logits for predicted features: [.., D] -> [.., V]."""
-        ...
+    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.types import Student, Teacher
 
 
 class Groups:
@@ -57,19 +33,5 @@ class Groups:
 
         Levels that lie beyond the text are masked out. A drafter that is not being trained gets no noise.
         """
-        if not isinstance(drafter, GroupDrafter):
-            raise CompositionError(
-                f"the rollout 'groups' needs a drafter that predicts several levels at once (as ParallelSpec's), and "
-                f"{type(drafter).__name__} does not; use the rollout made for it, such as teacher_forced"
-            )
-        position, mask, level = levels_ahead(teacher, drafter.levels)
-        features = jitter(teacher.features["last"][:, :-1], self.noise if drafter.module.training else 0.0)
-        predicted = drafter.foretell(features, teacher.tokens[:, 1:]).flatten(1, 2)  # [B, n K, D]
-        return Student(
-            logits=drafter.logits(predicted),
-            position=position,
-            mask=mask,
-            level=level,
-            features=predicted,
-            support=support_of(drafter),
-        )
+        model = feature_drafter(drafter, "groups")
+        return along(model, teacher, self.noise if model.module.training else 0.0, "groups")

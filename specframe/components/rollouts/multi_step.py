@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.rollouts.shifted import feature_drafter, feature_part, jitter, shift
+from specframe.components.rollouts.shifted import feeding_drafter, jitter, shift, student
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.types import Student
-from specframe.neural.heads import support_of
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe.kernel.interfaces import Trainable
-    from specframe.kernel.types import Teacher
+    from specframe.kernel.types import Predicted, Student, Teacher
 
 
 class MultiStep:
@@ -51,41 +50,38 @@ class MultiStep:
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """All steps' predictions, step after step; `progress` changes nothing."""
-        model = feature_drafter(drafter, "multi_step")
+        model = feeding_drafter(drafter, "multi_step")
         if model.block != 1:
             raise CompositionError(
                 f"the rollout 'multi_step' needs a drafter of one level a forward (as EAGLE's), and "
                 f"{type(drafter).__name__} proposes {model.block}; use 'glancing' for it"
             )
-        pairs = shift(teacher, 1)
+        pairs = shift(teacher, model.spec)
         batch, n = pairs.tokens.shape
         scale = self.noise_length / teacher.tokens.shape[1] if self.noise_length else 1.0
-        features = jitter(pairs.features, self.noise * scale)  # [B, n, D]: step 1's
+        features = model.fuse(jitter(pairs.features, self.noise * scale))  # [B, n, D]: step 1's
 
-        def predict(steps: int) -> Tensor:
+        def predict(steps: int) -> Predicted:
             tokens = pairs.tokens.repeat(1, steps)  # [B, steps n]
             if steps == 1:
-                return model.predict(features, tokens)
+                return model.unroll(features, tokens)
             index = torch.arange(n, device=tokens.device)
             mask = visible(n, steps, tokens.device)[None, None]
-            return model.predict(features, tokens, index.repeat(steps).expand(batch, -1), mask)
+            return model.unroll(features, tokens, index.repeat(steps).expand(batch, -1), mask)
 
         for made in range(1, self.steps):
             with torch.no_grad():
-                last = feature_part(predict(made)[:, -n:], features).to(features.dtype)
+                fed = predict(made).last(n).features
+                assert fed is not None
+                last = fed[:, :, 0].to(features.dtype)
             features = torch.cat([features, last.roll(1, 1)], 1)  # [B, (made + 1) n]
-        predicted = predict(self.steps)  # [B, steps n, P]
+        predicted = predict(self.steps)  # of [B, steps n]
 
-        step = torch.arange(self.steps, device=predicted.device).repeat_interleave(n)  # [steps n]
-        index = torch.arange(n, device=predicted.device).repeat(self.steps)
-        return Student(
-            logits=model.logits(predicted),
-            position=pairs.position.repeat(1, self.steps),
-            mask=pairs.mask.repeat(1, self.steps) & (index >= step),
-            level=step + 1,
-            features=feature_part(predicted, features),
-            support=support_of(model),
-        )
+        step = torch.arange(self.steps, device=features.device).repeat_interleave(n)  # [steps n]
+        index = torch.arange(n, device=features.device).repeat(self.steps)
+        mask = pairs.mask.repeat(1, self.steps) & (index >= step)
+        steps = replace(pairs, position=pairs.position.repeat(1, self.steps), mask=mask, level=step + 1)
+        return student(model, predicted, model.read(predicted), steps)
 
 
 def visible(length: int, steps: int, device: torch.device | str | None = None) -> Tensor:

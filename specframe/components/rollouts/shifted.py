@@ -1,4 +1,4 @@
-"""What rollouts share: the token-shifted training sequence, what several levels imitate, and the noise."""
+"""What rollouts share: the token-shifted training sequence, what its predictions imitate, and the noise."""
 
 from __future__ import annotations
 
@@ -6,69 +6,80 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import FeatureDrafter
+from specframe.kernel.types import Student
+from specframe.neural.heads import support_of
 from specframe.neural.masks import block_end
+from specframe.neural.pairs import gather
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe.kernel.interfaces import Trainable
-    from specframe.kernel.types import Teacher
+    from specframe.kernel.types import PairSpec, Predicted, Teacher
 
 
 @dataclass(frozen=True)
 class Shifted:
-    """Pairs (feature i, token i + 1) for i = 0 .. n - 1, and what stands at i + block for each."""
+    """Pairs (features i, token i + 1) for i = 0 .. n - 1, and what the K predictions of each imitate, side by side."""
 
-    features: Tensor  # [B, n, D], true
-    tokens: Tensor  # [B, n] int64, token i + 1
-    position: Tensor  # [B, n] int64, i + block: what the prediction at i imitates
-    mask: Tensor  # [B, n] bool, whether that counts
-    place: Tensor  # [n] int64, 1 .. block: the place in its block of the prediction made at i
+    features: Tensor  # [B, n, A D], true
+    tokens: Tensor  # [B, n + K - 1] int64, token i + 1; 0 beyond the text
+    position: Tensor  # [B, n K] int64, i + block and what follows: what the predictions at i imitate
+    mask: Tensor  # [B, n K] bool, whether that counts; what lies beyond the text does not
+    level: Tensor  # [n K] int64: the place in its block of the prediction, 1 .. block, or 1 .. K
 
 
-def shift(teacher: Teacher, block: int) -> Shifted:
-    """The training sequence for blocks of `block`, its end cropped at random.
+def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> Shifted:
+    """The training sequence for blocks of `block`, its end cropped at random, or for `levels` predictions an entry.
 
     Blocks end at a sequence's last position, so a text always cut at the same place would always be
     divided the same way, while in decoding a block may begin anywhere. The crop, 0 to block - 1
-    positions, the same for the whole batch, trains all alignments alike.
+    positions, the same for the whole batch, trains all alignments alike. Raises InputError for texts too short.
     """
-    length = teacher.tokens.shape[1]
+    batch, length = teacher.tokens.shape
     crop = int(torch.randint(block, ())) if block > 1 else 0  # host generator: no device sync
     n = length - block - crop
     if n < 1:
         raise InputError(f"texts of {length} tokens are too short for blocks of {block}; raise train.length")
     index = torch.arange(n, device=teacher.tokens.device)
+    ahead = torch.arange(levels, device=index.device)
+    position = ((index + block)[:, None] + ahead).flatten()  # [n K]
+    inside = position.clamp(max=length - 1).expand(batch, -1)
+    place = block - (block_end(n, block, index.device) - index)
     return Shifted(
-        features=teacher.features["last"][:, :n],
-        tokens=teacher.tokens[:, 1 : n + 1],
-        position=(index + block).expand(len(teacher.tokens), n),
-        mask=teacher.mask[:, block : n + block],
-        place=block - (block_end(n, block, index.device) - index),
+        features=gather(spec, teacher.features)[:, :n],
+        tokens=F.pad(teacher.tokens[:, 1 : n + levels], (0, max(0, n + levels - length))),
+        position=inside,
+        mask=teacher.mask.gather(1, inside) & (position < length),
+        level=(place[:, None] + ahead).flatten(),
     )
 
 
-def levels_ahead(teacher: Teacher, levels: int) -> tuple[Tensor, Tensor, Tensor]:
-    """What `levels` predictions from each of the n = L - 1 first positions imitate, a position's side by side.
-
-    Their positions [B, n levels], whether they count, and their levels [n levels]. What lies beyond the text does not
-    count. Raises InputError for texts of one token.
-    """
-    batch, length = teacher.tokens.shape
-    if length < 2:
-        raise InputError("texts of one token have nothing to predict; raise train.length")
-    level = torch.arange(1, levels + 1, device=teacher.tokens.device)
-    position = (torch.arange(length - 1, device=level.device)[:, None] + level).flatten()  # [n levels]
-    inside = position.clamp(max=length - 1).expand(batch, -1)
-    return inside, teacher.mask.gather(1, inside) & (position < length), level.repeat(length - 1)
+def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str) -> Student:
+    """One forward on the text's own features and tokens, scored wherever there is something to imitate."""
+    model = feature_drafter(drafter, rollout)
+    pairs = shift(teacher, model.spec, model.block, model.levels)
+    predicted = model.unroll(model.fuse(jitter(pairs.features, noise)), pairs.tokens)
+    return student(model, predicted, model.read(predicted), pairs)
 
 
-def feature_part(predicted: Tensor, true: Tensor) -> Tensor:
-    """The predicted features in predictions [.., P], as wide as the true ones [.., D]: [.., D]."""
-    return predicted[..., -true.shape[-1] :]
+def student(model: FeatureDrafter, predicted: Predicted, logits: Tensor, pairs: Shifted) -> Student:
+    """The predictions [B, n, K, ..] of the pairs, with what they imitate; features where the drafter imitates some."""
+    tap, features = model.spec.imitates, predicted.features
+    return Student(
+        logits=logits.flatten(1, 2),
+        position=pairs.position,
+        mask=pairs.mask,
+        level=pairs.level,
+        features=None if tap is None or features is None else features.flatten(1, 2),
+        support=support_of(model),
+        hidden=predicted.hidden.flatten(1, 2),
+        tap=tap or "last",
+    )
 
 
 def jitter(features: Tensor, noise: float) -> Tensor:
@@ -77,10 +88,21 @@ def jitter(features: Tensor, noise: float) -> Tensor:
 
 
 def feature_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
-    """The drafter itself, if it predicts features. Raises CompositionError otherwise."""
+    """The drafter itself, if rollouts can unroll it. Raises CompositionError otherwise."""
     if not isinstance(drafter, FeatureDrafter):
         raise CompositionError(
-            f"the rollout {rollout!r} needs a drafter that predicts the target's features (as EAGLE's and "
-            f"Falcon's do), and {type(drafter).__name__} does not; use the rollout made for it"
+            f"the rollout {rollout!r} needs a drafter that reads the target's features (as EAGLE's, Falcon's and "
+            f"Medusa's do), and {type(drafter).__name__} does not"
         )
     return drafter
+
+
+def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
+    """The same, if the drafter's predictions stand in for features further down. Raises CompositionError otherwise."""
+    model = feature_drafter(drafter, rollout)
+    if not model.spec.feeds or model.levels != 1:
+        raise CompositionError(
+            f"the rollout {rollout!r} feeds predicted features back, as EAGLE's and Falcon's drafters draft, and "
+            f"{type(drafter).__name__} is not trained so: use the rollout all_levels or groups"
+        )
+    return model

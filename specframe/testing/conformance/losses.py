@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -130,4 +131,5 @@ def _rows(student: Student, teacher: Teacher, rows: list[int]) -> tuple[Student,
 def _with(student: Student, inputs: list[Tensor]) -> Student:
     names = ("logits", "features", "confidence")
     given = [name for name in names if getattr(student, name) is not None]
-    return replace(student, **dict(zip(given, inputs, strict=True)))
+    changed: dict[str, Any] = dict(zip(given, inputs, strict=True))
+    return replace(student, **changed)

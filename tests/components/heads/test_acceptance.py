@@ -104,7 +104,7 @@ def test_a_proposal_carries_what_it_says_of_every_level(name):
 def test_it_is_what_the_drafter_trains_and_saves(name, tmp_path):
     drafter, head, target, _ = judged(name, layers=2)
     assert drafter.module is head.module
-    assert not any(weight.requires_grad for weight in drafter.binding.network.parameters())
+    assert not any(weight.requires_grad for weight in drafter.network.parameters())
     with torch.no_grad():
         for weight in head.module.parameters():
             weight.copy_(weight.bfloat16())
@@ -216,7 +216,7 @@ def test_a_certain_confidence_that_is_wrong_costs_a_finite_amount():
 def test_the_head_learns_and_the_drafter_stays(name):
     drafter, head, target, rollout = judged(name, dtype=torch.float32)
     teacher = random_teacher(target, 8, 24)
-    fixed = {key: weight.clone() for key, weight in drafter.binding.network.state_dict().items()}
+    fixed = {key: weight.clone() for key, weight in drafter.network.state_dict().items()}
     unroll, loss = AcceptanceRollout(rollout=rollout, reached=False), AcceptanceLoss(temperature=1.0, rejection=1.0)
     optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=3e-2)
     values = []
@@ -233,8 +233,8 @@ def test_the_head_learns_and_the_drafter_stays(name):
     y = loss.accepted(student, teacher)[student.mask]
     constant = -(y.mean() * y.mean().log() + (1 - y.mean()) * (1 - y.mean()).log()).item()
     assert values[-1] < min(0.8 * values[0], constant), "it tells places apart"
-    assert all(torch.equal(fixed[key], weight) for key, weight in drafter.binding.network.state_dict().items())
-    assert all(weight.grad is None for weight in drafter.binding.network.parameters())
+    assert all(torch.equal(fixed[key], weight) for key, weight in drafter.network.state_dict().items())
+    assert all(weight.grad is None for weight in drafter.network.parameters())
 
 
 @pytest.mark.parametrize("name", DRAFTERS)

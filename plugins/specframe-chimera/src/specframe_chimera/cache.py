@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 import torch
 from torch import Tensor
 
-from specframe_chimera.network import NOTHING
+from specframe_chimera.session import NOTHING
 
 Gram = tuple[int, ...]
 

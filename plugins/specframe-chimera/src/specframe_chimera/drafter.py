@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from specframe import CompositionError, InputError, Proposal
-from specframe.neural import Binding, checkpoint, neural_target, output_weight, seeded, too_deep, tree_policy
+from specframe import CompositionError, InputError
+from specframe.neural import NeuralDrafter, checkpoint, output_weight, own_lm_heads
 from specframe_chimera.cache import Lookups, NGramCache
 from specframe_chimera.network import Network, ngrams
-from specframe_chimera.session import Session
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Sequence
 
-    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Head, NeuralTarget, Target
 
 
-class Chimera:
+class Chimera(NeuralDrafter[Network]):
     """The draft model of Zeng et al. 2024 (Chimera, Section 3.2).
 
     A trigram encoder reads the text's tokens three at a time; one decoder layer, the full context encoder, reads the
@@ -43,9 +39,7 @@ class Chimera:
         head: how the heads' outputs become logits; none: an LM head for every level, as published.
     """
 
-    taps = frozenset({"last"})
-    draws: frozenset[Draw] | None = None
-    nodes: int | None = None
+    name = "chimera"
     deepest = "heads"
 
     def __init__(
@@ -64,42 +58,38 @@ class Chimera:
             raise InputError(f"chimera: ngram must be 1 to 5, got {ngram}")
         if cache < 0:
             raise InputError(f"chimera: cache must be 0 or more n-gram states, got {cache}")
+        super().__init__(weights=weights, head=head)
         self.levels = heads
         self.ngram = ngram
         self.residual = residual
         self.cache = cache
-        self.weights = weights
-        self.binding: Binding[Network, Session] = Binding("chimera")
-        self._head = head
-        self._states: NGramCache | None = None
+
+    def build(self, target: NeuralTarget) -> Network:
+        """A new network for the target."""
+        output = None if self.head is not None else output_weight(target)
+        return Network(target.config, self.levels, self.ngram, self.residual, output)
+
+    def load(self, target: NeuralTarget, weights: str) -> Network:
+        """The network of a checkpoint. Raises WeightsError for one that does not fit, all misfits listed."""
+        rows, *_ = checkpoint.shapes(weights).get("heads.0.weight", [0])
+        if self.head is not None and rows == target.vocab_size:
+            raise own_lm_heads(weights)
+        return super().load(target, weights)
+
+    def identity(self, config: Any) -> dict[str, Any]:
+        """What a checkpoint and the drafter must agree on."""
+        return {"heads": self.levels, "ngram": self.ngram, "residual": self.residual}
 
     def bind(self, target: Target) -> None:
-        """Builds the network after the target's own shape, and loads its weights.
-
-        Raises CompositionError for a target without hidden states, WeightsError for weights that do not
-        fit, all misfits listed.
-        """
-        model = neural_target(target, "chimera")
-        model.request(self.taps)
-        output = None if self._head is not None else output_weight(model)
-        network = seeded(lambda: Network(model.config, self.levels, self.ngram, self.residual, output), model)
-        if self.weights is not None:
-            checkpoint.check(self.weights, self._identity(model.config))
-            checkpoint.load(network, self.weights)
-        if self._head is not None:
-            self._head.bind(model)
-        self.binding.bind(model, network)
-        self._states = NGramCache(self._compute, self.cache) if self.cache else None
-
-    @property
-    def module(self) -> nn.Module:
-        """The encoders and the heads: what is trained and saved. Empty before bind."""
-        return self.binding.module
+        """Builds the network after the target's own shape, or loads it; a cache of n-gram states is empty then."""
+        super().bind(target)
+        self.network.states = NGramCache(self._compute, self.cache) if self.cache else None
 
     @property
     def lookups(self) -> Lookups:
         """How often n-gram states were wanted since bind, and where they came from; all zero without a cache."""
-        return Lookups() if self._states is None else self._states.lookups
+        states = self.network.states
+        return Lookups() if states is None else states.lookups
 
     @torch.no_grad()
     def precompute(self, texts: Sequence[Sequence[int]]) -> None:
@@ -107,76 +97,13 @@ class Chimera:
 
         Raises CompositionError without a cache.
         """
-        device = self.binding.target.device
-        if self._states is None:
+        states = self.network.states
+        if states is None:
             raise CompositionError("drafter chimera has no cache to fill; set drafter.cache to a number of states")
         for text in texts:
             if text:
-                self._states.fill(ngrams(torch.tensor([text], device=device), self.ngram)[0])
+                states.fill(ngrams(torch.tensor([text], device=self.target.device), self.ngram)[0])
 
-    def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, in bfloat16, for `weights` to load again."""
-        config = self.binding.target.config
-        told = self._identity(config) | checkpoint.target_shape(config)
-        checkpoint.save(self.binding.network, told, folder, torch.bfloat16)
-
-    def foresee(self, features: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits of all levels from every position, and the encoder's states that they were read from.
-
-        [B, n, D], [B, n + K - 1] -> [B, n, K, V], [B, n, K, D]. Position i pairs (features_i, tokens_i = token i + 1);
-        level k reads the features 0 .. i and the n-grams that end with the tokens 0 .. i + k - 1, and its state
-        imitates feature i + k. With gradients it forgets the cache: weights are about to change.
-        """
-        network = self.binding.network
-        if self._states is not None and torch.is_grad_enabled():
-            self._states.clear()
-        n = features.shape[1]
-        grams = self._compute(ngrams(tokens, self.ngram))  # [B, n + K - 1, D]
-        states, logits = [], []
-        for level in range(1, self.levels + 1):
-            states.append(network.fuse(features, grams[:, : n + level - 1], level))
-            logits.append(self._speak(level, states[-1], features))
-        return torch.stack(logits, 2), torch.stack(states, 2)
-
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
-        """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        return tree_policy(tree, "chimera").grow(self.expand, root, sampling, random)
-
-    @torch.no_grad()
-    def expand(self, frontier: Frontier) -> Proposal:
-        """The logits after each frontier node, one level: [B, F, 1, V]."""
-        session = self.binding.session
-        states, depth = session.expand(frontier)  # [B, F, D], [B, F]
-        features = session.feature[:, None].expand_as(states)
-        # Which heads speak is control flow, so the host must know.
-        first, *others = depth.unique().tolist() if frontier.tree.levels else [0]
-        if max(first, *others, 0) >= self.levels:
-            raise too_deep("chimera", self.levels)
-        logits = self._speak(first + 1, states, features)  # [B, F, V]
-        for above in others:
-            logits = torch.where((depth == above)[..., None], self._speak(above + 1, states, features), logits)
-        return Proposal(logits[:, :, None])
-
-    def commit(self, news: Committed) -> None:
-        """Takes in what was committed. News with a prompt starts a session afresh; the n-gram states stay."""
-        layer = self.binding.network.layer
-        encode = self._compute if self._states is None else self._states
-        self.binding.commit(news, lambda batch: Session(layer, encode, self.ngram, batch))
-
-    def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        self.binding.keep(rows)
-
-    def _compute(self, grams: Tensor) -> Tensor:
+    def _compute(self, grams: torch.Tensor) -> torch.Tensor:
         """The states of n-grams, [.., n] tokens -> [.., D]."""
-        return self.binding.network.encode(grams, self.binding.target.embed)
-
-    def _speak(self, level: int, states: Tensor, features: Tensor) -> Tensor:
-        """Logits of a head, its own or those of the shared LM head: [.., D], [.., D] -> [.., V]."""
-        said = self.binding.network.speak(level, states, features)
-        return said if self._head is None else self._head(said)
-
-    def _identity(self, config: Any) -> dict[str, Any]:
-        """What a checkpoint and the drafter must agree on, given the target's config."""
-        shape = {"heads": self.levels, "ngram": self.ngram, "residual": self.residual}
-        return {"format": "chimera", **shape, "hidden_size": config.hidden_size}
+        return self.network.encode(grams, self.target.embed)

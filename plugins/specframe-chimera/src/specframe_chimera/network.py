@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from specframe.neural import DecoderLayer
+from specframe import Frontier, PairSpec, Predicted
+from specframe.neural import DecoderLayer, Depths, DraftNetwork, Embed
+from specframe_chimera.session import NOTHING, Session
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-NOTHING = -1
-"""In an n-gram, the place of a token before the text's first."""
+    from specframe_chimera.cache import NGramCache
 
 
 class NGramEncoder(nn.Module):
@@ -36,19 +36,26 @@ class NGramEncoder(nn.Module):
         return state
 
 
-class Network(nn.Module):
+class Network(DraftNetwork, nn.Module):
     """Chimera's draft model (Chimera Section 3.2).
 
     The heads start as the published ones do: as the target's LM head on the sum of what they read. `output` is its
     weight [V, D]; with None they end before an LM head that they share, and start as the sum alone.
     """
 
+    spec = PairSpec(feeds=False)
+    states: NGramCache | None = None
+    """Where n-gram states are kept for when they are wanted again."""
+
     def __init__(
         self, config: PretrainedConfig, levels: int, ngram: int, residual: bool, output: Tensor | None
     ) -> None:
         super().__init__()
         size = config.hidden_size
+        self.levels = levels
+        self.ngram = ngram
         self.residual = residual
+        self.own = output is not None
         self.ngrams = NGramEncoder(size, ngram)
         self.layer = DecoderLayer(config)
         start = torch.eye(size) if output is None else output
@@ -59,13 +66,13 @@ class Network(nn.Module):
                 head.weight.copy_(start)
         self.heads = nn.ModuleList(heads)
 
-    def encode(self, grams: Tensor, embed: Callable[[Tensor], Tensor]) -> Tensor:
+    def encode(self, grams: Tensor, embed: Embed) -> Tensor:
         """The states of n-grams: [.., n] tokens, the oldest first, to [.., D]. NOTHING embeds as zero."""
         embedded = embed(grams.clamp(min=0)) * (grams != NOTHING)[..., None]  # [.., n, D]
         state: Tensor = self.ngrams(embedded.flatten(-2))
         return state
 
-    def fuse(self, features: Tensor, grams: Tensor, level: int) -> Tensor:
+    def fuse_context(self, features: Tensor, grams: Tensor, level: int) -> Tensor:
         """The full context encoder's last states, [B, n, D], [B, n + level - 1, D] -> [B, n, D].
 
         Feature i stands at position i, and n-gram j, which ends with token j + 1, at j + 1. State i is that of the
@@ -78,14 +85,52 @@ class Network(nn.Module):
         states: Tensor = self.layer(entries, positions, fusion_mask(n, level, features.device))
         return states[:, -n:]
 
-    def speak(self, level: int, states: Tensor, features: Tensor) -> Tensor:
-        """What head `level` (from 1) says of an encoder state and the last true feature (Chimera Eq. 3).
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """All levels after every feature, and the encoder's states that they were read from.
 
-        [.., D], [.., D] -> [.., V], or [.., D] where the LM head is shared.
+        Level k from entry i reads the features 0 .. i and the n-grams that end with the tokens 0 .. i + k - 1, and its
+        state imitates feature i + k. With gradients the kept states are forgotten: weights are about to change.
+        """
+        if self.states is not None and torch.is_grad_enabled():
+            self.states.clear()
+        n = features.shape[1]
+        grams = self.encode(ngrams(tokens, self.ngram), embed)  # [B, n + K - 1, D]
+        levels = range(1, self.levels + 1)
+        states = [self.fuse_context(features, grams[:, : n + level - 1], level) for level in levels]
+        hidden = [self._hidden(level, state, features) for level, state in zip(levels, states, strict=True)]
+        return Predicted(torch.stack(hidden, 2), torch.stack(states, 2), self._read if self.own else None)
+
+    def open(self, embed: Embed, room: int) -> Session:
+        """A session without rows."""
+        encode = self.states if self.states is not None else lambda grams: self.encode(grams, embed)
+        return Session(self.layer, encode, self._expand, self.ngram, room=room)
+
+    def _expand(self, frontier: Frontier, states: Tensor, depth: Tensor, features: Tensor) -> Predicted:
+        """The level below each frontier node: encoder states [B, F, D] of nodes so deep, last true features [B, D]."""
+        depths = Depths.of(frontier, depth, "chimera", self.levels)
+        features = features[:, None].expand_as(states)
+        hidden = depths.choose(lambda level: self._hidden(level, states, features))[:, :, None]
+        if not self.own:
+            return Predicted(hidden)
+        return Predicted(hidden, read=lambda inputs: depths.choose(lambda level: self._logits(level, inputs)))
+
+    def _hidden(self, level: int, states: Tensor, features: Tensor) -> Tensor:
+        """What is read for head `level` (from 1), of an encoder state and the last true feature (Chimera Eq. 3).
+
+        The heads' own LM heads read both, a shared one what the level's head makes of both.
         """
         inputs = torch.cat([states, features], -1) if self.residual else states
-        said: Tensor = self.heads[level - 1](inputs)
-        return said
+        return inputs if self.own else self._logits(level, inputs)
+
+    def _read(self, hidden: Tensor) -> Tensor:
+        """The logits of all levels: [.., K, H] -> [.., K, V]."""
+        return torch.stack([self._logits(level, part) for level, part in enumerate(hidden.unbind(-2), 1)], -2)
+
+    def _logits(self, level: int, inputs: Tensor) -> Tensor:
+        logits: Tensor = self.heads[level - 1](inputs)
+        return logits
 
 
 def ngrams(tokens: Tensor, ngram: int) -> Tensor:

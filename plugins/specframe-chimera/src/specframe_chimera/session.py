@@ -8,18 +8,21 @@ write over them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from specframe import Committed, Frontier
-from specframe.neural import Blocks, DecoderLayer, SlotCache
-from specframe_chimera.network import NOTHING
+from specframe import Frontier, Predicted
+from specframe.neural import Blocks, DecoderLayer, Pending, RowSession
+
+NOTHING = -1
+"""In an n-gram, the place of a token before the text's first."""
 
 
-class Session:
-    """The decoding state of a batch of rows, from their prompts on.
+class Session(RowSession):
+    """The decoding state of a session's rows.
 
     Slots of the cache: feature i of a row at 2 i, the n-gram beside it at 2 i + 1. Behind the longest row's stand the
     draft's n-grams, at the same slots in every row.
@@ -27,60 +30,65 @@ class Session:
     Args:
         layer: the full context encoder.
         encode: the states of n-grams, [.., n] tokens -> [.., D].
+        predict: the predictions below frontier nodes, given the encoder's states at their n-grams [B, F, D], their
+            depths [B, F] and the last true features [B, D].
         ngram: n.
-        batch: the number of rows.
+        room: how many positions a row will take, at most; the cache is made for so many.
         spare: how many slots more than it needs the cache gets when it is made or grown.
     """
 
-    feature: Tensor
-    """The last true feature of every row, [B, D], once something was committed."""
-
     def __init__(
-        self, layer: DecoderLayer, encode: Callable[[Tensor], Tensor], ngram: int, batch: int, *, spare: int = 512
+        self,
+        layer: DecoderLayer,
+        encode: Callable[[Tensor], Tensor],
+        predict: Callable[[Frontier, Tensor, Tensor, Tensor], Predicted],
+        ngram: int,
+        *,
+        room: int = 0,
+        spare: int = 512,
     ) -> None:
         like = next(layer.parameters())
+        super().__init__(like, 2 * room, spare)
         self.layer = layer
         self.encode = encode
-        self.spare = spare
-        self.counts = [0] * batch  # pairs of each row that are cached
-        self.recent = like.new_full((batch, ngram), NOTHING, dtype=torch.int64)  # the last tokens, the root's last
-        self.cache = SlotCache(1, 0)
-        self.visible = like.new_zeros(batch, 0, dtype=torch.bool)  # [B, W] which slots hold cached pairs
-        self.pending: tuple[Tensor, Tensor, list[int]] | None = None  # tokens [B, M], features, each row's count
-        self.draft: list[Blocks] = []  # the root's, and what was expanded below it
+        self.predict = predict
+        self.recent = like.new_full((0, ngram), NOTHING, dtype=torch.int64)  # the last tokens, the root's last
+        self.feature = like.new_zeros(0, layer.config.hidden_size)  # the last true feature of every row, [B, D]
 
-    def commit(self, news: Committed) -> None:
-        """Stashes newly committed pairs; the next draft's first forward takes them in."""
-        self._settle()
-        counts = news.count.tolist()
-        tokens, features = news.tokens[:, : max(counts)], news.features["last"][:, : max(counts)]
-        self.feature = features[torch.arange(len(tokens), device=tokens.device), news.count - 1]
-        self.pending = tokens, features, counts
+    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Tokens and features."""
+        return tokens, features["last"]
 
-    def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        chosen = rows.tolist()
-        if self.pending is not None:
-            tokens, features, fresh = self.pending
-            fresh = [fresh[row] for row in chosen]
-            self.pending = tokens[rows, : max(fresh)], features[rows, : max(fresh)], fresh
-        self.counts = [self.counts[row] for row in chosen]
+    def join(self, more: int) -> None:
+        """Makes room for so many new rows."""
+        self.recent = pad(self.recent, (0, 0, 0, more), value=NOTHING)
+        self.feature = pad(self.feature, (0, 0, 0, more))
+
+    def leave(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
         self.recent = self.recent[rows]
         self.feature = self.feature[rows]
-        self.cache.keep(rows)
-        self.visible = self.visible[rows]
-        self.draft = [root.keep(rows) for root in self.draft[:1]]
 
-    def expand(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
+    def seen(self, counts: list[int]) -> Tensor:
+        """Which slots hold the pairs of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        device = self.recent.device
+        ends = 2 * torch.tensor(counts, device=device)
+        return torch.arange(2 * max(counts, default=0), device=device) < ends[:, None]
+
+    def expand(self, frontier: Frontier) -> Predicted:
+        """The predictions of the level below each frontier node; the root starts a draft."""
+        return self.predict(frontier, *self._states(frontier), self.feature)
+
+    def _states(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
         """The encoder's states at the frontier nodes' n-grams, [B, F, D], and the nodes' depths, [B, F].
 
-        The root starts a draft. Every other node's parent was expanded before.
+        Every node's parent but the root's was expanded before.
         """
         if frontier.tree.levels == 0:
-            self._settle()
+            self.settle()
             del self.draft[1:]
             root = self.draft[0]
-            return root.features[:, :, 0], torch.zeros_like(root.position)
+            return root.outputs[:, :, 0], torch.zeros_like(root.position)
         known, root = Blocks.joined(self.draft), self.draft[0]
         nodes = frontier.nodes
         width = nodes.shape[1]
@@ -90,48 +98,41 @@ class Session:
         own = torch.eye(width, dtype=torch.bool, device=nodes.device).expand(len(nodes), -1, -1)
         sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
         end = self.visible.shape[1] + sees.shape[2]
-        self._reserve(end)
+        self.reserve(end)
         self.cache.aim(end - width, end)
         mask = torch.cat([self.visible[:, None].expand(-1, width, -1), sees], 2)  # [B, F, W + S + F]
         states = self.layer(self.encode(self._grams(frontier)), position, mask[:, None], self.cache)  # [B, F, D]
         self.draft.append(Blocks(nodes, states[:, :, None], (), position, sees))
         is_root = nodes == 0  # it may be asked for again beside deeper nodes
         depth = torch.where(is_root, 0, position - root.position)
-        return torch.where(is_root[..., None], root.features[:, :, 0], states), depth
+        return torch.where(is_root[..., None], root.outputs[:, :, 0], states), depth
 
-    def _settle(self) -> None:
+    def take(self, pending: Pending) -> Blocks:
         """Takes in pending pairs: keys and values are cached, a draft can start.
 
         All queries see all that is cached of their row: of the outputs only the last n-gram's is wanted.
         """
-        if self.pending is None:
-            return
-        tokens, features, fresh = self.pending
-        self.pending = None
-        starts, device = self.counts, tokens.device
-        self.counts = [have + more for have, more in zip(starts, fresh, strict=True)]
-        batch, length = tokens.shape
-        more, counts = torch.tensor([fresh, self.counts], device=device)  # [B] each
-        ragged = min(fresh) < max(fresh)
+        first, (tokens, features), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
+        (batch, length), device = tokens.shape, tokens.device
+        more, counts = torch.tensor([fresh, pending.held], device=device)  # [B] each
+        rows = torch.arange(batch, device=device)
 
-        text = torch.cat([self.recent, tokens], 1)  # [B, n + M]
+        text = torch.cat([self.recent[first:], tokens], 1)  # [B, n + M]
         grams = text[:, 1:].unfold(1, self.recent.shape[1], 1)  # [B, M, n]
-        if ragged:
+        if min(fresh) < max(fresh):
             inside = torch.arange(length, device=device) < more[:, None]
             grams = torch.where(inside[..., None], grams, NOTHING)
-        self.recent = text.gather(1, more[:, None] + torch.arange(self.recent.shape[1], device=device))
+        recent = text.gather(1, more[:, None] + torch.arange(self.recent.shape[1], device=device))
+        self.recent = pending.behind(self.recent, recent)
+        self.feature = pending.behind(self.feature, features[rows, more - 1])
         entries = torch.stack([features, self.encode(grams)], 2).flatten(1, 2)  # [B, 2 M, D]
 
-        width = 2 * max(self.counts)
-        self._reserve(2 * (max(starts) + length))
-        entry = torch.arange(2 * length, device=device)
-        slots = entry + 2 * (counts - more)[:, None]  # [B, 2 M]
-        self.cache.aim(slots if min(starts) < max(starts) else 2 * starts[0], width)
-        self.visible = torch.arange(width, device=device) < 2 * counts[:, None]  # [B, W]
-        mask = self.visible[:, None, None].expand(-1, -1, 2 * length, -1)
+        self.reserve(2 * (max(starts) + length))
+        slots = torch.arange(2 * length, device=device) + 2 * (counts - more)[:, None]  # [B, 2 M]
+        self.cache.aim(slots if min(starts) < max(starts) else 2 * starts[0], 2 * max(pending.held))
+        mask = self.seen(pending.held)[:, None, None].expand(-1, -1, 2 * length, -1)
         states = self.layer(entries, (slots + 1) // 2, mask, self.cache)  # [B, 2 M, D]
-        last = states[torch.arange(batch, device=device), 2 * more - 1]  # [B, D]
-        self.draft = [Blocks.of_root(last[:, None], (), counts)]
+        return Blocks.of_root(states[rows, 2 * more - 1][:, None], (), counts)
 
     def _grams(self, frontier: Frontier) -> Tensor:
         """The n-grams that end with each frontier node, [B, F, n]; padding and the root have none to compute."""
@@ -147,8 +148,3 @@ class Session:
             node = tree.parent.gather(1, node).clamp(min=0)
         drafted = (frontier.nodes > 0) & tree.valid.gather(1, frontier.nodes)
         return torch.where(drafted[..., None], torch.stack(tokens[::-1], 2), NOTHING)
-
-    def _reserve(self, slots: int) -> None:
-        """Sees to it that the cache has this many slots."""
-        if slots > self.cache.capacity:
-            self.cache.grow(max(2 * self.cache.capacity, slots + self.spare))

@@ -55,7 +55,7 @@ class CSRA:
         order = student.level[place].argsort(stable=True)  # step after step
         row, place = row[order], place[order]  # [P]
         spot = row * teacher.mask.shape[1] + student.position[row, place]  # [P] where in the batch's texts
-        truth = teacher.features["last"].flatten(0, 1)  # [B L, D]
+        truth = teacher.features[student.tap].flatten(0, 1)  # [B L, D]
         imitated = torch.zeros_like(teacher.mask).flatten()
         imitated[spot] = True
         targets = _directions(truth[imitated])  # [T, D]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from specframe import CompositionError
+from specframe.neural import NeuralDrafter
 from specframe_coral.groups import group_masses
 from specframe_coral.router import Network
 
@@ -33,14 +33,11 @@ class RoutingRollout:
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The nested rollout's predictions. Raises CompositionError for a drafter without the head `router`."""
         router = drafter.module
-        if not isinstance(router, Network):
+        if not isinstance(router, Network) or not isinstance(drafter, NeuralDrafter):
             raise CompositionError(
                 "the rollout 'routing' trains the head 'router': give the drafter `head: {use: router}`"
             )
-        routed: Any = copy.copy(drafter)  # shares everything with it
-        hidden = teacher.features["last"].shape[-1]
-        routed.logits = lambda predicted: router(predicted[..., :hidden])
-        return self.rollout(routed, teacher, progress)
+        return self.rollout(drafter.reading(router), teacher, progress)
 
 
 class RoutingLoss:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor, nn
 
-from specframe.neural import DecoderLayer, State
+from specframe.neural import DecoderLayer, FeatureNetwork, State
 from specframe_eagle.fspad import FeatureSampler, SplitLayer
 
 if TYPE_CHECKING:
@@ -27,7 +26,7 @@ class Variant:
     """FSPAD: whether logits and features come from two halves of the output (`SplitLayer`)."""
 
 
-class Network(nn.Module):
+class Network(FeatureNetwork):
     """EAGLE's autoregression head (Li et al. 2024, EAGLE), and FSPAD's.
 
     A pair is the embedding of token i + 1 beside feature i, [.., 2H], embedding first; `fc` makes 2H into
@@ -51,19 +50,14 @@ class Network(nn.Module):
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
-    def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """The predictions, [B, L, 2H] -> [B, L, P]; plain causal, or as positions and mask say."""
-        if positions is None:
-            positions = torch.arange(pairs.shape[1], device=pairs.device).expand(len(pairs), -1)
-        predicted: Tensor = self.layer(self.fc(pairs), positions, mask)
-        return predicted
-
     def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
-        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry.
-
-        In a draft a pair holds its parent's whole prediction, [B, M, H + P].
-        """
-        hidden = self.layer.config.hidden_size
-        if pairs.shape[-1] > 2 * hidden:
-            pairs = torch.cat([pairs[..., :hidden], pairs[..., -hidden:]], -1)
+        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
         return self.fc(pairs), state
+
+    def hidden(self, outputs: Tensor) -> Tensor:
+        """The logit features, [.., P] -> [.., H]."""
+        return outputs[..., : self.layer.config.hidden_size]
+
+    def features(self, outputs: Tensor) -> Tensor:
+        """The predicted features, [.., P] -> [.., H]."""
+        return outputs[..., -self.layer.config.hidden_size :]

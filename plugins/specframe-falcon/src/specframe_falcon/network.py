@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from specframe.neural import DecoderLayer, State, block_causal
+from specframe import CompositionError, PairSpec
+from specframe.neural import DecoderLayer, FeatureNetwork, State, block_causal
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -19,7 +20,7 @@ FEW = 4
 """Up to so many pairs a row are unrolled on a CPU, where each call of nn.LSTM packs its weights anew."""
 
 
-class Network(nn.Module):
+class Network(FeatureNetwork):
     """Falcon's relaxed causal semi-autoregressive head (Falcon, Section 3.2).
 
     A pair is the embedding of token i + 1 beside feature i, [.., 2H], embedding first as in EAGLE. The
@@ -28,20 +29,35 @@ class Network(nn.Module):
     compared with features that have already passed the target's final norm.
     """
 
-    def __init__(self, config: PretrainedConfig, dropout: float) -> None:
+    spec = PairSpec(side_by_side=False)
+
+    def __init__(self, config: PretrainedConfig, block: int, dropout: float) -> None:
         super().__init__()
+        self.block = block
         hidden = config.hidden_size
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
         self.layer = DecoderLayer(config)
 
-    def forward(self, pairs: Tensor, block: int) -> Tensor:
-        """The predicted features of whole sequences, [B, L, 2H] -> [B, L, H]; blocks end at the end."""
+    def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """The predicted features of whole texts, [B, L, 2H] -> [B, L, H]; blocks end at the end.
+
+        Positions and a mask of one's own raise CompositionError: the LSTM runs along the text, whatever a mask hides.
+        """
+        if positions is not None or mask is not None:
+            raise CompositionError(
+                "drafter falcon predicts plain sequences only, since its LSTM runs along them; use the rollout "
+                "glancing or teacher_forced, or the drafter eagle"
+            )
         batch, length, _ = pairs.shape
         recalled, _ = self.lstm(pairs)  # [B, L, H]
         positions = torch.arange(length, device=pairs.device).expand(batch, -1)
-        mask = block_causal(length, block, pairs.device)  # [1, 1, L, L]
-        predicted: Tensor = self.layer(recalled, positions, mask)
+        predicted: Tensor = self.layer(recalled, positions, block_causal(length, self.block, pairs.device))
         return predicted
+
+    def start(self, batch: int) -> State:
+        """The LSTM's hidden and cell state before the first pair: zeros, [2, B, H] each."""
+        zeros = next(self.lstm.parameters()).new_zeros(LSTM_LAYERS, batch, self.lstm.hidden_size)
+        return zeros, zeros
 
     def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The LSTM's outputs for the next pairs of every row, and its state after them.

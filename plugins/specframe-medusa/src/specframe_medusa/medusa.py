@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
-from specframe import Proposal
-from specframe.neural import Binding, checkpoint, neural_target, seeded, too_deep, tree_policy
+from specframe.neural import NeuralDrafter, own_lm_heads
 from specframe_medusa import published
 from specframe_medusa.heads import check_counts, start_from
 from specframe_medusa.networks import MedusaNetwork
-from specframe_medusa.states import LastFeature
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from pathlib import Path
 
-    from specframe import Committed, Draw, Frontier, Head, RandomSource, Sampling, Target, TokenTree, TreePolicy
+    from specframe import Head, NeuralTarget
 
 
-class Medusa:
+class Medusa(NeuralDrafter[MedusaNetwork]):
     """The parallel heads of Cai et al. 2024 (Medusa, Section 2.1), trained on a frozen target (Medusa-1).
 
     Head k reads the last true feature f_i, the one that gave the root, token i + 1, and proposes token i + 1 + k.
@@ -40,82 +36,40 @@ class Medusa:
         head: how the blocks' outputs become logits; none: an LM head for every level, as published.
     """
 
-    taps = frozenset({"last"})
-    draws: frozenset[Draw] | None = None
-    nodes: int | None = None
+    name = "medusa"
     deepest = "heads"
 
     def __init__(
         self, *, heads: int = 4, layers: int = 1, weights: str | None = None, head: Head | None = None
     ) -> None:
         check_counts("medusa", heads, layers)
+        super().__init__(weights=weights, head=head)
         self.levels = heads
         self.layers = layers
-        self.weights = weights
-        self.binding: Binding[MedusaNetwork, LastFeature] = Binding("medusa")
-        self._head = head
 
-    def bind(self, target: Target) -> None:
-        """Builds the heads after the target's own shape, and loads their weights.
+    def build(self, target: NeuralTarget) -> MedusaNetwork:
+        """New heads for the target."""
+        vocab = target.vocab_size if self.head is None else None
+        return MedusaNetwork(target.config.hidden_size, self.levels, self.layers, vocab)
 
-        Raises CompositionError for a target without hidden states, WeightsError for weights that do not
-        fit, all misfits listed.
-        """
-        model = neural_target(target, "medusa")
-        model.request(self.taps)
-        vocab = model.vocab_size if self._head is None else None
-        network = seeded(lambda: MedusaNetwork(model.config.hidden_size, self.levels, self.layers, vocab), model)
-        if self._head is not None:
-            self._head.bind(model)
-        if self.weights is not None:
-            stored = published.find(self.weights, published.MEDUSA)
-            published.check(stored, "medusa", self.levels, r"(\d+)\.")
-            checkpoint.load(network, stored.folder, file=stored.file)
-        elif self._head is None:
-            start_from(model, network.lm_heads())
-        self.binding.bind(model, network)
+    def fresh(self, target: NeuralTarget) -> MedusaNetwork:
+        """New heads, whose LM heads are the target's own at first."""
+        network = super().fresh(target)
+        start_from(target, network.lm_heads())
+        return network
 
-    @property
-    def module(self) -> nn.Module:
-        """The heads: what is trained and saved. Empty before bind."""
-        return self.binding.module
+    def load(self, target: NeuralTarget, weights: str) -> MedusaNetwork:
+        """The heads of a checkpoint, as specframe or Medusa's code writes it."""
+        stored = published.find(weights, published.MEDUSA)
+        published.check(stored, "medusa", self.levels, r"(\d+)\.")
+        if self.head is not None and f"0.{self.layers}.weight" in stored.names:
+            raise own_lm_heads(weights)
+        return self.filled(target, stored.folder, file=stored.file)
 
-    def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, in bfloat16 and under the published names."""
-        config = {"format": "medusa", "medusa_num_heads": self.levels, "medusa_num_layers": self.layers}
-        shape = checkpoint.target_shape(self.binding.target.config)
-        checkpoint.save(self.binding.network, config | shape, folder, torch.bfloat16)
+    def identity(self, config: Any) -> dict[str, Any]:
+        """What config.json says of it, under the published names."""
+        return {"medusa_num_heads": self.levels, "medusa_num_layers": self.layers}
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:
         """Writes the heads as Medusa's own code reads them; `base` is the target's name."""
-        published.save_medusa(self.binding.network, folder, base=base, layers=self.layers, dtype=dtype)
-
-    def foresee(self, features: Tensor, tokens: Tensor) -> Tensor:
-        """The logits of all levels after every feature, [B, n, D] -> [B, n, K, V]; the tokens have no part in them."""
-        return self._speak(features)
-
-    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
-        """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
-        return tree_policy(tree, "medusa").grow(self.expand, root, sampling, random)
-
-    @torch.no_grad()
-    def expand(self, frontier: Frontier) -> Proposal:
-        """The logits of all levels below the root, [B, F, K, V]; deeper there is nothing to read."""
-        feature = self.binding.session.feature  # [B, D]
-        if frontier.tree.levels >= self.levels:
-            raise too_deep("medusa", self.levels)
-        logits = self._speak(feature)  # [B, K, V]
-        return Proposal(logits[:, None].expand(-1, frontier.nodes.shape[1], -1, -1))
-
-    def commit(self, news: Committed) -> None:
-        """Keeps the last true feature."""
-        self.binding.commit(news, lambda batch: LastFeature())
-
-    def keep(self, rows: Tensor) -> None:
-        """Keeps these rows of the batch, int64 [R], in this order."""
-        self.binding.keep(rows)
-
-    def _speak(self, features: Tensor) -> Tensor:
-        """The logits of all levels: [.., D] -> [.., K, V]."""
-        hidden: Tensor = self.binding.network(features)
-        return hidden if self._head is None else self._head(hidden)
+        published.save_medusa(self.network, folder, base=base, layers=self.layers, dtype=dtype)

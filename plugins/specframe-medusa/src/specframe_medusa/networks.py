@@ -8,10 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, silu
 
-from specframe.neural import DecoderLayer, block_causal
+from specframe import Frontier, PairSpec, Predicted, TokenTree
+from specframe.neural import DecoderLayer, Depths, DraftNetwork, FeatureNetwork, FeatureSession, LastFeature, too_deep
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from transformers import PretrainedConfig
+
+    from specframe import Committed
+    from specframe.neural import Embed, State
 
 
 class ResBlock(nn.Module):
@@ -38,11 +44,13 @@ class ResBlock(nn.Module):
         return states
 
 
-class MedusaNetwork(nn.ModuleList):
+class MedusaNetwork(DraftNetwork, nn.ModuleList):
     """Medusa's heads (Medusa, Section 2.1.1), under the names of the published checkpoints.
 
     Head k is `k`: its residual blocks, then its own LM head, unless `vocab` is None and heads are shared.
     """
+
+    spec = PairSpec(imitates=None, feeds=False)
 
     def __init__(self, size: int, heads: int, layers: int, vocab: int | None) -> None:
         def head() -> nn.Sequential:
@@ -50,37 +58,70 @@ class MedusaNetwork(nn.ModuleList):
             return nn.Sequential(*(ResBlock(size) for _ in range(layers)), *own)
 
         super().__init__(head() for _ in range(heads))
+        self.levels = heads
+        self.layers = layers
 
-    def forward(self, features: Tensor) -> Tensor:
-        """What every head makes of the features: [.., D] -> [.., K, V], or [.., K, D] where LM heads are shared."""
-        return torch.stack([head(features) for head in self], -2)
+    def forward(self, features: Tensor) -> Predicted:
+        """What every head's blocks make of the features, and how its own LM head reads it: [.., D] -> [.., K, D]."""
+        hidden = torch.stack([self._blocks(head, features) for head in self], -2)
+        return Predicted(hidden, read=self._read if self.lm_heads() else None)
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """All levels after every feature; the tokens have no part in them."""
+        return self(features)
+
+    def open(self, embed: Embed, room: int) -> LastFeature:
+        """A session without rows."""
+        return LastFeature(self._expand, self.spec)
 
     def lm_heads(self) -> list[nn.Linear]:
         """The heads' own LM heads; none where they are shared."""
         return [part for head in self for part in head.children() if isinstance(part, nn.Linear)]
 
+    def _expand(self, features: Tensor, frontier: Frontier) -> Predicted:
+        """All levels below the root; deeper there is nothing to read."""
+        if frontier.tree.levels >= self.levels:
+            raise too_deep("medusa", self.levels)
+        return self(features[:, None].expand(-1, frontier.nodes.shape[1], -1))
 
-class Prefix(nn.Module):
-    """Hydra++'s prefix attention: a decoder layer of the target's kind over its features, and a norm."""
+    def _blocks(self, head: nn.Module, features: Tensor) -> Tensor:
+        """What a head's residual blocks make of the features: [.., D] -> [.., D]."""
+        for block in list(head.children())[: self.layers]:
+            features = block(features)
+        return features
+
+    def _read(self, hidden: Tensor) -> Tensor:
+        """The logits of all levels: [.., K, D] -> [.., K, V]."""
+        return torch.stack([head(part) for head, part in zip(self.lm_heads(), hidden.unbind(-2), strict=True)], -2)
+
+
+class Prefix(FeatureNetwork):
+    """Hydra++'s prefix attention: a decoder layer of the target's kind over its features alone, and a norm."""
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__()
         self.layer = DecoderLayer(config)
         self.norm = nn.RMSNorm(config.hidden_size, eps=getattr(config, "rms_norm_eps", 1e-6))
 
-    def forward(self, features: Tensor) -> Tensor:
-        """The base states of whole sequences, [B, L, D] -> [B, L, D], causal."""
-        batch, length, _ = features.shape
-        positions = torch.arange(length, device=features.device).expand(batch, -1)
-        states: Tensor = self.norm(self.layer(features, positions, block_causal(length, 1, features.device)))
+    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+        """The features as they are."""
+        return pairs, state
+
+    def hidden(self, outputs: Tensor) -> Tensor:
+        """The base states, [.., D] -> [.., D]."""
+        states: Tensor = self.norm(outputs)
         return states
 
 
-class HydraNetwork(nn.Module):
+class HydraNetwork(DraftNetwork, nn.Module):
     """Hydra's sequentially dependent heads (Ankner et al. 2024), with the prefix layer of Hydra++ or without.
 
     Head k reads the base state and the embeddings of the root and of the k - 1 drafted tokens below it.
     """
+
+    spec = PairSpec(imitates=None, feeds=False)
 
     def __init__(
         self,
@@ -93,6 +134,7 @@ class HydraNetwork(nn.Module):
     ) -> None:
         super().__init__()
         size = config.hidden_size
+        self.levels = heads
         self.dropout = dropout
         self.prefix = Prefix(config) if prefix else None
         self.mlp = nn.ModuleList(
@@ -101,19 +143,88 @@ class HydraNetwork(nn.Module):
         )
         self.lm_head = None if vocab is None else nn.ModuleList(nn.Linear(size, vocab) for _ in range(heads))
 
-    def forward(self, level: int, inputs: Tensor) -> Tensor:
-        """What head `level` (from 1) says: [.., (1 + level) D] -> [.., V], or [.., D] where LM heads are shared.
+    def forward(self, level: int, base: Tensor, path: Tensor) -> Tensor:
+        """What the blocks of head `level` (from 1) make of a base state and a path: [.., D], [.., level, D] -> [.., D].
 
-        The inputs are the base state and the embeddings of the path from the root down, side by side.
+        The path holds the embeddings from the root down.
         """
-        states = inputs
+        states = torch.cat([base, path.flatten(-2)], -1)
         for block in self.mlp[level - 1].children():
             states = block(dropout(states, self.dropout, self.training))
-        if self.lm_head is None:
-            return states
-        logits: Tensor = self.lm_head[level - 1](dropout(states, self.dropout, self.training))
-        return logits
+        return states
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """All levels after every feature; level k reads the tokens i .. i + k - 1 beside entry i's base state."""
+        base = features if self.prefix is None else self.prefix.hidden(self.prefix(features))  # [B, n, D]
+        paths = embed(tokens).unfold(1, self.levels, 1).transpose(-1, -2)  # [B, n, K, D]
+        hidden = [self(level, base, paths[:, :, :level]) for level in range(1, self.levels + 1)]
+        return Predicted(torch.stack(hidden, 2), read=None if self.lm_head is None else self._read)
+
+    def open(self, embed: Embed, room: int) -> LastFeature | PrefixedFeature:
+        """A session without rows."""
+
+        def expand(base: Tensor, frontier: Frontier) -> Predicted:
+            return self._expand(base, frontier, embed)
+
+        return LastFeature(expand, self.spec) if self.prefix is None else PrefixedFeature(self.prefix, expand, room)
 
     def lm_heads(self) -> list[nn.Linear]:
         """The heads' own LM heads; none where they are shared."""
         return [head for head in self.lm_head or () if isinstance(head, nn.Linear)]
+
+    def _expand(self, base: Tensor, frontier: Frontier, embed: Embed) -> Predicted:
+        """The level below each frontier node, given the base states [B, D]."""
+        climb, depth = _climb(frontier)  # [B, F, levels + 1], [B, F]
+        depths = Depths.of(frontier, depth, "hydra", self.levels)
+        base = base[:, None].expand(-1, climb.shape[1], -1)
+        embedded = embed(climb)  # [B, F, levels + 1, D], a node's own token first, the root's last
+        hidden = depths.choose(lambda level: self(level, base, embedded[:, :, :level].flip(2)))[:, :, None]
+        if self.lm_head is None:
+            return Predicted(hidden)
+        return Predicted(hidden, read=lambda states: depths.choose(lambda level: self._logits(level, states)))
+
+    def _read(self, hidden: Tensor) -> Tensor:
+        """The logits of all levels: [.., K, D] -> [.., K, V]."""
+        return torch.stack([self._logits(level, part) for level, part in enumerate(hidden.unbind(-2), 1)], -2)
+
+    def _logits(self, level: int, hidden: Tensor) -> Tensor:
+        return self.lm_heads()[level - 1](dropout(hidden, self.dropout, self.training))
+
+
+class PrefixedFeature:
+    """The prefix layer's output at the last true feature of every row; keys and values of those before are cached."""
+
+    def __init__(self, prefix: Prefix, expand: Callable[[Tensor, Frontier], Predicted], room: int) -> None:
+        def nothing(tokens: Tensor) -> Tensor:
+            return prefix.norm.weight.new_zeros(*tokens.shape, 0)
+
+        self._session = FeatureSession(prefix, nothing, room=room)
+        self._expand = expand
+
+    def commit(self, committed: Committed) -> None:
+        """Takes in what was committed; the next draft's first forward reads it."""
+        self._session.commit(committed)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._session.keep(rows)
+
+    def expand(self, frontier: Frontier) -> Predicted:
+        """The predictions below each frontier node."""
+        root = TokenTree.stump(frontier.tree.tokens[:, 0])
+        base = self._session.expand(Frontier(root, torch.zeros_like(root.tokens))).hidden[:, 0, 0]
+        return self._expand(base, frontier)
+
+
+def _climb(frontier: Frontier) -> tuple[Tensor, Tensor]:
+    """The tokens from each frontier node up, [B, F, levels + 1], the root's to the end; and the nodes' depth [B, F]."""
+    tree, node = frontier.tree, frontier.nodes
+    tokens, depth = [], torch.zeros_like(node)
+    for _ in range(tree.levels + 1):
+        tokens.append(tree.tokens.gather(1, node))
+        parent = tree.parent.gather(1, node)
+        depth = depth + (parent >= 0)
+        node = parent.clamp(min=0)
+    return torch.stack(tokens, 2), depth

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from specframe import WeightsError
@@ -53,11 +52,7 @@ def find(weights: str, published: str) -> Stored:
             f"w = torch.load('{pickled}', map_location='cpu', weights_only=True); "
             f"s.save_file({{k: t.clone() for k, t in w.items()}}, '{published}')\""
         )
-    try:
-        with safe_open(folder / file, framework="pt") as stored:
-            return Stored(folder, file, frozenset(stored.keys()))
-    except (OSError, SafetensorError) as error:
-        raise WeightsError(f"cannot read {folder / file}: {error}") from error
+    return Stored(folder, file, frozenset(checkpoint.shapes(folder, file=file)))
 
 
 def check(stored: Stored, kind: str, heads: int, pattern: str) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe.neural import DecoderLayer, State, block_causal
+from specframe import Predicted
+from specframe.neural import DecoderLayer, Embed, FeatureNetwork, State, block_causal
 from specframe_parallelspec.groups import TextCache, places, visible
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ CHUNK = 64
 """So many groups are asked at a time: enough to keep the machine busy, few enough for their mask to be small."""
 
 
-class Network(nn.Module):
+class Network(FeatureNetwork):
     """ParallelSpec's parallel head (Xiao et al. 2024, Sections 4.1 and 4.3).
 
     With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 beside feature
@@ -32,6 +33,7 @@ class Network(nn.Module):
     def __init__(self, config: PretrainedConfig, masks: int, features: bool) -> None:
         super().__init__()
         size = config.hidden_size
+        self.levels = 1 + masks
         self.masks = nn.Parameter(torch.empty(masks, size))
         nn.init.normal_(self.masks, std=getattr(config, "initializer_range", 0.02))
         self.fc = nn.Linear(2 * size, size) if features else None
@@ -42,8 +44,15 @@ class Network(nn.Module):
         elif hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
-    def forward(self, pairs: Tensor, chunk: int = CHUNK) -> Tensor:
-        """What every group of whole sequences predicts, [B, n, 2H] -> [B, n, 1 + K, H] (Section 4.1, Figure 3).
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """The predictions of every group along texts; the tokens behind its entry have no part in them."""
+        pairs = torch.cat([embed(tokens[:, : features.shape[1]]), features], -1)
+        return self.predicted(self.groups(pairs))
+
+    def groups(self, pairs: Tensor, chunk: int = CHUNK) -> Tensor:
+        """The layer's outputs for every group of whole texts, [B, n, 2H] -> [B, n, 1 + K, H] (Section 4.1, Figure 3).
 
         Entry i begins group i, which predicts the features i + 1 .. i + 1 + K. Entries see the text up to
         themselves and are asked once; the groups' [MASK]s are asked `chunk` groups at a time against the
@@ -65,12 +74,12 @@ class Network(nn.Module):
                 cache,
             )  # [B, G K, H]
             followers.append(asked.unflatten(1, (last - first, masks)))
-        predicted: Tensor = self.norm(torch.cat([heads[:, :, None], torch.cat(followers, 1)], 2))
-        return predicted
+        return torch.cat([heads[:, :, None], torch.cat(followers, 1)], 2)
 
     def keep_masks(self, count: int) -> None:
         """Leaves the first [MASK]s alone. They predict what they did: a [MASK] sees none of those behind it."""
         self.masks = nn.Parameter(self.masks.detach()[:count].clone())
+        self.levels = 1 + count
 
     def mask(self, pairs: Tensor) -> Tensor:
         """The layer's inputs for the [MASK]s behind each pair, [.., 2H] -> [.., K, H]."""
@@ -81,6 +90,15 @@ class Network(nn.Module):
         features = pairs[..., None, size:].expand(*pairs.shape[:-1], count, -1)
         fused: Tensor = self.fc(torch.cat([embedded, features], -1))
         return fused
+
+    def hidden(self, outputs: Tensor) -> Tensor:
+        """What the head reads, [.., H] -> [.., H]; of tokens alone there is a norm before it."""
+        normed: Tensor = self.norm(outputs)
+        return normed
+
+    def features(self, outputs: Tensor) -> Tensor:
+        """The same: the outputs are compared with features that have passed the target's norm."""
+        return self.hidden(outputs)
 
     def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""

@@ -1,0 +1,235 @@
+"""The shell of a neural drafter: all that does not depend on its network."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
+from specframe.kernel.types import Committed, Draw, Frontier, PairSpec, Predicted, Proposal
+from specframe.neural import checkpoint
+from specframe.neural.heads import make_proposal, support_of
+from specframe.neural.weights import seeded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specframe.kernel.interfaces import RandomSource, Sampling, Target, TreePolicy
+    from specframe.kernel.types import TokenTree
+    from specframe.neural.network import DraftNetwork, DraftSession
+
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+
+class NeuralDrafter(Generic[NetworkT]):
+    """A drafter that shares the target's embedding and LM head, and has a network of its own.
+
+    A family gives its `name`, the network that `build` makes, and the `identity` that a checkpoint and the drafter must
+    agree on; its network is a `DraftNetwork`. What there is besides is the same for all: binding, weights that are
+    checked, loaded and saved, a head or one of the network's own, a head that is trained by itself while the network
+    is frozen, confidence, the session, and training.
+
+    Args:
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained, the same in every run.
+        head: how what the network predicts becomes logits; none: the network's own LM heads, or the target's.
+    """
+
+    name: ClassVar[str]
+    draws: frozenset[Draw] | None = None
+    nodes: int | None = None
+    taps: frozenset[str] = frozenset({"last"})
+    spec: PairSpec = PairSpec()
+    """Which features it reads, and what becomes of its predictions; like the next two, the network's from bind on."""
+    block: int = 1
+    """How far ahead of its entry the first prediction is."""
+    levels: int = 1
+    """How many predictions it makes from an entry in training."""
+
+    def __init__(self, *, weights: str | None = None, head: Head | None = None) -> None:
+        self.weights = weights
+        self.head = head
+        self._bound: tuple[NeuralTarget, NetworkT] | None = None
+        self._session: DraftSession | None = None
+        self._reader: Callable[[Tensor], Tensor] | None = None
+
+    def build(self, target: NeuralTarget) -> NetworkT:
+        """A new network for the target."""
+        raise NotImplementedError
+
+    def identity(self, config: Any) -> dict[str, Any]:
+        """What a checkpoint and the drafter must agree on, given the target's config; `format` and width are known."""
+        return {}
+
+    def load(self, target: NeuralTarget, weights: str) -> NetworkT:
+        """The network of a checkpoint. Raises WeightsError for one that does not fit, all misfits listed."""
+        checkpoint.check(weights, self._identity(target.config))
+        return self.filled(target, weights)
+
+    def fresh(self, target: NeuralTarget) -> NetworkT:
+        """The untrained network, the same in every run, on the target's device and in its dtype."""
+        return seeded(lambda: self.build(target), target)
+
+    def filled(self, target: NeuralTarget, folder: str | Path, *, file: str = checkpoint.WEIGHTS) -> NetworkT:
+        """A network with the weights of a file. Raises WeightsError, all misfits listed, if they are another's."""
+        network = seeded(lambda: self.build(target), target)
+        checkpoint.load(network, folder, file=file)
+        return network
+
+    def store(self, folder: Path) -> None:
+        """Writes the network's config.json and model.safetensors, in bfloat16."""
+        config = self.target.config
+        stored = self._identity(config) | checkpoint.target_shape(config)
+        checkpoint.save(self.network, stored, folder, torch.bfloat16)
+
+    def session(self, room: int) -> DraftSession:
+        """A session without rows, each of which will take at most `room` positions."""
+        return self._plan.open(self.target.embed, room)
+
+    def bind(self, target: Target) -> None:
+        """Builds the network after the target's own shape, or loads it.
+
+        Raises CompositionError for a target without hidden states, WeightsError for weights that do not
+        fit, all misfits listed.
+        """
+        model = neural_target(target, self.name)
+        network = self.fresh(model) if self.weights is None else self.load(model, self.weights)
+        self._bound, self._session = (model, network), None
+        self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
+        self.taps = frozenset(self.spec.taps)
+        model.request(self.taps)
+        if self.head is not None:
+            self.head.bind(model)
+        network.requires_grad_(not isinstance(self.head, Trainable))
+
+    @property
+    def module(self) -> nn.Module:
+        """The network; with a head that has weights of its own, that head alone. Empty before bind."""
+        if isinstance(self.head, Trainable):
+            return self.head.module
+        return nn.Module() if self._bound is None else self.network
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors, for `weights` to load again: the head's, where `module` is it."""
+        if isinstance(self.head, Trainable):
+            self.head.save(folder)
+        else:
+            self.store(folder)
+
+    @property
+    def target(self) -> NeuralTarget:
+        """The target."""
+        return self._both()[0]
+
+    @property
+    def network(self) -> NetworkT:
+        """The network."""
+        return self._both()[1]
+
+    @property
+    def support(self) -> Tensor | None:
+        """The tokens that its logits are of, int64 [v]: the head's, or the network's own; None: the vocabulary."""
+        if self._reader is not None:
+            return None
+        part = self.head if self.head is not None else None if self._bound is None else self.network
+        return support_of(part)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What stands beside the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
+        return self._plan.fuse(features)
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Predicted:
+        """The predictions along texts, [B, n, D], [B, n + K - 1], as `FeatureDrafter` has them."""
+        return self._plan.unroll(features, tokens, self.target.embed, positions, mask)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What the head, or the target's, makes of what the network gives it to read: [.., H] -> [.., V]."""
+        if self._reader is not None:
+            return self._reader(hidden)
+        return self.target.head(hidden) if self.head is None else self.head(hidden)
+
+    def read(self, predicted: Predicted) -> Tensor:
+        """The logits of predictions, [B, n, K, v]: by the head, the network's own LM heads or the target's."""
+        if self.head is None and predicted.read is not None:
+            return predicted.read(predicted.hidden)
+        return self.logits(predicted.hidden)
+
+    def reading(self, reader: Callable[[Tensor], Tensor]) -> Self:
+        """The same drafter with another function from what its head reads to logits, [.., H] -> [.., v].
+
+        A rollout that trains a head needs it, where the head learns something else than the logits of tokens.
+        """
+        twin = copy.copy(self)
+        twin._reader = reader
+        return twin
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session of at most `slots` rows, of at most `room` positions each."""
+        self._session = self.session(room)
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
+        """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
+        if tree is None:
+            raise CompositionError(f"drafter {self.name} needs a tree policy, such as fixed, dynamic or chain")
+        return tree.grow(self.expand, root, sampling, random)
+
+    @torch.no_grad()
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits of the next levels below each frontier node, with the head's confidence if it has one."""
+        predicted = self._running().expand(frontier)
+        proposal = make_proposal(self.read(predicted), self.head, predicted.hidden)
+        if self.head is not None or self.support is None:
+            return proposal
+        return replace(proposal, support=self.support, vocab=self.target.vocab_size)
+
+    @torch.no_grad()
+    def commit(self, committed: Committed) -> None:
+        """Takes in what was committed; rows that come with a prompt are new, and stand behind the others."""
+        if committed.prompt is not None:
+            self.open(len(committed.count), 0)
+        self._running().commit(committed)
+
+    @torch.no_grad()
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._running().keep(rows)
+
+    @property
+    def _plan(self) -> DraftNetwork:
+        network: Any = self.network
+        plan: DraftNetwork = network
+        return plan
+
+    def _identity(self, config: Any) -> dict[str, Any]:
+        return {"format": self.name, **self.identity(config), "hidden_size": config.hidden_size}
+
+    def _running(self) -> DraftSession:
+        if self._session is None:
+            self._both()
+            raise CompositionError(
+                f"drafter {self.name} was used before anything was committed: call open(slots, room), "
+                "then commit a prompt"
+            )
+        return self._session
+
+    def _both(self) -> tuple[NeuralTarget, NetworkT]:
+        if self._bound is None:
+            raise CompositionError(f"drafter {self.name} was used before bind(target)")
+        return self._bound
+
+
+def neural_target(target: Target, drafter: str) -> NeuralTarget:
+    """The target itself, if it is a neural one. Raises CompositionError in the drafter's name otherwise."""
+    if not isinstance(target, NeuralTarget):
+        raise CompositionError(
+            f"drafter {drafter} reads a neural target's features, and {type(target).__name__} has none; "
+            "use the target hf, or a drafter such as lookup"
+        )
+    return target

@@ -1,0 +1,120 @@
+"""What a drafter's network says of itself, and the network of drafters with one decoder layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
+from specframe.neural.blocks import State
+from specframe.neural.layer import DecoderLayer
+from specframe.neural.masks import block_causal
+from specframe.neural.session import FeatureSession
+
+Embed = Callable[[Tensor], Tensor]
+"""The target's token embeddings, [..] -> [.., D]."""
+
+
+class DraftSession(Protocol):
+    """The decoding state of a session's rows."""
+
+    def commit(self, committed: Committed) -> None:
+        """Takes in what was committed; rows that come with a prompt are new, and stand behind the others."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        ...
+
+    def expand(self, frontier: Frontier) -> Predicted:
+        """The predictions of the next levels below each frontier node; the root starts a draft."""
+        ...
+
+
+class DraftNetwork:
+    """What `NeuralDrafter` asks of a network, beside being an `nn.Module`: how it is unrolled, and its session.
+
+    The three attributes are those of `FeatureDrafter`. What is here suits a network that reads the tap `last` and
+    predicts the feature of the next position.
+    """
+
+    spec: PairSpec = PairSpec()
+    block: int = 1
+    levels: int = 1
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """What stands beside the tokens, given the taps' features side by side: [.., A D] -> [.., D]."""
+        return features
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """The predictions along texts, as `FeatureDrafter.unroll` has them."""
+        raise NotImplementedError
+
+    def open(self, embed: Embed, room: int) -> DraftSession:
+        """A session without rows, each of which will take at most `room` positions."""
+        raise NotImplementedError
+
+
+class FeatureNetwork(DraftNetwork, nn.Module):
+    """A network of one decoder layer over pairs of a token and the features before it (EAGLE's family, Falcon).
+
+    A family makes the layer's inputs of pairs, `recall`. Where the layer's output is not what the head reads, or not
+    what is fed back, `hidden` and `features` take the one and the other from it.
+    """
+
+    layer: DecoderLayer
+
+    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+        """The layer's inputs for pairs, embedding first, and the state after them: [B, M, 2D] -> [B, M, D].
+
+        `state` is what is carried from pair to pair, see `start`. With `counts` a row has that many pairs; what comes
+        out beyond them is never used.
+        """
+        raise NotImplementedError
+
+    def start(self, batch: int) -> State:
+        """The state before the first pair, of so many rows: tensors [P, batch, D], none if nothing is carried."""
+        return ()
+
+    def mask(self, pairs: Tensor) -> Tensor:
+        """With several `levels`, the inputs that ask for those behind a pair's first: [.., 2D] -> [.., K - 1, D]."""
+        raise NotImplementedError
+
+    def hidden(self, outputs: Tensor) -> Tensor:
+        """What the head reads of the layer's outputs, [.., P] -> [.., H]."""
+        return outputs
+
+    def features(self, outputs: Tensor) -> Tensor:
+        """What is fed back of them, and compared with the tap that is imitated: [.., P] -> [.., D]."""
+        return outputs
+
+    def predicted(self, outputs: Tensor) -> Predicted:
+        """The layer's outputs as predictions: [B, n, K, P]."""
+        return Predicted(self.hidden(outputs), self.features(outputs))
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """The predictions along texts, one of each entry."""
+        pairs = torch.cat([embed(tokens), features], -1)  # [B, n, 2D]
+        return self.predicted(self(pairs, positions, mask)[:, :, None])
+
+    def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        """The layer's outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or as positions and mask say."""
+        batch, length, _ = pairs.shape
+        inputs, _ = self.recall(pairs, self.start(batch))
+        if positions is None:
+            positions = torch.arange(length, device=pairs.device).expand(batch, -1)
+        if mask is None and self.block > 1:
+            mask = block_causal(length, self.block, pairs.device)
+        outputs: Tensor = self.layer(inputs, positions, mask)
+        return outputs
+
+    def open(self, embed: Embed, room: int) -> DraftSession:
+        """A session without rows, each of which will take at most `room` positions."""
+        return FeatureSession(self, embed, room=room)

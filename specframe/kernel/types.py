@@ -9,6 +9,8 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from specframe.kernel.lessons import PairSpec as PairSpec
+from specframe.kernel.lessons import Predicted as Predicted
 from specframe.kernel.lessons import Student as Student
 from specframe.kernel.lessons import Teacher as Teacher
 
@@ -243,100 +245,6 @@ Expand = Callable[[Frontier], Proposal]
 
 
 @dataclass(frozen=True)
-<<<<<<< HEAD
-=======
-class PairSpec:
-    """What a neural drafter pairs with a token, and what becomes of its predictions.
-
-    A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
-    target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
-    compared with in training; None: with none. `feeds` says whether a prediction stands in for the features one level
-    further down, `side_by_side` whether versions of a text may share one forward, told apart by a mask.
-    """
-
-    taps: tuple[str, ...] = ("last",)
-    imitates: str | None = "last"
-    feeds: bool = True
-    side_by_side: bool = True
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """A drafter's predictions at n entries, K of each: entries of texts in training, frontier nodes in decoding."""
-
-    hidden: Tensor  # [B, n, K, H], what a head reads
-    features: Tensor | None = None  # [B, n, K, D], what is fed back, and compared with the tap that is imitated
-    read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
-
-    def last(self, count: int) -> Predicted:
-        """The predictions at the last `count` entries."""
-        features = None if self.features is None else self.features[:, -count:]
-        return Predicted(self.hidden[:, -count:], features, self.read)
-
-
-@dataclass(frozen=True)
-class Teacher:
-    """The target's answers for a batch of training texts.
-
-    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` say what is needed of the
-    others.
-    """
-
-    tokens: Tensor  # [B, L] int64
-    mask: Tensor  # [B, L] bool, positions whose *next-token law* counts (answer tokens, no padding)
-    features: Mapping[str, Tensor]  # tap -> [B, L, D]
-    logits: Tensor  # [B, L, v], the law after each position
-    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
-    normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
-    best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
-
-    @cached_property
-    def log_law(self) -> Tensor:
-        """The log-probabilities of the logits' columns, [B, L, v], in float32 or better: half precision loses the tail.
-
-        A support's do not add up to 1: what is missing is the probability of all other tokens.
-        """
-        wide = _wide(self.logits)
-        return wide.log_softmax(-1) if self.normaliser is None else wide - self.normaliser[..., None]
-
-    @cached_property
-    def argmax(self) -> Tensor:
-        """The most probable token of the whole vocabulary: [B, L] int64."""
-        return self.logits.argmax(-1) if self.best is None else self.best
-
-
-@dataclass(frozen=True)
-class Student:
-    """A drafter's predictions, each beside the teacher's position that it imitates.
-
-    Prediction m guesses the target's feature at, and law after, position `position[:, m]`, made
-    `level[m]` levels below the last position whose true feature it saw.
-    """
-
-    logits: Tensor  # [B, M, v]
-    position: Tensor  # [B, M] int64
-    mask: Tensor  # [B, M] bool
-    level: Tensor  # [M] int64, 1 = the first drafted token
-    features: Tensor | None = None  # [B, M, D], of drafters that predict features
-    confidence: Tensor | None = None  # [B, M], the drafter's own estimate that its token is accepted
-    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
-    hidden: Tensor | None = None  # [B, M, H], what the head read to make the logits
-    tap: str = "last"  # the tap that `features` imitate
-
-    @cached_property
-    def log_law(self) -> Tensor:
-        """The log-probabilities of the logits' columns, [B, M, v], in float32 or better."""
-        return _wide(self.logits).log_softmax(-1)
-
-    @cached_property
-    def argmax(self) -> Tensor:
-        """The most probable token: [B, M] int64."""
-        best = self.logits.argmax(-1)
-        return best if self.support is None else self.support[best]
-
-
-@dataclass(frozen=True)
->>>>>>> 208396b (Neural drafters share one shell, one session of rows and one training protocol; every head works with every one of them; a drafter of three taps as proof, a tutorial)
 class Outcome:
     """What a contestant of the bench gave for B prompts."""
 

@@ -9,14 +9,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from specframe.decoding.settings import SamplingSettings
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-TIE = 1e-4
-"""A greedy divergence whose two best logits lie closer than this is arithmetic, not algorithm (float32)."""
+BEST = 16
+"""How many of the best tokens' logits are looked at for what arithmetic does to them."""
 
 
 def generate_with_transformers(
@@ -80,11 +81,13 @@ class Divergence:
     theirs: int | None
     gap: float
     """How far apart the target's logits for the two tokens are there, in one plain forward."""
+    noise: float
+    """How far a logit moves there when the same text is computed in another way: see `measure_noise`."""
 
     @property
     def tie(self) -> bool:
-        """Whether the gap is within arithmetic noise."""
-        return self.gap < TIE
+        """Whether the gap is within arithmetic noise: each of the two logits may be off by as much."""
+        return self.gap <= 2 * self.noise
 
 
 @torch.inference_mode()
@@ -100,10 +103,27 @@ def find_divergences(
         position = next((i for i, (a, b) in enumerate(paired) if a != b), min(len(mine), len(other)))
         a = mine[position] if position < len(mine) else None
         b = other[position] if position < len(other) else None
-        gap = float("inf")
+        gap, noise = float("inf"), 0.0
         if a is not None and b is not None:
-            context = torch.tensor([[*row, *mine[:position]]], device=model.device)
-            logits = model(context).logits[0, -1]
+            logits, noise = measure_noise(model, [*row, *mine[:position]])
             gap = float((logits[a] - logits[b]).abs())
-        found.append(Divergence(prompt, position, a, b, gap))
+        found.append(Divergence(prompt, position, a, b, gap, noise))
     return found
+
+
+@torch.inference_mode()
+def measure_noise(model: Any, tokens: Sequence[int]) -> tuple[Tensor, float]:
+    """The logits after a text, [V], and how far arithmetic moves them.
+
+    The noise is the largest difference, among the best tokens, between the text in one forward and its last token in a
+    forward of its own, over the keys and values of the others; at least the spacing of the dtype at the best logit.
+    """
+    text = torch.tensor([list(tokens)], device=model.device)
+    logits = model(text).logits[0, -1]
+    best = logits.topk(min(BEST, len(logits)))
+    noise = float(best.values[0].abs()) * torch.finfo(logits.dtype).eps
+    if len(tokens) > 1:
+        memory = model(text[:, :-1], use_cache=True).past_key_values
+        alone = model(text[:, -1:], past_key_values=memory, use_cache=True).logits[0, -1]
+        noise = max(noise, float((logits.float() - alone.float())[best.indices].abs().max()))
+    return logits.float(), noise

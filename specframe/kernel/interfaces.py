@@ -217,9 +217,8 @@ class Trainable(Protocol):
 class FeatureDrafter(Trainable, Protocol):
     """A trainable drafter that reads features, as rollouts unroll it along texts.
 
-    Entry i is the pair (features i, token i + 1). The first of its `levels` predictions is of position i + `block`,
-    each further one of the position after. Blocks of `block` entries end at the text's last and at every `block`-th
-    before it; an entry sees its own block and all before it.
+    The first of the `levels` predictions of entry i, (features i, token i + 1), is of position i + `block`. Blocks of
+    `block` entries end at the text's last and every `block`-th before it; an entry sees its own block and all before.
     """
 
     spec: PairSpec  # which features it reads, and what becomes of its predictions

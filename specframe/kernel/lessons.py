@@ -2,13 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PairSpec:
+    """What a neural drafter pairs with a token, and what becomes of its predictions.
+
+    A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
+    target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
+    compared with in training; None: with none. `feeds` says whether a prediction stands in for the features one level
+    further down, `side_by_side` whether versions of a text may share one forward, told apart by a mask.
+    """
+
+    taps: tuple[str, ...] = ("last",)
+    imitates: str | None = "last"
+    feeds: bool = True
+    side_by_side: bool = True
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A drafter's predictions at n entries, K of each: entries of texts in training, frontier nodes in decoding."""
+
+    hidden: Tensor  # [B, n, K, H], what a head reads
+    features: Tensor | None = None  # [B, n, K, D], what is fed back, and compared with the tap that is imitated
+    read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
+
+    def last(self, count: int) -> Predicted:
+        """The predictions at the last `count` entries."""
+        features = None if self.features is None else self.features[:, -count:]
+        return Predicted(self.hidden[:, -count:], features, self.read)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from specframe.kernel.lessons import PairSpec as PairSpec
+from specframe.kernel.lessons import Predicted as Predicted
 from specframe.kernel.lessons import Student as Student
 from specframe.kernel.lessons import Teacher as Teacher
 
@@ -272,36 +274,6 @@ class Proposal:
 
 Expand = Callable[[Frontier], Proposal]
 """A drafter's forward, as a tree policy calls it."""
-
-
-@dataclass(frozen=True)
-class PairSpec:
-    """What a neural drafter pairs with a token, and what becomes of its predictions.
-
-    A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
-    target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
-    compared with in training; None: with none. `feeds` says whether a prediction stands in for the features one level
-    further down, `branches` whether versions of a text may stand side by side in one forward, told apart by a mask.
-    """
-
-    taps: tuple[str, ...] = ("last",)
-    imitates: str | None = "last"
-    feeds: bool = True
-    branches: bool = True
-
-
-@dataclass(frozen=True)
-class Predicted:
-    """A drafter's predictions at n entries, K of each: entries of texts in training, frontier nodes in decoding."""
-
-    hidden: Tensor  # [B, n, K, H], what a head reads
-    features: Tensor | None = None  # [B, n, K, D], what is fed back, and compared with the tap that is imitated
-    read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
-
-    def last(self, count: int) -> Predicted:
-        """The predictions at the last `count` entries."""
-        features = None if self.features is None else self.features[:, -count:]
-        return Predicted(self.hidden[:, -count:], features, self.read)
 
 
 @dataclass(frozen=True)

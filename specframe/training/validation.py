@@ -102,7 +102,7 @@ def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     Drafters of one level a forward predict from all positions side by side (`MultiStep`), where their networks take
     that; others cycle by cycle.
     """
-    if drafter.block == 1 and drafter.spec.branches:
+    if drafter.block == 1 and drafter.spec.side_by_side:
         return agreement(MultiStep(steps=LEVELS, noise=0.0)(drafter, teacher, 1.0), teacher)
     length = teacher.tokens.shape[1]
     due = [drafter.block] * len(teacher.tokens)  # the root of each row's next cycle; a block is seen at least

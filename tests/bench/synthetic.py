@@ -89,6 +89,7 @@ def run(contestant, prompt, repeat, seconds, tokens=64, tau=2.0, turn=0, identic
         "token_seconds": [seconds / tokens, 2 * seconds / tokens],
         "identical": identical,
         "gap": gap,
+        "noise": None if gap is None else 1e-5,
         "peak_memory_bytes": 300 * 2**20,
     }
     if contestant.startswith("hf:"):

@@ -97,8 +97,15 @@ def test_identity_counts_prompts_by_their_worst_run():
     ]
     summary = summarise(results(runs, [(f"a/{k}", "t") for k in range(4)], 2))
     found = figures(summary, "plain")["identity"]
-    assert found == {"identical": 1, "ties": 1, "differing": ["a/2", "a/3"], "largest_gap": 0.4}
-    assert any("DIFFERS" in note and "a/2" in note for note in summary["notes"])
+    assert found == {
+        "identical": 1,
+        "ties": 1,
+        "differing": ["a/2", "a/3"],
+        "largest_tie": {"gap": 1e-6, "noise": 1e-5},
+        "largest_gap": {"gap": 0.4, "noise": 1e-5},
+    }
+    assert any("DIFFERS" in note and "a/2" in note and "4.0e-01 apart" in note for note in summary["notes"])
+    assert any("plain parts from the reference at near ties" in n and "by 1.0e-05" in n for n in summary["notes"])
 
 
 def test_failed_and_lossy_contestants_are_told(bench, capsys):

@@ -16,7 +16,7 @@ from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.kernel.plugins import discover
-from specframe.kernel.types import Draw, Frontier, Verdict
+from specframe.kernel.types import Draw, Frontier, TokenTree, Verdict
 from specframe.testing import audit, check_drafter, check_loss, check_plugin, check_tree, check_verifier
 from specframe.testing.conformance.plugins import check_entry, check_registration
 from tests.certify.traps import drafts, rules
@@ -158,34 +158,43 @@ def test_a_lying_tree_fails_unless_it_says_so():
 class Forgets(Lookup):
     """Knows the text for one draft only."""
 
+    drafted = False
+
     def propose(self, root, tree, context):
-        draft = super().propose(root, tree, context)
-        self._kept, self._history = self._history, None
-        return draft
+        if self.drafted:
+            return TokenTree.root_only(root)
+        self.drafted = True
+        return super().propose(root, tree, context)
 
-    def commit(self, news):
-        self._history = self._history or getattr(self, "_kept", None)
-        super().commit(news)
-
-    def keep(self, rows):
-        (self._history or self._kept).keep(rows)
+    def commit(self, committed):
+        self.drafted = False
+        super().commit(committed)
 
 
 class Stays(Lookup):
     """Keeps its rows where they were."""
 
     def keep(self, rows):
-        self._history.keep(torch.arange(len(rows)))
+        self._text.keep(torch.arange(len(rows)))
 
 
 class Carries(Lookup):
     """A new session goes on with the last one's text."""
 
-    def commit(self, news):
-        if news.prompt is not None and self._history is not None:
-            self._history.keep(torch.arange(len(news.root)) % len(self._history.count))
-            news = replace(news, prompt=None)
-        super().commit(news)
+    earlier = None
+
+    def open(self, slots, room):
+        if len(self._text.count):
+            self.earlier = self._text
+        super().open(slots, room)
+
+    def commit(self, committed):
+        super().commit(committed)
+        if committed.prompt is not None and self.earlier is not None and len(self.earlier.count):
+            rows = len(committed.root)
+            self.earlier.keep(torch.arange(rows) % len(self.earlier.count))
+            self._text, self.earlier = self.earlier, None
+            super().commit(replace(committed, prompt=None))
 
 
 @pytest.mark.parametrize(

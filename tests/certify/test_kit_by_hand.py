@@ -67,7 +67,7 @@ class Foreign(HFTarget):
 
 BROKEN = {
     Deaf: "logits of node",
-    Early: "the feature beside each token",
+    Early: "the feature with each committed token",
     Crossed: "of row",
     Obliging: "must be refused",
     Foreign: "the head's logits",
@@ -117,16 +117,18 @@ def test_broken_heads_fail(make, words):
 
 def test_a_sessions_rows_are_their_own_and_end():
     together, alone = GivenSession.random(3, 11, 4), GivenSession.random(3, 11, 4)
+    first, _ = together.admit([2, 5, 3], padding=1), alone.admit([1, 1, 1])
     assert alone.keep([2]).tolist() == [2]
-    news, other = together.news([2, 5, 3], first=True, padding=1), alone.news([3])
-    assert news.tokens.shape == (3, 6) and news.count.tolist() == [2, 5, 3] and other.prompt is None
+    later = alone.advance([2])
+    assert first.tokens.shape == (3, 6) and first.count.tolist() == [2, 5, 3]
+    assert first.prompt is not None and later.prompt is None
     assert torch.equal(together.features[2], alone.features[0]) and torch.equal(together.tokens[2], alone.tokens[0])
-    assert news.root.tolist() == together.root.tolist() == [row[-1] for row in together.tokens]
-    assert torch.equal(news.features["last"][0, :2], together.features[0])
-    assert bool((news.features["last"][0, 2:] == 7).all()), "padding is nonsense"
-    assert torch.equal(together.news([1, 1, 1]).tokens[0], together.tokens[0][-1:])
+    assert first.root.tolist() == together.root.tolist() == [row[-1] for row in together.tokens]
+    assert torch.equal(first.features["last"][0, :2], together.features[0])
+    assert bool((first.features["last"][0, 2:] == 7).all()), "padding is nonsense"
+    assert torch.equal(together.advance([1, 1, 1]).tokens[0], together.tokens[0][-1:])
     with pytest.raises(ValueError, match="row 0 has 100 pairs"):
-        together.news([98, 1, 1])
+        together.advance([98, 1, 1])
 
 
 def test_a_tree_grows_below_its_root():

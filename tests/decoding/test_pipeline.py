@@ -6,8 +6,9 @@ from transformers.generation import TextStreamer
 
 import specframe
 from specframe.cli.main import main
-from specframe.decoding.baseline import find_divergences, generate_with_transformers
+from specframe.decoding.baseline import find_divergences, generate_with_transformers, measure_noise
 from specframe.kernel.errors import InputError
+from tests.small_model import make_model
 
 COMPOSITIONS = [
     ["drafter.use=none", "tree=null"],
@@ -95,6 +96,29 @@ def test_divergences_carry_the_gap_of_the_logits(model):
     assert found[0].gap == pytest.approx(float(logits[best] - logits[second]))
     assert not found[0].tie
     assert find_divergences(model, [row], [[best]], [[best]]) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_near_tie_is_told_from_a_difference_by_the_dtypes_own_noise(dtype):
+    model = make_model().to(dtype)
+    row = [5, 6, 7, 8, 9, 10, 11]
+    logits, noise = measure_noise(model, row)
+    resolution = torch.finfo(dtype).eps * float(logits.max())
+    assert resolution <= noise < 50 * resolution
+    best = int(logits.argmax())
+    with torch.no_grad():  # another token's row of the LM head nearly the best one's
+        rows = model.get_output_embeddings().weight
+        rows[3 if best != 3 else 4] = rows[best] * (1 - torch.finfo(dtype).eps)
+    twin = 3 if best != 3 else 4
+    far = int(logits.argmin())
+    near, apart = find_divergences(model, [row, row], [[best], [best]], [[twin], [far]])
+    assert near.tie and near.gap <= 2 * near.noise
+    assert not apart.tie and apart.gap > 2 * apart.noise
+
+
+def test_a_text_that_is_only_shorter_is_no_tie(model):
+    (found,) = find_divergences(model, [[5, 6]], [[7]], [[7, 8]])
+    assert not found.tie and found.theirs == 8 and found.ours is None
 
 
 def test_transformers_streamers_get_the_text_as_it_comes(recipe, capsys):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
@@ -16,8 +17,17 @@ from specframe.kernel.registry import one_line
 
 logger = logging.getLogger(__name__)
 
-Identity = tuple[bool | None, float | None]
-"""Whether two continuations are the same, ties included, and the gap of the logits where they part."""
+
+@dataclass(frozen=True)
+class Identity:
+    """How a continuation compares with the reference's."""
+
+    same: bool | None = None
+    """Whether it is the same, near ties included; None where that means nothing."""
+    gap: float | None = None
+    """How far apart the target's logits of the two tokens are where the texts part; None where one is only shorter."""
+    noise: float | None = None
+    """How far arithmetic moves a logit there."""
 
 
 class Reference:
@@ -40,13 +50,9 @@ class Reference:
         self._known.setdefault(tuple(row), list(tokens))
 
     def compare(self, row: Sequence[int], tokens: Sequence[int]) -> Identity:
-        """Whether the continuation of a prompt is that of `generate`; (None, None) where that means nothing.
-
-        Of two that differ, those that part at a tie of the logits are identical but for arithmetic, and
-        the gap is told. There is no gap where one of them is only shorter.
-        """
+        """How the continuation of a prompt compares with that of `generate`."""
         if not self.applies:
-            return None, None
+            return Identity()
         theirs = self._known.get(tuple(row))
         if theirs is None:
             try:
@@ -55,10 +61,10 @@ class Reference:
             except Exception as error:  # the bench goes on without it
                 logger.warning("nothing is compared with transformers' generate: it failed: %s", one_line(error))
                 self._model = None
-                return None, None
+                return Identity()
             self._known[tuple(row)] = theirs
         found = find_divergences(self._model, [row], [tokens], [theirs])
         if not found:
-            return True, None
-        gap = found[0].gap
-        return found[0].tie, gap if isfinite(gap) else None
+            return Identity(True)
+        first = found[0]
+        return Identity(first.tie, first.gap, first.noise) if isfinite(first.gap) else Identity(False)

@@ -201,7 +201,7 @@ class Stage:
     ) -> Iterator[dict[str, Any]]:
         reference = self.references[entrant.target]
         for (index, row), tokens, line in zip(rows.items(), decoded.tokens, decoded.lines, strict=True):
-            identical, gap = reference.compare(row, tokens)
+            identity = reference.compare(row, tokens)
             yield line | {
                 "contestant": entrant.name,
                 "prompt": this.questions[index].id,
@@ -209,6 +209,7 @@ class Stage:
                 "turn": turn,
                 "order": place,
                 "prompt_tokens": len(row),
-                "identical": identical,
-                "gap": gap,
+                "identical": identity.same,
+                "gap": identity.gap,
+                "noise": identity.noise,
             }

@@ -116,7 +116,8 @@ def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int]
 def identify(runs: Sequence[Run]) -> Figures | None:
     """Whether the output was the reference's: each prompt counts by its worst run. None when not compared.
 
-    A run that is identical but has a gap parted from the reference at a tie of the logits.
+    A run that is identical but has a gap parted from the reference at a near tie of the logits. Of the largest gap
+    among those, and among the others, the noise of arithmetic there is given, too.
     """
     compared = [run for run in runs if run.get("identical") is not None]
     if not compared:
@@ -128,8 +129,18 @@ def identify(runs: Sequence[Run]) -> Figures | None:
         "identical": len(prompts - differing - ties),
         "ties": len(ties),
         "differing": sorted(differing),
-        "largest_gap": max((run["gap"] for run in compared if run.get("gap") is not None), default=None),
+        "largest_tie": _largest_gap([run for run in compared if run["identical"]]),
+        "largest_gap": _largest_gap([run for run in compared if not run["identical"]]),
     }
+
+
+def _largest_gap(runs: Sequence[Run]) -> dict[str, float | None] | None:
+    """The largest gap of two logits where runs part from the reference, and the noise there."""
+    parted = [run for run in runs if run.get("gap") is not None]
+    if not parted:
+        return None
+    worst = max(parted, key=lambda run: run["gap"])
+    return {"gap": worst["gap"], "noise": worst.get("noise")}
 
 
 def _estimate(measure: Measure, seed: int) -> dict[str, float | None] | None:

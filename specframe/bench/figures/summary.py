@@ -131,5 +131,23 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
             yield f"{entry['name']} has runs of {figures['prompts']} of the {summary['prompts']} prompts only."
         if entry["lossless"] is False:
             yield f"{entry['name']} is LOSSY: its verifier changes the target's law."
-        if (identity := figures["identity"]) and identity["differing"]:
-            yield f"{entry['name']} DIFFERS from the reference on {', '.join(identity['differing'])}."
+        if identity := figures["identity"]:
+            yield from _compare(entry["name"], identity)
+
+
+def _compare(name: str, identity: Mapping[str, Any]) -> Iterable[str]:
+    """Where a contestant's greedy texts part from the reference's, and whether arithmetic explains it."""
+    if identity["differing"]:
+        gap = _say_gap(identity["largest_gap"])
+        yield f"{name} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}."
+    if identity["ties"]:
+        gap, count = _say_gap(identity["largest_tie"]), identity["ties"]
+        yield f"{name} parts from the reference at near ties, which arithmetic decides, on {count} prompts{gap}."
+
+
+def _say_gap(largest: Mapping[str, float | None] | None) -> str:
+    if not largest:
+        return ""
+    noise = largest["noise"]
+    beside = "" if noise is None else f", where arithmetic moves a logit by {noise:.1e}"
+    return f": the two logits are {largest['gap']:.1e} apart at most{beside}"

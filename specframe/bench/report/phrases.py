@@ -62,7 +62,7 @@ def say_output(entry: Mapping[str, Any]) -> str:
     if identity and identity["differing"]:
         words.append(f"DIFFERS on {len(identity['differing'])} of {count_compared(identity)}")
     elif identity:
-        ties = f", ties on {identity['ties']}" if identity["ties"] else ""
+        ties = f", near ties on {identity['ties']} of {count_compared(identity)}" if identity["ties"] else ""
         words.append(f"identical{ties}")
     elif entry["lossless"]:
         words.append("lossless")

@@ -90,7 +90,8 @@ class Forks:
         self._cut = cut
         self._tolerance = tolerance
         batch = len(scripts)
-        self._rows = torch.arange(batch)
+        self.rows = torch.arange(batch)
+        """The branch of each row of the batch, int64 [R]."""
         self._book = _Book(torch.zeros(batch, scripts.choices.shape[1] + 8, dtype=torch.int32))
         self._position = torch.zeros(batch, dtype=torch.int64)
         self._found: list[Scripts] = []
@@ -106,7 +107,7 @@ class Forks:
     def of_rows(self, rows: Tensor) -> Forks:
         """The same source for a batch of these branches alone, int64 [R], in this order."""
         view = copy.copy(self)
-        view._rows = rows
+        view.rows = rows
         return view
 
     def categorical(self, probs: Tensor) -> Tensor:
@@ -180,9 +181,9 @@ class Forks:
         return self._flat(laws / laws.sum(-1, keepdim=True))
 
     def _flat(self, laws: Tensor) -> Tensor:
-        if len(laws) != len(self._rows):
+        if len(laws) != len(self.rows):
             raise UnnormalisedLaw(
-                f"a draw for {len(laws)} rows was asked for while the batch has {len(self._rows)}: "
+                f"a draw for {len(laws)} rows was asked for while the batch has {len(self.rows)}: "
                 "the first dimension of everything drawn is the batch."
             )
         count = laws[0, ..., 0].numel() if len(laws) else 0
@@ -195,7 +196,7 @@ class Forks:
 
     def _choose(self, law: Tensor) -> Tensor:
         """One option per row, law [R, V] float64 -> [R] int64; forks where there are several."""
-        rows = self._rows
+        rows = self.rows
         possible = law > self._cut  # [R, V]
         options = possible.sum(-1)  # [R]
         position, length = self._position[rows], self._scripts.length[rows]
@@ -217,7 +218,7 @@ class Forks:
         width = self._scripts.choices.shape[1]
         if not width:
             return pick
-        entry = self._scripts.choices[self._rows, position.clamp(max=width - 1)]
+        entry = self._scripts.choices[self.rows, position.clamp(max=width - 1)]
         planned = (entry & ((1 << _BITS) - 1)).long().clamp(max=possible.shape[1] - 1)
         agreed = ((entry >> _BITS) == options) & possible.gather(1, planned[:, None])[:, 0]
         if not bool((agreed | ~scripted).all()):
@@ -229,7 +230,7 @@ class Forks:
 
     def _note(self, options: Tensor, pick: Tensor, forking: Tensor) -> None:
         """Writes down what was taken at a fork, for the scripts that will branch off later."""
-        rows = self._rows[forking]
+        rows = self.rows[forking]
         position = self._position[rows]
         if int(position.max()) >= self._book.taken.shape[1]:
             self._book.taken = torch.nn.functional.pad(self._book.taken, (0, self._book.taken.shape[1]))
@@ -245,7 +246,7 @@ class Forks:
         local, option = others.nonzero(as_tuple=True)
         if not len(local):
             return
-        rows, place = self._rows[local], position[local]
+        rows, place = self.rows[local], position[local]
         width = int(place.max()) + 1
         choices = torch.nn.functional.pad(self._book.taken, (0, max(0, width - self._book.taken.shape[1])))[
             rows, :width

@@ -19,27 +19,24 @@ class ForkedStreams:
     def __init__(self, forks: Forks) -> None:
         """Streams without rows; the first row to start is the first branch."""
         self._forks = forks
-        self._begin(torch.arange(0))
         self._started = 0
-
-    def _begin(self, rows: Tensor) -> None:
-        self._rows = rows
-        self.draft = self.verify = self.position = self._forks.of_rows(rows)
+        # One source for the whole session: who holds it draws for the rows that are live then.
+        self.draft = self.verify = self.position = forks.of_rows(torch.arange(0))
 
     def start(self, seeds: Sequence[int]) -> ForkedStreams:
         """The next branches as new rows; their seeds mean nothing here."""
         first, self._started = self._started, self._started + len(seeds)
         new = ForkedStreams(self._forks)
-        new._begin(torch.arange(first, self._started))
+        new.draft.rows = torch.arange(first, self._started)
         return new
 
     def join(self, new: ForkedStreams) -> None:
         """Puts the branches of new rows behind these."""
-        self._begin(torch.cat([self._rows, new._rows]))
+        self.draft.rows = torch.cat([self.draft.rows, new.draft.rows])
 
     def advance(self, count: Tensor, most: int) -> None:
         """A new cycle: nothing to do, every fork is fresh."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others have ended their branch."""
-        self._begin(self._rows[rows.cpu()])
+        self.draft.rows = self.draft.rows[rows.cpu()]

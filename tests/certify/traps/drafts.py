@@ -267,6 +267,10 @@ class OneNoise(Drafts):
         super().__init__(recorded(one, IID), q)
         self.drawn: Tensor | None = None
 
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier requests."""
+        self.drawn = None
+
     def propose(self, root: Tensor, tree: Any, context: Context) -> TokenTree:
         """The first cycle's tokens, ever again."""
         q = self.q.expand(len(root), -1)

@@ -43,7 +43,10 @@ class Drafts:
         """The tree that `make` makes."""
         return self.make(root, context.random, self.q.expand(len(root), -1))
 
-    def commit(self, news: Committed) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Carries nothing."""
+
+    def commit(self, committed: Committed) -> None:
         """Carries nothing."""
 
     def keep(self, rows: Tensor) -> None:

@@ -196,7 +196,10 @@ class SharedWithDraft(Rejection):
         q = self.q.expand(len(root), -1)
         return path(root, self.uniform.inverse_cdf(q)[:, None], q)
 
-    def commit(self, news: Committed) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Carries nothing."""
+
+    def commit(self, committed: Committed) -> None:
         """Carries nothing."""
 
     def keep(self, rows: Tensor) -> None:
@@ -307,7 +310,11 @@ class OneCoinPerRequest(Rejection):
         """A fresh draw."""
         return self.drafts.propose(root, tree, context)
 
-    def commit(self, news: Committed) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier requests."""
+        self.uniform = None
+
+    def commit(self, committed: Committed) -> None:
         """Carries nothing."""
 
     def keep(self, rows: Tensor) -> None:

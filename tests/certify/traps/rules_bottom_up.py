@@ -126,9 +126,17 @@ class KeyedByPosition(Tests):
             self.uniforms = [LazyUniform(context.random, len(root)) for _ in range(self.positions)]
         return self.drafts.propose(root, tree, context)
 
-    def commit(self, news: Committed) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier rows."""
+        self.position = torch.zeros(0, dtype=torch.int64)
+        self.uniforms = []
+
+    def commit(self, committed: Committed) -> None:
         """Counts what has been committed."""
-        self.position = news.count if news.prompt is not None else self.position + news.count
+        if committed.prompt is not None:
+            self.position = torch.cat([self.position, committed.count])
+        else:
+            self.position = self.position + committed.count
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows' numbers."""

@@ -108,12 +108,17 @@ class Ahead:
         self.ahead = context.random.categorical(Q2[self.guess])
         return path(root, token[:, None], Q2[drawn_after if self.said else root])
 
-    def commit(self, news: Committed) -> None:
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier rows."""
+        self.guess = self.ahead = self.kept = torch.zeros(0, dtype=torch.int64)
+
+    def commit(self, committed: Committed) -> None:
         """Decides whether the token drafted ahead is kept."""
-        if news.prompt is not None:
-            self.guess = self.ahead = self.kept = torch.full_like(news.root, -1)
+        if committed.prompt is not None:
+            none = torch.full_like(committed.root, -1)
+            self.guess, self.ahead, self.kept = (torch.cat([x, none]) for x in (self.guess, self.ahead, self.kept))
             return
-        kept = (news.count == 2) & (self.careless | (news.root == self.guess))
+        kept = (committed.count == 2) & (self.careless | (committed.root == self.guess))
         self.kept = self.ahead.where(kept, -1)
 
     def keep(self, rows: Tensor) -> None:

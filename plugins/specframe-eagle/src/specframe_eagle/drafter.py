@@ -65,6 +65,16 @@ class Eagle(NeuralDrafter[Network]):
         self._layout = Layout.of_target(target.config, self.variant)
         return Network(target.config, self.variant)
 
+    def load(self, target: NeuralTarget, weights: str) -> Network:
+        """The network of a checkpoint in the published layout, which may differ from a new one's."""
+        self._layout = layout = Layout.read(weights, target)
+        for name in ("feature_sampling", "partial_alignment"):
+            if getattr(self.variant, name) and not getattr(layout.variant, name):
+                raise WeightsError(
+                    f"the drafter in {weights} has no {name}: train one that has, or leave the option out"
+                )
+        return published.load(layout, weights, target)
+
     @property
     def fusion(self) -> nn.Linear | None:
         """The map from the embedding beside the feature to the layer's input; None with FSPAD's feature sampling."""
@@ -76,16 +86,6 @@ class Eagle(NeuralDrafter[Network]):
         layer: Any = self.network.layer.layer
         found = (getattr(layer.self_attn, "o_proj", None), getattr(layer.mlp, "down_proj", None))
         return [part for part in found if isinstance(part, nn.Linear)]
-
-    def load(self, target: NeuralTarget, weights: str) -> Network:
-        """The network of a checkpoint in the published layout, which may differ from a new one's."""
-        self._layout = layout = Layout.read(weights, target)
-        for name in ("feature_sampling", "partial_alignment"):
-            if getattr(self.variant, name) and not getattr(layout.variant, name):
-                raise WeightsError(
-                    f"the drafter in {weights} has no {name}: train one that has, or leave the option out"
-                )
-        return published.load(layout, weights, target)
 
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the published layout.

@@ -29,7 +29,7 @@ class Network(FeatureNetwork):
     compared with features that have already passed the target's final norm.
     """
 
-    spec = PairSpec(branches=False)
+    spec = PairSpec(side_by_side=False)
 
     def __init__(self, config: PretrainedConfig, block: int, dropout: float) -> None:
         super().__init__()

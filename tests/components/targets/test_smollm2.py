@@ -1,0 +1,46 @@
+"""The published target, where it is in the cache: greedy texts are those of `generate`, and the recipes decode it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import specframe
+from specframe.cli.main import main
+from specframe.decoding.baseline import find_divergences, generate_with_transformers
+from specframe_zoo import smollm2
+from tests.repo.repository import ROOT
+
+pytestmark = pytest.mark.skipif(
+    not smollm2.folder.is_dir(), reason="SmolLM2 is not cached: `specframe run recipes/lookup.yaml` fetches it"
+)
+PROMPTS = ["What is 12 + 7?", "Say hello, hello, hello.", "Name three colours.", "Who wrote Hamlet?"]
+
+
+@pytest.mark.parametrize("batch", [1, 4])
+def test_its_texts_are_those_of_generate_in_float32(batch):
+    pipeline = specframe.load(
+        ROOT / "recipes" / "lookup.yaml",
+        overrides=["target.dtype=float32", "sampling.max_new_tokens=12", f"run.batch={batch}"],
+    )
+    rows = [pipeline.encode(prompt) for prompt in PROMPTS]
+    ours = pipeline.generate(rows).tokens
+    model = pipeline.parts.target.model
+    theirs = [generate_with_transformers(model, [row], pipeline.sampling, pipeline.ends)[0] for row in rows]
+    assert ours == theirs
+
+
+def test_in_bfloat16_its_texts_part_at_near_ties_alone():
+    pipeline = specframe.load(ROOT / "recipes" / "lookup.yaml", overrides=["sampling.max_new_tokens=24"])
+    rows = [pipeline.encode(prompt) for prompt in PROMPTS]
+    model = pipeline.parts.target.model
+    theirs = [generate_with_transformers(model, [row], pipeline.sampling, pipeline.ends)[0] for row in rows]
+    assert all(found.tie for found in find_divergences(model, rows, pipeline.generate(rows).tokens, theirs))
+
+
+def test_run_names_it(tmp_path, capsys):
+    recipe = str(ROOT / "recipes" / "lookup.yaml")
+    smoke = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]
+    assert main(["run", recipe, *smoke, "--json", "--out", str(tmp_path)]) == 0
+    assert json.loads(capsys.readouterr().out)["target"] == {"model": "zoo://smollm2-135m"}

@@ -56,6 +56,7 @@ class NeuralDrafter(Generic[NetworkT]):
         self.head = head
         self._bound: tuple[NeuralTarget, NetworkT] | None = None
         self._session: DraftSession | None = None
+        self._opened = False
         self._reader: Callable[[Tensor], Tensor] | None = None
 
     def build(self, target: NeuralTarget) -> NetworkT:
@@ -99,7 +100,7 @@ class NeuralDrafter(Generic[NetworkT]):
         """
         model = neural_target(target, self.name)
         network = self.fresh(model) if self.weights is None else self.load(model, self.weights)
-        self._bound, self._session = (model, network), None
+        self._bound, self._session, self._opened = (model, network), None, False
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
         self.taps = frozenset(self.spec.taps)
         model.request(self.taps)
@@ -172,7 +173,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, of at most `room` positions each."""
-        self._session = self.session(room)
+        self._session, self._opened = self.session(room), True
 
     def propose(self, root: Tensor, tree: TreePolicy | None, sampling: Sampling, random: RandomSource) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
@@ -192,8 +193,8 @@ class NeuralDrafter(Generic[NetworkT]):
     @torch.no_grad()
     def commit(self, committed: Committed) -> None:
         """Takes in what was committed; rows that come with a prompt are new, and stand behind the others."""
-        if committed.prompt is not None:
-            self.open(len(committed.count), 0)
+        if committed.prompt is not None and not self._opened:
+            self._session = self.session(0)  # where sessions are not opened, every prompt begins one
         self._running().commit(committed)
 
     @torch.no_grad()

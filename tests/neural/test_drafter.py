@@ -12,6 +12,8 @@ from specframe.components.targets.table import TableTarget
 from specframe.neural import FeatureNetwork, NeuralDrafter, checkpoint, neural_target, output_weight, seeded
 from specframe.neural.layer import DecoderLayer
 from specframe.testing import GivenSession, GrowingTree, shake
+from specframe_medusa.hydra import Hydra
+from specframe_medusa.medusa import Medusa
 
 VOCAB, SIZE = 7, 8
 
@@ -86,6 +88,28 @@ def test_open_begins_a_session_and_bind_ends_it() -> None:
     drafter.bind(target())
     with pytest.raises(CompositionError, match="before anything was committed"):
         drafter.expand(root(session))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("make", [Medusa, lambda: Hydra(layers=2)])
+def test_rows_that_are_admitted_later_stand_behind_the_others(make) -> None:
+    drafter, alone = make(), make()
+    session = GivenSession.random(3, VOCAB, SIZE)
+    for each in (drafter, alone):
+        each.bind(target())
+        shake(each.module)
+        each.open(3, 40)
+    drafter.commit(session.admit([3, 5]))
+    drafter.commit(session.advance([1, 2]))
+    drafter.commit(session.admit([4]))
+    everyone = drafter.expand(root(session)).logits
+    assert len(everyone) == 3
+    drafter.keep(session.keep([2, 0]))
+    torch.testing.assert_close(drafter.expand(root(session)).logits, everyone[[2, 0]])
+    features, tokens = (torch.stack([part[0]]) for part in (session.features, session.tokens))
+    solo = GivenSession(features, tokens)
+    alone.commit(solo.admit([4]))
+    torch.testing.assert_close(alone.expand(root(solo)).logits, everyone[2:])
 
 
 def test_nothing_that_is_committed_or_drafted_has_gradients() -> None:

@@ -102,7 +102,7 @@ def _render_row(method: Method, registry: Registry, measured: Mapping[str, Any])
         _render_parts(method, registry),
         f"`{shipped}`" if shipped else "",
         _render_law(method, registry, shipped),
-        _render_measured(measured.get(recipe)) if recipe and shipped else "",
+        _render_measured(measured.get(recipe), shipped) if recipe and shipped else "",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -132,9 +132,11 @@ def _render_law(method: Method, registry: Registry, recipe: str | None) -> str:
     return "lossless" if all(promises) else "**lossy**"
 
 
-def _render_measured(entry: Mapping[str, Any] | None) -> str:
+def _render_measured(entry: Mapping[str, Any] | None, recipe: str) -> str:
     figures = entry and entry["overall"]
     if not entry or not figures or not figures.get("tau"):
         return "not measured yet"
+    if entry["target"] != Recipe.read(RECIPES / recipe).data["target"].get("model"):
+        return "not measured yet"  # but on another target
     mark = " (differs: see the report)" if is_suspect(entry) else ""
     return f"tau {say({**figures['tau'], 'low': None})}, {say(figures.get('speedup_hf'), unit='x')}{mark}"

@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from specframe.files.text import redact
-from specframe.kernel.build import Plan
+from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.recipe import dotted
 from specframe.neural.checkpoint import replacing
@@ -38,12 +38,22 @@ def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] 
         "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
         "target": target or (own and {"model": own.options.get("model", own.entry.name)}),
+        "weights": dict(_weights(plan.parts["drafter"], "drafter")) if "drafter" in plan.parts else {},
         "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
         "python": platform.python_version(),
         "commit": _commit(),
         "hardware": describe_hardware(),
         "figures": figures,
     }
+
+
+def _weights(part: Part, name: str) -> Iterator[tuple[str, str]]:
+    """The weights of a part and of those within it, by option: `zoo://METHOD` as the drafter that was found."""
+    for option, value in part.options.items():
+        if isinstance(value, Part):
+            yield from _weights(value, f"{name}.{option}")
+        elif option == "weights" and value:
+            yield f"{name}.weights", value
 
 
 def describe_hardware() -> dict[str, Any]:

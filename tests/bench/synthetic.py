@@ -118,7 +118,14 @@ def contestant(name, **changes):
     """A contestant's entry."""
     kind = name if name.startswith("hf:") or name == "plain" else "recipe"
     recipe = None if kind != "recipe" else f"recipes/{name}.yaml"
-    entry = {"name": name, "kind": kind, "recipe": recipe, "resolved": None, "lossless": True, "target": "zoo://talk"}
+    entry = {
+        "name": name,
+        "kind": kind,
+        "recipe": recipe,
+        "resolved": None,
+        "lossless": True,
+        "target": "zoo://talk-13m",
+    }
     return {**entry, "error": None, **changes}
 
 

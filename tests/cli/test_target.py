@@ -38,6 +38,7 @@ def test_run_decodes_with_the_other_target_and_says_so(recipe, tmp_path, capsys)
     assert written["target"]["reason"].startswith(REASON)
     assert written["recipe"]["data"]["target"]["model"] == "zoo://talk-7m"
     assert written["origins"]["target.model"] == f"{recipe}:1"
+    assert written["weights"] == {"drafter.weights": "zoo://talk-7m-falcon"}
 
 
 def test_the_figures_say_so_too(recipe, tmp_path, capsys):

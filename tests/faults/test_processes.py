@@ -73,7 +73,7 @@ def read_training(out):
 
 COMMANDS = {
     "bench": Command(
-        ["bench", "recipe.yaml", "plain", "--data", "texts.jsonl", "--repeats", "4"],
+        ["bench", "recipe.yaml", "plain", "--data", "texts.jsonl", "--limit", "10", "--repeats", "4"],
         lambda out: ["--out", out],
         read_bench,
     ),

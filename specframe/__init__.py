@@ -30,8 +30,8 @@ _PUBLIC = {
         "TokenTree",
         "Verdict",
     ),
+    "specframe.kernel.contestant": ("Contestant",),
     "specframe.kernel.interfaces": (
-        "Contestant",
         "Drafter",
         "FeatureDrafter",
         "Head",
@@ -117,9 +117,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.hookspecs import Register as Register
     from specframe.kernel.hookspecs import hookimpl as hookimpl
-    from specframe.kernel.interfaces import (
-        Contestant as Contestant,
-    )
+    from specframe.kernel.contestant import Contestant as Contestant
     from specframe.kernel.interfaces import (
         Drafter as Drafter,
     )

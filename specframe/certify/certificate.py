@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from specframe.certify.own.audit import Audit, audit_drafts
+from specframe.certify.own.company import Accompanied
 from specframe.certify.own.controls import SkippedResidual, UnprocessedBonus
 from specframe.certify.own.emission import Comparison, Emission
 from specframe.certify.own.enumeration import Progress
-from specframe.certify.own.miniature import EOS, Miniature, small_sampling
+from specframe.certify.own.miniature import EOS, LENGTH, Miniature, small_sampling
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
 from specframe.sampling.laws import Sampling
@@ -47,6 +48,7 @@ class Case:
             "branches": run.branches,
             "mass": run.mass,
             "branches_per_second": run.rate,
+            "side_by_side": run.rows > 1,
             "worst_sequence": list(comparison.worst),
             "wanted": comparison.wanted,
             "got": comparison.got,
@@ -112,13 +114,16 @@ class Certificate:
 
 
 REDUCED = ", small tree"
+COMPANIES, COMPANY = 4, 250
+"""So many times the other rows draw other numbers; and the most branches of a row then, run one at a time, twice."""
 
 
 def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener: Listener | None = None) -> Certificate:
     """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in miniature.
 
     Cases: the recipe's sampling over `seeds` targets; the same with an end of sequence; where the recipe
-    is greedy, temperature 1 as well, because a greedy run has one branch only. A tree too large to be
+    is greedy, temperature 1 as well, because a greedy run has one branch only; and a row between two others that are
+    admitted before and after it, because a part may mix rows up. A tree too large to be
     exhausted with a fifth of `budget` branches is complemented by a small one of the same policy, which may
     take four times `budget`.
     """
@@ -138,6 +143,9 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
         cases += certifier.cases(miniature, name, sampling, seed=seed, eos=eos)
         if cases[-1].comparison.enumeration.interrupted:
             break
+    if not cases[-1].comparison.enumeration.interrupted:
+        label, sampling = list(samplings.items())[-1]
+        cases.append(certifier.among_others(miniature.smaller(), label, sampling))
     interrupted = cases[-1].comparison.enumeration.interrupted
     hot = samplings.get("temperature 1", next(iter(samplings.values())))
     return Certificate(
@@ -172,6 +180,22 @@ class _Certifier:
             return [own]
         reduced = small.emission(name + REDUCED, sampling, seed=seed, eos=eos)
         return [own, Case(reduced.name, self.compare(reduced, 4 * self.budget), small.reduced)]
+
+    def among_others(self, miniature: Miniature, label: str, sampling: Sampling) -> Case:
+        """A row between two others; fewer tokens are watched where more are out of reach one branch at a time."""
+        for length in (LENGTH - 1, LENGTH - 2):
+            emission = replace(miniature, length=length).emission(f"{label}, among other rows", sampling)
+            given = {field.name: getattr(emission, field.name) for field in fields(emission)}
+            found = []
+            for company in range(COMPANIES):
+                found.append(self.compare(Accompanied(**given, company=company), COMPANY))
+                if not found[-1].enumeration.exhausted:
+                    break
+            else:
+                break
+        return Case(
+            emission.name, max(found, key=lambda each: (not each.enumeration.exhausted, each.tv)), miniature.reduced
+        )
 
     def controls(self, miniature: Miniature, sampling: Sampling) -> list[Case]:
         """Broken copies of the composition, each of which must fail, within two tokens."""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         Cycle,
         Draw,
         Expand,
-        Outcome,
         PairSpec,
         Predicted,
         Prompts,
@@ -285,29 +284,4 @@ class Head(Protocol):
 
     def __call__(self, features: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
-        ...
-
-
-class Contestant(Protocol):
-    """A way to decode that `specframe bench` measures beside others, all of them around one target."""
-
-    name: str
-    """How reports call it."""
-    lossless: bool | None
-    """Whether it promises the target's own law; None where nobody said."""
-
-    def prepare(self, target: Target, sampling: Any, batch: int) -> None:
-        """Gets ready to decode: loads and binds what it needs. The target is shared, and not its own to change.
-
-        `sampling` holds the recipe section's values (`temperature`, `top_k`, `top_p`, `min_p`,
-        `max_new_tokens`, `ignore_eos`, ...), `batch` the most prompts it will be given at a time. Raises
-        a SpecframeError for what it cannot do.
-        """
-        ...
-
-    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts `rows`, token ids each, side by side. This call, and nothing else, is timed.
-
-        torch's generators have been seeded; all else that is random must follow from `seed`.
-        """
         ...

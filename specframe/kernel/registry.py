@@ -11,7 +11,8 @@ from typing import Any
 
 from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
-from specframe.kernel.interfaces import Contestant, Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
+from specframe.kernel.contestant import Contestant
+from specframe.kernel.interfaces import Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
 from specframe.kernel.store import Store
 
 KINDS: dict[str, type] = {

@@ -2,8 +2,7 @@
 
 A uniform is a SplitMix64 hash (Steele, Lea and Flood, "Fast splittable pseudorandom number generators",
 2014) of seed, stream, row, cycle, method, call and element, or of seed, row and position. There is no generator state
-to get out of step, so a row's numbers depend neither on its neighbours in the batch, nor on how far a call was padded
-for their sake, nor on the device.
+to get out of step, so a row's numbers depend neither on its neighbours in the batch, nor on padding, nor on the device.
 """
 
 from __future__ import annotations
@@ -226,12 +225,12 @@ class PositionStream:
         return pick(cumulated(probs), self._block.gather(1, where)[:, 0])
 
     def bernoulli(self, p: Tensor) -> Tensor:
-        """Raises: a rule that tosses coins does not draw one token for each place."""
-        raise RuntimeError("draws by position are one categorical for each place; use the stream `verify`")
+        """Raises RuntimeError: a rule that tosses coins draws more than one token a place."""
+        raise RuntimeError("draws by position are one categorical a place; use the stream `verify`")
 
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
-        """Raises: a rule that draws without replacement does not draw one token for each place."""
-        raise RuntimeError("draws by position are one categorical for each place; use the stream `verify`")
+        """Raises: see `bernoulli`."""
+        return self.bernoulli(probs)
 
 
 def uniforms(seed: int, *shape: int) -> Tensor:

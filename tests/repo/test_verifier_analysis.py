@@ -53,7 +53,7 @@ def test_what_a_rule_emits_on_average_is_what_it_emits_over_all_coins(verifiers,
 
         def program(random, rows, verifier=verifiers.VERIFIERS[rule]):
             copies = take(draft, torch.zeros(rows, dtype=torch.int64))
-            return verifier.verify(copies, p[copies.tokens], random.verify).count[:, None]
+            return verifier.verify(copies, p[copies.tokens], random).count[:, None]
 
         assert 1 + expect(exact) == pytest.approx(average(program), abs=1e-9), rule
 
@@ -73,8 +73,8 @@ def test_what_is_accepted_on_average_is_what_is_accepted_over_all_coins(verifier
 
         def program(random, rows, verifier=verifiers.VERIFIERS[rule]):
             root = torch.zeros(rows, dtype=torch.int64)
-            draft = policy.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), random.draft))
-            return verifier.verify(draft, p[draft.tokens], random.verify).length[:, None]
+            draft = policy.grow(GivenDrafter(q).expand, root, Context(Sampling(temperature=1.0), random))
+            return verifier.verify(draft, p[draft.tokens], random).length[:, None]
 
         assert found[rule] == pytest.approx(average(program), abs=1e-7), rule
         assert found[rule] <= found["optimum"] + 1e-12

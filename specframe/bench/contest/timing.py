@@ -11,7 +11,7 @@ from time import perf_counter, time
 import torch
 
 from specframe.bench.contest.memory import Peak
-from specframe.kernel.interfaces import Contestant
+from specframe.kernel.contestant import Contestant
 from specframe.kernel.types import Outcome
 
 

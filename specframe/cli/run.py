@@ -63,7 +63,7 @@ def execute(options: argparse.Namespace) -> int:
     out = folder / "run.json"
     write_json(out, describe_run(valid, summary, target))
     if options.json:
-        print(json.dumps({"target": target} | summary))
+        print(json.dumps(summary | {"target": target}))
     else:
         print_figures(summary, out)
     return 0

@@ -31,6 +31,7 @@ _PUBLIC = {
         "Verdict",
     ),
     "specframe.kernel.contestant": ("Contestant",),
+    "specframe.kernel.store": ("Continuations", "Store"),
     "specframe.kernel.interfaces": (
         "Drafter",
         "FeatureDrafter",
@@ -93,6 +94,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.decoding.requests import Request as Request
     from specframe.decoding.session import Session as Session
     from specframe.decoding.transformers import decoder as decoder
+    from specframe.kernel.contestant import Contestant as Contestant
     from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (
         CompositionError as CompositionError,
@@ -117,7 +119,6 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.hookspecs import Register as Register
     from specframe.kernel.hookspecs import hookimpl as hookimpl
-    from specframe.kernel.contestant import Contestant as Contestant
     from specframe.kernel.interfaces import (
         Drafter as Drafter,
     )
@@ -154,6 +155,8 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.interfaces import (
         Verifier as Verifier,
     )
+    from specframe.kernel.store import Continuations as Continuations
+    from specframe.kernel.store import Store as Store
     from specframe.kernel.types import (
         ALL_DRAWS as ALL_DRAWS,
     )

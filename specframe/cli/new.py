@@ -34,6 +34,7 @@ COMMANDS = {
     "loss": 'specframe train recipes/falcon.yaml "loss=[{use: $name}]"',
     "rollout": "specframe train recipes/falcon.yaml train.rollout.use=$name",
     "head": 'specframe run recipes/falcon.yaml "drafter.head={use: $name}"',
+    "store": 'specframe run recipes/falcon.yaml tree=null "drafter={use: retrieval, store: {use: $name}}"',
     "contestant": "specframe bench recipes/falcon.yaml $name --limit 5",
 }
 """The kinds there are templates for, and how a component of each is tried in the repository's first recipe."""

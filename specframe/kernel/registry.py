@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from specframe.kernel.contestant import Contestant
 from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
-from specframe.kernel.contestant import Contestant
 from specframe.kernel.interfaces import Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
 from specframe.kernel.store import Store
 

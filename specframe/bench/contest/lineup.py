@@ -13,8 +13,8 @@ from specframe.bench.contest.contestants import RecipeContestant
 from specframe.bench.contest.variants import Variant, make_variants
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan, plan
-from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
 from specframe.kernel.contestant import Contestant
+from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.options import read_options
 from specframe.kernel.recipe import Recipe

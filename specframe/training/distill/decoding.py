@@ -62,8 +62,8 @@ class Decoding:
             )
         try:
             return self.pipeline.encode_turns(dialogue.messages)
-        except Exception as error:  # a template raises what it likes, where it knows no system message for one
-            raise InputError(f"the chat template refuses the prompt of line {dialogue.line}: {error}") from error
+        except InputError as error:
+            raise InputError(f"the prompt of line {dialogue.line}: {error}") from error
 
     def _request(self, dialogue: Dialogue) -> Request:
         """The dialogue's next question; its random numbers follow from its line and its turn."""

@@ -10,6 +10,17 @@ COMPONENTS = [
     ("drafter", "none", "drafters.none:NoDrafter", "drafts nothing: plain autoregressive decoding"),
     ("drafter", "model", "drafters.model:ModelDrafter", "a smaller causal language model with the same vocabulary"),
     ("drafter", "lookup", "drafters.lookup:Lookup", "copies what followed the last time these tokens appeared"),
+    ("drafter", "suffix", "drafters.suffix:Suffix", "copies from the text so far, longer after longer matches"),
+    ("drafter", "recycling", "drafters.recycling:Recycling", "the target's own second choices, proposed again"),
+    (
+        "drafter",
+        "suffix-recycling",
+        "drafters.suffix_recycling:SuffixRecycling",
+        "a copy and recycled choices in one tree, for any model",
+    ),
+    ("drafter", "lookahead", "drafters.lookahead:Lookahead", "n-grams from Jacobi iterations in the same forward"),
+    ("drafter", "retrieval", "drafters.retrieval:Retrieval", "what followed the last tokens in a store of texts"),
+    ("drafter", "fused", "drafters.fused:Fused", "two drafters in one tree"),
     ("tree", "chain", "trees.policies.chain:Chain", "one path"),
     (
         "tree",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,20 +42,24 @@ class SuffixArray:
         low, high = 0, min(len(tail), REACH)
         while low < high:  # every suffix of an occurring sequence occurs
             middle = (low + high + 1) // 2
-            begin, end = self.range(tail[len(tail) - middle :])
-            low, high = (middle, high) if end > begin else (low, middle - 1)
+            low, high = (middle, high) if self._occurs(list(tail[len(tail) - middle :])) else (low, middle - 1)
         return low
 
     def range(self, sequence: Sequence[int]) -> tuple[int, int]:
         """The part of `order` whose suffixes begin with a sequence of at most REACH tokens."""
         wanted = list(sequence)
-        width = len(wanted)
+        begin = bisect_left(self.order, wanted, key=self._reader(len(wanted)))
+        return begin, bisect_right(self.order, wanted, lo=begin, key=self._reader(len(wanted)))
 
-        def key(place: int) -> list[int]:
-            return self.tokens[place : place + width].tolist()
+    def _occurs(self, sequence: list[int]) -> bool:
+        read = self._reader(len(sequence))
+        place = bisect_left(self.order, sequence, key=read)
+        return place < len(self.order) and read(self.order[place]) == sequence
 
-        begin = bisect_left(self.order, wanted, key=key)
-        return begin, bisect_right(self.order, wanted, lo=begin, key=key)
+    def _reader(self, width: int) -> Callable[[int], list[int]]:
+        """Gives the `width` tokens from a place on."""
+        tokens = self.tokens
+        return lambda place: tokens[place : place + width].tolist()
 
     def behind(self, sequence: Sequence[int], *, length: int, limit: int) -> list[list[int]]:
         """The `length` tokens behind the occurrences of a sequence of at most REACH tokens, of at most `limit` of them.

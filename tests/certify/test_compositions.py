@@ -18,6 +18,11 @@ from specframe.sampling.laws import Sampling
 REGISTRY = discover()
 SMALL = {
     "model": lambda: {"model": str(tiny_model(3)), "dtype": "float64"},
+    "retrieval": lambda: {"store": {"use": "corpus"}, "shortest": 1},
+    "fused": lambda: {"first": {"use": "suffix", "cap": 2}, "second": {"use": "recycling", "nodes": 4}},
+    "lookahead": lambda: {"ngram": 3, "window": 2, "guesses": 1},
+    "recycling": lambda: {"nodes": 4},
+    "suffix-recycling": lambda: {"cap": 2, "nodes": 4},
     "chain": lambda: {"depth": 2},
     "adaptive": lambda: {"depth": 2, "costs": [1.0, 1.3, 1.65]},
     "fixed": lambda: {"widths": [2, 1]},
@@ -47,8 +52,18 @@ WITNESS = "specframe/model"
 """The drafter that meets all verifiers with every tree: of a drafter, a verifier sees no more than its trees."""
 
 
+OWN_TREE = {
+    entry.qualified
+    for entry in REGISTRY.of("drafter")
+    if getattr(entry.load(), "draws", None) and entry.name != "lookup"
+}
+"""Drafters that are refused with every tree, as `lookup` is for all of them to see."""
+
+
 def is_run(drafter, tree, verifier):
-    """Whether the three meet: any two of them do."""
+    """Whether the three meet: any two of them do, but for drafters that build their own trees."""
+    if drafter[0] in OWN_TREE:
+        return tree[0] == "/none" or (tree[0] == "specframe/chain" and verifier[0] == "specframe/match")
     return verifier[0] in THOROUGH or drafter[0] == WITNESS or tree[0] in ("specframe/chain", "/none")
 
 

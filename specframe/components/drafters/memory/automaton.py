@@ -70,29 +70,32 @@ class SuffixAutomaton:
         """How often the state's substrings occur in the text, its own end included."""
         return self._count[state]
 
-    def copy(self, *, cap: int = 15, factor: float = 2.0, least: float = 0.1, tries: int = 16) -> Copied:
+    def copy(self, *, cap: int = 15, doubt: float = 2.0, least: float = 0.1, tries: int = 16) -> Copied:
         """The continuation with the best score over the text's `tries` longest repeated suffixes.
 
-        A suffix of m tokens is followed along the most frequent next token for at most min(cap, factor m) tokens, while
-        the path probability is at least `least`. A count includes the text's own end, so that a suffix that
-        occurred once before gives probability 0.5. Of equal scores the longer suffix counts.
+        A suffix is followed along the most frequent next token for at most `cap` tokens, while the path probability is
+        at least `least`. A token that came next c times of n has probability c / (n + doubt / m) behind m tokens of
+        match, so that long matches are believed at once and short ones after several occurrences. Of equal scores the
+        longer suffix counts.
 
-        Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree.
+        Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree. There a draft's
+        length is bounded by a multiple of the match, and the probability does not depend on it.
         """
         best = NOTHING
         highest = 0.0
         for state, match in self.suffixes()[:tries]:
-            most = min(cap, int(match * factor), self.depth - match)
+            most = min(cap, self.depth - match)
             if most > highest:  # no probability is above 1
-                found = self._follow(state, most, least)
+                found = self._follow(state, match, most, doubt, least)
                 score = sum(found[1])
                 if score > highest:
                     best, highest = Copied(*found, match), score
         return best
 
-    def _follow(self, state: int, most: int, least: float) -> tuple[list[int], list[float]]:
+    def _follow(self, state: int, match: int, most: int, doubt: float, least: float) -> tuple[list[int], list[float]]:
         """At most `most` of the most frequent tokens after a state, and their path probabilities."""
         count = self._count
+        seen = count[state] - 1  # nothing came next at the text's own end
         probability = 1.0
         tokens: list[int] = []
         probabilities: list[float] = []
@@ -101,12 +104,12 @@ class SuffixAutomaton:
                 ((token, child),) = after.items()
             else:
                 token, child = max(after.items(), key=lambda item: count[item[1]])  # of equal ones the first seen
-            probability *= count[child] / count[state]
+            probability *= count[child] / (seen + doubt / match)
             if probability < least:
                 break
             tokens.append(token)
             probabilities.append(probability)
-            state = child
+            state, seen, match = child, count[child], match + 1
         return tokens, probabilities
 
     def _append(self, token: int) -> None:

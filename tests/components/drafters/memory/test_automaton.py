@@ -25,19 +25,20 @@ def literal_suffixes(text: list[int], depth: int) -> list[tuple[int, int]]:
     return found
 
 
-def literal_copy(text: list[int], cap: int, factor: float, least: float, depth: int) -> Copied:
+def literal_copy(text: list[int], cap: int, doubt: float, least: float, depth: int) -> Copied:
     """The best copy over all repeated suffixes, each followed by counting substrings."""
     best = NOTHING
     for _, match in literal_suffixes(text, depth):
         part, probability = text[-match:], 1.0
         tokens: list[int] = []
         probabilities: list[float] = []
-        while len(tokens) < min(cap, int(match * factor), depth - match):
+        while len(tokens) < min(cap, depth - match):
             after = [text[end] for end in occurrences(text, part) if end < len(text)]
             if not after:
                 break
             token = max(dict.fromkeys(after), key=after.count)  # of equal ones the first seen
-            probability *= after.count(token) / len(occurrences(text, part))
+            seen = len(occurrences(text, part)) - (not tokens)
+            probability *= after.count(token) / (seen + doubt / len(part))
             if probability < least:
                 break
             tokens.append(token)
@@ -62,20 +63,20 @@ def test_repeated_suffixes_and_their_counts(text: list[int], depth: int) -> None
 @given(
     text=TEXT,
     cap=st.integers(1, 8),
-    factor=st.sampled_from([1.0, 1.5, 2.0]),
+    doubt=st.sampled_from([0.5, 1.0, 2.0]),
     least=st.sampled_from([0.0, 0.1, 0.3]),
     depth=st.sampled_from([4, 64]),
 )
 def test_a_copy_is_the_best_over_all_suffixes(
-    text: list[int], cap: int, factor: float, least: float, depth: int
+    text: list[int], cap: int, doubt: float, least: float, depth: int
 ) -> None:
-    found = SuffixAutomaton(text, depth).copy(cap=cap, factor=factor, least=least, tries=len(text))
-    assert found == literal_copy(text, cap, factor, least, depth)
+    found = SuffixAutomaton(text, depth).copy(cap=cap, doubt=doubt, least=least, tries=len(text))
+    assert found == literal_copy(text, cap, doubt, least, depth)
 
 
-def test_one_earlier_occurrence_has_probability_one_half() -> None:
-    found = SuffixAutomaton([7, 1, 2, 8, 7, 1]).copy(cap=15, factor=2.0)
-    assert found == Copied([2, 8, 7, 1], [0.5] * 4, 2)
+def test_a_longer_match_is_believed_sooner() -> None:
+    found = SuffixAutomaton([7, 1, 2, 8, 7, 1]).copy(cap=2, doubt=2.0)
+    assert found == Copied([2, 8], [1 / 2, 1 / 2 / (1 + 2 / 3)], 2)
 
 
 def test_a_text_of_one_token_and_an_empty_one_have_nothing_to_copy() -> None:

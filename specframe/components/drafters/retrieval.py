@@ -1,0 +1,122 @@
+"""Retrieval: what followed the text's last tokens in a store of other texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from specframe.components.drafters.memory.host import gained
+from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.store import Continuations, Store
+from specframe.kernel.types import Committed, Context, Draw, TokenTree
+
+TAIL = 16
+"""Tokens of the text that are looked up."""
+
+
+class Retrieval:
+    """Proposes the most frequent continuations of the longest ending of the text that occurs in a store (REST).
+
+    The tree holds the `nodes` most frequent prefixes of the continuations. As in suffix decoding they are at most
+    `factor` times as long as the match, so that a chance match of few tokens costs few nodes.
+
+    A store may `remember`: the text of every row joins it once the row has finished. A draft then depends on earlier
+    requests. The distribution of the output does not, nor does the text under `match`.
+
+    Source: REST (He et al. 2024, arXiv 2311.08252).
+
+    Options:
+        store: the texts
+        nodes: the most nodes of a tree, the root included
+        length: the most tokens of a continuation
+        factor: tokens to copy for each token of the match
+        shortest: the fewest tokens that must match
+        least: the smallest share of the continuations that a proposed prefix has
+        samples: occurrences that are looked at, of more an even share
+        remember: whether finished texts are appended to the store
+    """
+
+    taps: frozenset[str] = frozenset()
+    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        nodes: int = 16,
+        length: int = 10,
+        factor: float = 2.0,
+        shortest: int = 2,
+        least: float = 0.1,
+        samples: int = 64,
+        remember: bool = False,
+    ) -> None:
+        if min(nodes, length, shortest, samples) < 1 or factor <= 0 or not 0 <= least <= 1:
+            raise InputError(
+                "retrieval needs nodes, length, shortest and samples of at least 1, factor above 0 and least from 0 to "
+                f"1, got {nodes}, {length}, {shortest}, {samples}, {factor:g} and {least:g}"
+            )
+        self.store = store
+        self.nodes: int | None = nodes
+        self.length = length
+        self.factor = factor
+        self.shortest = shortest
+        self.least = least
+        self.samples = samples
+        self.remember = remember
+        self._most = nodes
+        self._texts: list[list[int]] = []
+
+    def bind(self, target: Target) -> None:
+        """Checks that the store is of the target's tokenizer."""
+        self.store.bind(target)
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets every row, and remembers the texts of those that were left."""
+        self._finish(self._texts)
+        self._texts = []
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The most frequent continuations below root [B]; rows with fewer nodes end in invalid ones."""
+        tries = [Trie(token) for token in root.tolist()]
+        for text, trie in zip(self._texts, tries, strict=True):
+            found = self.store.find(text[-TAIL:], length=self.length, limit=self.samples)
+            if found.match >= self.shortest:
+                self._grow(trie, found)
+        return as_tree(root, tries)
+
+    def commit(self, committed: Committed) -> None:
+        """Appends the committed tokens; rows with a prompt join behind the others."""
+        if committed.prompt is not None:
+            self._texts += gained(committed)
+            return
+        for text, tokens in zip(self._texts, gained(committed), strict=True):
+            text.extend(tokens)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order; the texts of the others are finished."""
+        chosen = rows.tolist()
+        left = set(chosen)
+        self._finish([text for row, text in enumerate(self._texts) if row not in left])
+        self._texts = [self._texts[row] for row in chosen]
+
+    def _finish(self, texts: Sequence[Sequence[int]]) -> None:
+        if self.remember and texts:
+            self.store.append(texts)
+
+    def _grow(self, trie: Trie, found: Continuations) -> None:
+        """Adds the most frequent prefixes of the continuations, the shorter of equally frequent ones first."""
+        counts: dict[tuple[int, ...], int] = {}
+        for tokens in found.tokens:
+            for end in range(1, min(len(tokens), int(found.match * self.factor)) + 1):
+                prefix = tuple(tokens[:end])
+                counts[prefix] = counts.get(prefix, 0) + 1
+        fewest = self.least * len(found.tokens)
+        ranked = sorted(
+            (prefix for prefix, many in counts.items() if many >= fewest), key=lambda p: (-counts[p], len(p))
+        )
+        for prefix in ranked[: self._most - 1]:
+            trie.add_path(prefix)  # its own prefixes are at least as frequent, so they stand before it

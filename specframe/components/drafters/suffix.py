@@ -1,0 +1,74 @@
+"""Suffix decoding: what followed most often after the longest endings of the text."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specframe.components.drafters.memory.automaton import SuffixAutomaton
+from specframe.components.drafters.memory.host import gained
+from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.types import Committed, Context, Draw, TokenTree
+
+
+class Suffix:
+    """Copies from the prompt and the text so far, longer after longer matches (SuffixDecoding, SAM-Decoding).
+
+    Every ending of the text that stood in it before is followed along the most frequent next token. A copy ends where
+    its path probability falls below `least`: it is estimated by counts, and less is expected of short matches. The copy
+    with the most expected tokens is proposed. Rows without a match draft nothing.
+
+    Source: SuffixDecoding (Oliaro et al. 2024, arXiv 2411.04975); SAM-Decoding (Hu et al. 2024, arXiv 2411.10666) for
+    the suffix automaton that finds all matches at once.
+
+    Options:
+        cap: the most tokens to copy
+        doubt: how many occurrences a match of one token is doubted by; a longer one by its share of them
+        least: the smallest path probability that is copied
+    """
+
+    taps: frozenset[str] = frozenset()
+    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
+
+    def __init__(self, *, cap: int = 15, doubt: float = 2.0, least: float = 0.1) -> None:
+        if cap < 1 or doubt < 0 or not 0 <= least <= 1:
+            raise InputError(
+                f"suffix needs cap of at least 1, doubt of at least 0 and least from 0 to 1, "
+                f"got {cap}, {doubt:g} and {least:g}"
+            )
+        self.cap = cap
+        self.doubt = doubt
+        self.least = least
+        self.nodes: int | None = cap + 1
+        self._rows: list[SuffixAutomaton] = []
+
+    def bind(self, target: Target) -> None:
+        """Needs nothing of the target."""
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets every row."""
+        self._rows = []
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """A chain below root [B], as long as the batch's longest copy; shorter rows end in invalid nodes."""
+        return as_tree(root, self.copies(root))
+
+    def copies(self, root: Tensor) -> list[Trie]:
+        """Each row's copy below its root, as a chain that may still grow."""
+        tries = [Trie(token) for token in root.tolist()]
+        for row, trie in zip(self._rows, tries, strict=True):
+            trie.add_path(row.copy(cap=self.cap, doubt=self.doubt, least=self.least).tokens)
+        return tries
+
+    def commit(self, committed: Committed) -> None:
+        """Appends the committed tokens; rows with a prompt join behind the others."""
+        if committed.prompt is not None:
+            self._rows += [SuffixAutomaton(text) for text in gained(committed)]
+            return
+        for row, tokens in zip(self._rows, gained(committed), strict=True):
+            row.extend(tokens)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._rows = [self._rows[row] for row in rows.tolist()]

@@ -1,0 +1,80 @@
+"""A copy of the text and the target's recycled choices in one tree: drafting for any model, without training."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specframe.components.drafters.memory.recycler import Recycler, Scored
+from specframe.components.drafters.memory.trie import as_tree
+from specframe.components.drafters.suffix import Suffix
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
+
+
+class SuffixRecycling:
+    """Proposes what `suffix` copies, and around it what `recycling` finds likely, in one small tree.
+
+    The copy comes first. Then the likeliest paths of successors join by common prefix, until the tree has `nodes`
+    nodes; a longer copy is kept whole. Copies are long where the text repeats itself, successors cover the rest.
+
+    Source: the pairing of SAM-Decoding with Token Recycling (Hu et al. 2024, arXiv 2411.10666), as one tree in place
+    of one or the other.
+
+    Options:
+        cap: the most tokens to copy
+        doubt: how many occurrences a match of one token is doubted by; a longer one by its share of them
+        least: the smallest path probability that is copied
+        nodes: the nodes of a tree, the root included, up to which successors are added
+        ranks: the successors kept of each token, at most 8
+        floor: the smallest path probability of a successor that is proposed
+        scored: whether every scored node teaches successors, or those of the accepted path alone
+        prompt: whether the prompt's scores are read, which needs a target with an LM head
+    """
+
+    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
+
+    def __init__(
+        self,
+        *,
+        cap: int = 15,
+        doubt: float = 2.0,
+        least: float = 0.1,
+        nodes: int = 16,
+        ranks: int = 8,
+        floor: float = 0.03,
+        scored: Scored = "all",
+        prompt: bool = True,
+    ) -> None:
+        self._suffix = Suffix(cap=cap, doubt=doubt, least=least)
+        self._recycler = Recycler(nodes=nodes, ranks=ranks, floor=floor, scored=scored, prompt=prompt)
+        self.taps = self._recycler.taps
+        self.nodes: int | None = max(cap + 1, nodes)
+
+    def bind(self, target: Target) -> None:
+        """Asks for the features that the prompt's scores are made of."""
+        self._recycler.bind(target)
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets every row."""
+        self._suffix.open(slots, room)
+        self._recycler.open()
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The copy and the successors below root [B]; rows with fewer nodes end in invalid ones."""
+        tries = self._suffix.copies(root)
+        self._recycler.fill(tries)
+        return as_tree(root, tries)
+
+    def commit(self, committed: Committed) -> None:
+        """Appends the committed tokens and reads the prompts of new rows, which join behind the others."""
+        self._suffix.commit(committed)
+        self._recycler.commit(committed)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Keeps the cycle's scores."""
+        self._recycler.observe(cycle)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._suffix.keep(rows)
+        self._recycler.keep(rows.tolist())

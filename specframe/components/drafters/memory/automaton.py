@@ -84,7 +84,8 @@ class SuffixAutomaton:
         best = NOTHING
         highest = 0.0
         for state, match in self.suffixes()[:tries]:
-            most = min(cap, self.depth - match)
+            shortest = self._length[self._link[state]] + 1  # with the same occurrences; longer ones count no further
+            most = min(cap, self.depth - shortest)
             if most > highest:  # no probability is above 1
                 found = self._follow(state, match, most, doubt, least)
                 score = sum(found[1])

@@ -28,11 +28,12 @@ def literal_suffixes(text: list[int], depth: int) -> list[tuple[int, int]]:
 def literal_copy(text: list[int], cap: int, doubt: float, least: float, depth: int) -> Copied:
     """The best copy over all repeated suffixes, each followed by counting substrings."""
     best = NOTHING
-    for _, match in literal_suffixes(text, depth):
+    for many, match in literal_suffixes(text, depth):
+        shortest = min(length for length in range(1, match + 1) if len(occurrences(text, text[-length:])) == many)
         part, probability = text[-match:], 1.0
         tokens: list[int] = []
         probabilities: list[float] = []
-        while len(tokens) < min(cap, depth - match):
+        while len(tokens) < min(cap, depth - shortest):
             after = [text[end] for end in occurrences(text, part) if end < len(text)]
             if not after:
                 break
@@ -81,6 +82,11 @@ def test_a_longer_match_is_believed_sooner() -> None:
 
 def test_a_text_of_one_token_and_an_empty_one_have_nothing_to_copy() -> None:
     assert SuffixAutomaton([3]).copy() == SuffixAutomaton().copy() == NOTHING
+
+
+def test_a_match_longer_than_what_is_counted_is_still_copied() -> None:
+    text = list(range(200))
+    assert SuffixAutomaton([*text, *text[:100]]).copy(cap=15).tokens == text[100:115]
 
 
 def test_the_work_on_a_periodic_text_is_bounded() -> None:

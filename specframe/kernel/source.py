@@ -42,6 +42,8 @@ def read_source(path: Path, quote: bool = True) -> Source:
         node = yaml.compose(text)
         tree = _Tree(path)
         tree.measure(node)
+        if not isinstance(node, yaml.MappingNode | None):  # OmegaConf makes a mapping of a text, too
+            raise RecipeError(f"{path}: a recipe is a mapping of sections (target, drafter, tree, verifier, ...)")
         data: Any = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else {}
     except (yaml.YAMLError, OmegaConfBaseException) as error:
         mark = getattr(error, "problem_mark", None)
@@ -50,8 +52,6 @@ def read_source(path: Path, quote: bool = True) -> Source:
         raise RecipeError(f"{path}{line}: not valid YAML" + (f": {problem}" if quote else "")) from error
     except RecursionError as error:
         raise RecipeError(f"{path}: it is nested too deeply for a recipe") from error
-    if not isinstance(node, yaml.MappingNode | None):  # OmegaConf makes a mapping of a text, too
-        raise RecipeError(f"{path}: a recipe is a mapping of sections (target, drafter, tree, verifier, ...)")
     return Source(data, _lines(node))
 
 

@@ -107,7 +107,7 @@ def test_what_broken_plugins_say_is_text(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_what_a_model_says_does_not_steer_the_terminal(recipe, tmp_path, batch, monkeypatch, capsys):
+def test_what_a_model_says_does_not_steer_the_terminal(recipe, tmp_path, batch, monkeypatch, wide, capsys):
     decode = Pipeline.decode
     monkeypatch.setattr(Pipeline, "decode", lambda self, tokens: NAME + decode(self, tokens) + "\r\n")
     arguments = ["run", str(recipe), "run.repeats=0", f"run.batch={batch}", "--out", str(tmp_path / "\x1b[2Jout")]

@@ -82,7 +82,8 @@ def test_a_recipe_trains_as_its_weights_were_trained(recipe):
     read = plan(Recipe.read(recipe), discover())
     drafter = read.parts["drafter"]
     head = drafter.options.get("head")
-    weights = (isinstance(head, Part) and head.options.get("weights")) or drafter.options.get("weights")
+    trained = head if isinstance(head, Part) and hasattr(head.component, "save") else None
+    weights = (trained and trained.options.get("weights")) or drafter.options.get("weights")
     if not weights:
         assert "train" not in read.settings
         return

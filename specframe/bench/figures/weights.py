@@ -19,6 +19,8 @@ CYCLES = 2
 """How many cycles are watched: one may read what later ones don't, the prompt's drafts for instance."""
 aten: Any = torch.ops.aten
 FLAT = {aten.mm, aten.addmm, aten.mv, aten.addmv}
+VECTORS = {aten.mv, aten.addmv}
+"""Products with a vector, which name the matrix first."""
 STACKED = {aten.bmm, aten.baddbmm, aten._grouped_mm}
 FORWARDS: dict[str | None, str] = {"score": "target", "drafter": "drafter"}
 """Whose forward runs in a clock's phase."""
@@ -47,7 +49,7 @@ class Scale(TorchDispatchMode):
     """While it lasts, `read` counts what the products of a model's forwards read of the weights.
 
     A weight is an operand of a product that is a parameter, or part of one; or the right-hand matrix of a
-    flat product that was there before: the rows of an LM head that a drafter has copied. Not counted are
+    product that was there before: the rows of an LM head that a drafter has copied. Not counted are
     products of activations, and of those with keys and values.
     """
 
@@ -70,9 +72,10 @@ class Scale(TorchDispatchMode):
         output = func(*args, **kwargs)
         given = [each for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
         if kind in FLAT | STACKED:
+            last = given[-2] if kind in VECTORS else given[-1]  # the matrix that comes second in x W
             for operand in given:
                 known = _storage(operand) in self._parameters
-                copied = kind in FLAT and operand is given[-1] and _storage(operand) not in self._made
+                copied = operand is last and _storage(operand) not in self._made
                 if operand.dim() > 1 and (known or copied):
                     self._note(operand, args[2] if kind is aten._grouped_mm else None)
         places = {_storage(each) for each in given}

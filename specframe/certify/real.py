@@ -77,6 +77,11 @@ class SampledReport:
         """Whether the test finds no difference."""
         return self.p_value > self.error_rate
 
+    @property
+    def telling(self) -> bool:
+        """Whether the test would have found one: it noticed the verifier broken on purpose."""
+        return self.control_p_value <= self.error_rate
+
 
 @dataclass(frozen=True)
 class RealReport:
@@ -93,7 +98,7 @@ class RealReport:
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
         greedy = asdict(self.greedy) | {"identical": self.greedy.identical}
-        sampled = asdict(self.sampled) | {"consistent": self.sampled.consistent}
+        sampled = asdict(self.sampled) | {"consistent": self.sampled.consistent, "telling": self.sampled.telling}
         return {"passed": self.passed, "greedy": greedy, "sampled": sampled}
 
 

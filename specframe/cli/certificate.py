@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from specframe.certify.own.enumeration import Progress
 
+OTHERS = "among other rows"
+"""In the name of the case whose branches always run one at a time."""
 TV_IS = "total variation: half the sum of all differences between two laws; 0 is the same law"
 
 
@@ -81,7 +83,10 @@ def verdict(certificate: dict[str, Any]) -> str:
     if not certificate["control_failed"]:
         return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
     if certificate["lossless"]:
-        return f"lossless: {certificate['branches']} branches, total variation {certificate['tv']:.1e}"
+        shown = f"{certificate['branches']} branches, total variation {certificate['tv']:.1e}"
+        if certificate["real"] is not None and not certificate["real"]["passed"]:
+            return f"not lossless on the recipe's own model, though by enumeration: {shown}"
+        return f"lossless: {shown}"
     if certificate["tv"] < 1e-9:
         return "not shown: no difference was found, but not every branch was run (raise --budget)"
     off = f"not lossless: total variation {certificate['tv']:.4g}"
@@ -103,6 +108,9 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
     reduced = next((case["reduced"] for case in certificate["cases"] if case["reduced"]), None)
     if reduced:
         yield f"small tree: {', '.join(reduced)} (the recipe's own was run as far as the budget went)"
+    apart = [case["name"] for case in certificate["cases"] if not case["side_by_side"] and OTHERS not in case["name"]]
+    if apart:
+        yield f"rows of one batch changed each other's draws in {len(apart)} cases, which were run one row at a time"
     if certificate["tv"] >= 1e-9:
         yield _off(max(certificate["cases"], key=lambda case: case["tv"]))
 
@@ -125,7 +133,8 @@ def _print_real(console: Console, real: dict[str, Any]) -> None:
         f"smallest {greedy['smallest_margin']:.2e}, median {greedy['median_margin']:.2e}; "
         f"scoring many tokens at once changes logits by up to {greedy['noise']:.1e}",
     )
-    outcome = "no difference" if sampled["consistent"] else "DIFFERENT"
+    outcome = "no difference" if sampled["telling"] else "not shown by sampling, the control went unnoticed"
+    outcome = outcome if sampled["consistent"] else "DIFFERENT"
     table.add_row(
         "sampled",
         f"{sampled['samples']} continuations of {sampled['tokens']} tokens at temperature "

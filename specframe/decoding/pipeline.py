@@ -13,6 +13,7 @@ import torch
 
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
+from specframe.decoding.callers import alone
 from specframe.decoding.clock import Clock
 from specframe.decoding.requests import Entry, Request, budget
 from specframe.decoding.session import Parts, Session
@@ -146,13 +147,13 @@ class Pipeline:
         limits = [budget(request, self.parts.target.context, number) for number, request in enumerate(requests)]
         longest = max((len(r.tokens) + limit for r, limit in zip(requests, limits, strict=True)), default=0)
         slots = min(slots or self.run.batch, max(len(requests), 1))
-        with self._timed(clock) as parts:
+        with alone(self.parts.target), self._timed(clock) as parts:
             yield Session(parts, slots, longest + parts.nodes, clock=clock)
 
     @contextmanager
     def open_endless(self, slots: int | None = None, clock: Clock | None = None) -> Iterator[Session]:
         """A session for requests that are not known yet, by default `run.batch` at a time, as long as the context."""
-        with self._timed(clock) as parts:
+        with alone(self.parts.target), self._timed(clock) as parts:
             yield Session(parts, slots or self.run.batch, parts.target.context + parts.nodes, clock=clock)
 
     def _timed(self, clock: Clock | None) -> AbstractContextManager[Parts]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, Self
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,6 +19,9 @@ from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target,
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.random import SeededRandom
+
+_session_of: WeakKeyDictionary[Target, Session] = WeakKeyDictionary()
+"""The session of each target, the one that opened it last: only that one knows its state."""
 
 
 class Streams(Protocol):
@@ -132,6 +136,7 @@ class Session:
             raise InputError(f"{len(requests)} requests for {self.free} free slots; admit fewer at a time")
         if not requests:
             return []
+        self._own()
         entries = enrol(requests, self.parts.target.context)
         with self.clock.phase("prefill"):
             prompts = as_prompts([request.tokens for request in requests], self._device)
@@ -147,6 +152,7 @@ class Session:
 
     def step(self) -> Cycle:
         """One cycle of all live rows."""
+        self._own()
         parts, sampling = self.parts, following(self._sampling, self.live)
         with self.clock.phase("draft"):
             draft = parts.drafter.propose(self._root, parts.tree, Context(sampling, self._random.draft))
@@ -202,7 +208,16 @@ class Session:
             self.parts.drafter.commit(committed)
             for observer in self._observers:
                 observer.observe(cycle)
+        self._own()
         return cycle
+
+    def _own(self) -> None:
+        """Raises InputError where another session was opened on the same target since."""
+        if _session_of.get(self.parts.target) is not self:
+            raise InputError(
+                "another session was opened on this target while this one was decoding: a target serves one caller at "
+                "a time, so use one model object for each thread, and do not decode within a listener"
+            )
 
     def _release(self) -> None:
         """Lets the rows go that have ended; the last rows take their places."""
@@ -223,6 +238,7 @@ class Session:
 
     def _open(self) -> None:
         """Begins with no rows: parts need not know how to keep none."""
+        _session_of[self.parts.target] = self
         for part in self._stateful:
             part.open(self.slots, self._room)
 

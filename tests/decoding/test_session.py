@@ -1,5 +1,7 @@
 """What holds of sessions: rows come and go, and none of them notices the others."""
 
+from threading import Thread
+
 import pytest
 import torch
 
@@ -152,6 +154,40 @@ def test_what_cannot_be_admitted_changes_no_row():
         session.step()
     wanted = Session(Parts(target(), NoDrafter(), None, Match()), 1, 40).run([Request(tokens=[1, 2], max_new_tokens=6)])
     assert first[0].tokens == wanted[0].tokens
+
+
+def test_a_target_serves_one_session_at_a_time():
+    model = target()
+    parts = Parts(model, NoDrafter(), None, Match())
+    first = Session(parts, 1, 40)
+    first.admit([Request(tokens=[1, 2], max_new_tokens=6)])
+    Session(parts, 1, 40).run([Request(tokens=[3], max_new_tokens=3)])
+    with pytest.raises(InputError, match="one caller at a time"):
+        first.step()
+
+
+def test_decoding_within_a_listener_is_refused_instead_of_going_wrong():
+    pipeline = specframe.compose(target=target().model, drafter="lookup", sampling={"max_new_tokens": 6})
+    with pytest.raises(InputError, match="do not decode within a listener"):
+        pipeline.generate([1, 2, 3], listener=lambda row, tokens: pipeline.generate([4, 5]))
+    wanted = pipeline.plain().generate([1, 2, 3]).tokens
+    assert pipeline.generate([1, 2, 3]).tokens == wanted, "and the pipeline is as good as before"
+
+
+def test_threads_that_share_a_target_take_turns():
+    pipeline = specframe.compose(target=target().model, drafter="lookup", sampling={"max_new_tokens": 20})
+    wanted = {row: pipeline.generate([row, 2]).tokens for row in range(4)}
+    found = {}
+
+    def work(row):
+        found[row] = pipeline.generate([row, 2]).tokens
+
+    threads = [Thread(target=work, args=(row,)) for row in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == wanted
 
 
 def test_holes_are_filled_from_the_end():

@@ -74,7 +74,15 @@ def test_a_block_of_code_cannot_be_ended_from_within(bench, tmp_path):
 
 
 def test_certificates_and_figures_print_names_as_text(wide, capsys):
-    case = {"name": NAME, "tv": 0.0, "first_token_tv": 0.0, "branches": 1, "exhausted": True, "mass": 1.0}
+    case = {
+        "name": NAME,
+        "tv": 0.0,
+        "first_token_tv": 0.0,
+        "branches": 1,
+        "side_by_side": True,
+        "exhausted": True,
+        "mass": 1.0,
+    }
     worst = {"worst_sequence": [1], "wanted": 0.5, "got": 0.4}
     case |= {"reduced": [], **worst}
     found = {"cases": [case], "controls": [case], "audit": [NAME], "tv": 0.0, "interrupted": False, "real": None}

@@ -18,7 +18,6 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.types import Cycle, Verdict
-from specframe.testing.trees import take
 
 Note = TypeVar("Note")
 
@@ -67,7 +66,7 @@ class Panel:
     def judge_copies(self, draft: TokenTree, p: Tensor) -> dict[str, float]:
         """The same for copies of one row, p [1, N, V]."""
         rows = torch.zeros(self.copies, dtype=torch.int64)
-        return self.judge(take(draft, rows), p.expand(self.copies, -1, -1))
+        return self.judge(draft.take(rows), p.expand(self.copies, -1, -1))
 
 
 class Observed(Generic[Note]):
@@ -84,7 +83,7 @@ class Observed(Generic[Note]):
         """The verdict of `recursive`."""
         if draft.levels:  # an admission drafts nothing
             rows = torch.arange(len(p)).split(1)
-            self.notes.append([self._note(take(draft, row), p[row]) for row in rows])
+            self.notes.append([self._note(draft.take(row), p[row]) for row in rows])
         return Recursive().verify(draft, p, random)
 
 

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from specframe.certify.own.controls import UnprocessedBonus
-from specframe.components.drafters.none import NoDrafter
-from specframe.components.verifiers.match import Match
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.interfaces import Target
@@ -112,17 +110,12 @@ def certify_real(
     )
 
 
-def plain(pipeline: Pipeline) -> Pipeline:
-    """Plain autoregressive decoding of the same target."""
-    return pipeline.with_parts(drafter=NoDrafter(), tree=None, verifier=Match())
-
-
 def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_tokens: int) -> GreedyReport:
     """Greedy output token by token; where it parts, the gap of the two logits against arithmetic noise."""
     greedy = replace(
         pipeline, sampling=replace(pipeline.sampling, temperature=0.0, max_new_tokens=max_new_tokens, stop=[])
     )
-    ours, theirs = greedy.generate(rows).tokens, plain(greedy).generate(rows).tokens
+    ours, theirs = greedy.generate(rows).tokens, greedy.plain().generate(rows).tokens
     target = pipeline.parts.target
     noise, margins = 0.0, []
     for row, tokens in zip(rows, theirs, strict=True):
@@ -204,7 +197,7 @@ def check_sampled(pipeline: Pipeline, row: Sequence[int], samples: int) -> Sampl
     broken = hot.with_parts(verifier=UnprocessedBonus(hot.parts.verifier))
     rows = [list(row)] * samples
     base = pipeline.run.seed
-    theirs = torch.tensor(plain(hot).generate(rows, seed=base + 1).tokens)
+    theirs = torch.tensor(hot.plain().generate(rows, seed=base + 1).tokens)
     ours = torch.tensor(hot.generate(rows, seed=base + 2).tokens)
     control = torch.tensor(broken.generate(rows, seed=base + 3).tokens)
     return SampledReport(

@@ -60,19 +60,6 @@ def pad(tree: TokenTree, count: int) -> TokenTree:
     )
 
 
-def take(tree: TokenTree, rows: Tensor) -> TokenTree:
-    """These rows of the tree, int64 [R]."""
-    return TokenTree(
-        tokens=tree.tokens[rows],
-        parent=tree.parent[rows],
-        valid=tree.valid[rows],
-        draw=tree.draw[rows],
-        levels=tree.levels,
-        q=None if tree.q is None else tree.q[rows],
-        q_row=None if tree.q_row is None else tree.q_row[rows],
-    )
-
-
 def _nodes(tree: TokenTree, row: int) -> list[tuple[int, ...]]:
     """The valid nodes as (path of tokens, rank among siblings, draw), in index order."""
     found: list[tuple[int, ...]] = []

@@ -9,7 +9,6 @@ from specframe import Context, Sampling, SeededRandom
 from specframe.certify.own.enumeration import enumerate_outcomes
 from specframe.components.verifiers.transport import Transport
 from specframe.testing.tables import GivenDrafter
-from specframe.testing.trees import take
 
 TREES = ["chain", "iid", "without_replacement", "greedy", "top"]
 VOCAB = 5
@@ -46,13 +45,13 @@ def average(program):
 @pytest.mark.parametrize("name", TREES)
 def test_what_a_rule_emits_on_average_is_what_it_emits_over_all_coins(verifiers, expectation, name):
     p, q = laws(len(name))
-    draft = take(grown(verifiers.TREES[name], q, 3), torch.tensor([2]))
+    draft = grown(verifiers.TREES[name], q, 3).take(torch.tensor([2]))
     exact = expectation.Draft.of(draft, p[draft.tokens[0]])
     assert {"recursive", "traversal", "match"} < expectation.EXPECTED.keys()
     for rule, expect in expectation.EXPECTED.items():
 
         def program(random, rows, verifier=verifiers.VERIFIERS[rule]):
-            copies = take(draft, torch.zeros(rows, dtype=torch.int64))
+            copies = draft.take(torch.zeros(rows, dtype=torch.int64))
             return verifier.verify(copies, p[copies.tokens], random).count[:, None]
 
         assert 1 + expect(exact) == pytest.approx(average(program), abs=1e-9), rule
@@ -88,7 +87,7 @@ def test_a_thrifty_transport_judges_as_transport_does(verifiers, name, alike):
     p, q = laws(7)
     drafts = grown(verifiers.TREES[name], q, 40)
     if alike:
-        drafts = take(drafts, torch.zeros(40, dtype=torch.int64))
+        drafts = drafts.take(torch.zeros(40, dtype=torch.int64))
     mine, theirs = (
         rule.verify(drafts, p[drafts.tokens], SeededRandom(1, 40).verify)
         for rule in (verifiers.VERIFIERS["transport"], Transport())

@@ -16,7 +16,7 @@ from specframe.sampling.random import SeededRandom
 from specframe.testing.cycles import compare_cycle
 from specframe.testing.failures import objections
 from specframe.testing.tables import GivenDrafter
-from specframe.testing.trees import pad, take
+from specframe.testing.trees import pad
 
 EXACT = 1e-9
 
@@ -67,7 +67,7 @@ def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
         padded = pad(tree, 2)
         wider = verifier.verify(padded, p[padded.tokens], _stream(seed, len(laws)))
         for row in range(len(laws)):
-            alone = verifier.verify(take(tree, torch.tensor([row])), laws[row, None], _stream(seed, len(laws), row))
+            alone = verifier.verify(tree.take(torch.tensor([row])), laws[row, None], _stream(seed, len(laws), row))
             assert _same(together, row, alone, 0), f"row {row} is judged otherwise among neighbours than alone"
             assert _same(together, row, wider, row), f"row {row} is judged otherwise when the tree is padded"
 

@@ -15,8 +15,8 @@ from measured import render_blocks
 from method_table import render_methods
 
 from specframe.cli.main import COMMANDS, build_parser, main
-from specframe.kernel.plugins import discover
-from specframe.kernel.registry import KINDS, Entry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import KINDS, Entry
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "<!-- Written by docs/generate.py from the code: change docstrings and signatures instead. -->\n"

@@ -14,9 +14,9 @@ import yaml
 from specframe.bench.figures.summary import summarise
 from specframe.bench.report.phrases import is_suspect, say
 from specframe.kernel.build import plan
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Registry
+from specframe.kernel.recipes.recipe import Recipe
 
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"

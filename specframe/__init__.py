@@ -56,7 +56,7 @@ _PUBLIC = {
         "SpecframeError",
         "WeightsError",
     ),
-    "specframe.kernel.hookspecs": ("Register", "hookimpl"),
+    "specframe.kernel.plugins.hookspecs": ("Register", "hookimpl"),
     "specframe.kernel.zoo": ("model_folder",),
     "specframe.sampling.random": ("SeededRandom",),
     "specframe.sampling.laws": ("Sampling",),
@@ -117,8 +117,6 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.errors import (
         WeightsError as WeightsError,
     )
-    from specframe.kernel.hookspecs import Register as Register
-    from specframe.kernel.hookspecs import hookimpl as hookimpl
     from specframe.kernel.interfaces import (
         Drafter as Drafter,
     )
@@ -155,6 +153,8 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.interfaces import (
         Verifier as Verifier,
     )
+    from specframe.kernel.plugins.hookspecs import Register as Register
+    from specframe.kernel.plugins.hookspecs import hookimpl as hookimpl
     from specframe.kernel.store import Continuations as Continuations
     from specframe.kernel.store import Store as Store
     from specframe.kernel.types import (

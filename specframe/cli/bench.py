@@ -140,7 +140,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     from specframe.bench.contest.terms import Terms
     from specframe.files.lock import writing
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
+    from specframe.kernel.plugins.discovery import discover
 
     terms = Terms(
         batch=options.batch,

@@ -54,7 +54,7 @@ def _certify_recipe(options: argparse.Namespace) -> int:
         fetch_target(valid)  # now, and not after minutes of enumeration
 
     from specframe.certify.certificate import certify_plan
-    from specframe.cli.certificate import print_certificate, progress_bar
+    from specframe.cli.printing.certificate import print_certificate, progress_bar
 
     with progress_bar(quiet=options.json) as listener:
         certificate = certify_plan(valid, budget=options.budget, listener=listener)
@@ -75,7 +75,7 @@ def _certify_recipe(options: argparse.Namespace) -> int:
 
 def _certify_function(options: argparse.Namespace) -> int:
     from specframe.certify.foreign.against import NEARLY, Foreign, load_function
-    from specframe.cli.certificate import print_function, progress_bar
+    from specframe.cli.printing.certificate import print_function, progress_bar
 
     accept = load_function(options.against)
     found: list[dict[str, Any]] = []

@@ -19,21 +19,21 @@ from specframe.kernel.errors import SpecframeError
 if TYPE_CHECKING:
     from specframe.kernel.build import Plan
 
-COMMANDS = (
-    "run",
-    "show",
-    "bench",
-    "profile",
-    "store",
-    "train",
-    "distill-data",
-    "certify",
-    "plugins",
-    "explain",
-    "validate",
-    "new",
-)
-"""Each is a module of this package with `SUMMARY`, `add_arguments` and `execute`, light to import."""
+COMMANDS = {
+    "run": "run",
+    "show": "show",
+    "bench": "bench",
+    "profile": "profile",
+    "store": "store",
+    "train": "train",
+    "distill-data": "distill_data",
+    "certify": "certify",
+    "plugins": "about.plugins",
+    "explain": "about.explain",
+    "validate": "about.validate",
+    "new": "about.new",
+}
+"""Each command's module in this package, with `SUMMARY`, `add_arguments` and `execute`, light to import."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """What a full disk is called."""
 
@@ -91,8 +91,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"specframe {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = import_module(f"specframe.cli.{name.replace('-', '_')}")
+    for name, place in COMMANDS.items():
+        module = import_module(f"specframe.cli.{place}")
         command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.add_arguments(command)
         command.set_defaults(execute=module.execute)
@@ -121,8 +121,8 @@ def add_environment_argument(parser: argparse.ArgumentParser) -> None:
 def read_plan(options: argparse.Namespace) -> Plan:
     """The plan of the recipe that the arguments name. Raises RecipeError with every problem."""
     from specframe.kernel.build import plan
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
+    from specframe.kernel.plugins.discovery import discover
+    from specframe.kernel.recipes.recipe import Recipe
 
     recipe = Recipe.read(options.recipe, options.overrides, environment=options.allow_env)
     return plan(recipe, discover(), local_code=not options.no_local_code)

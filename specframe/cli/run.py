@@ -46,7 +46,7 @@ def execute(options: argparse.Namespace) -> int:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
 
     from specframe.bench.measure import measure
-    from specframe.cli.figures import print_figures
+    from specframe.cli.printing.figures import print_figures
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.folders import make_folder
     from specframe.files.provenance import describe_run, write_json

@@ -35,7 +35,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.html is not None:
         check_file(options.html, "give --html another place")  # before minutes of loading and decoding, not after
 
-    from specframe.cli.trees import print_trace
+    from specframe.cli.printing.trees import print_trace
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.provenance import write_text
     from specframe.inspect.page.document import render

@@ -25,8 +25,8 @@ def execute(options: argparse.Namespace) -> int:
     """Writes the store and prints its size."""
     from specframe.kernel.build import Part, plan
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
+    from specframe.kernel.plugins.discovery import discover
+    from specframe.kernel.recipes.recipe import Recipe
     from specframe.stores.corpus import build
     from specframe.stores.documents import read_texts
 

@@ -16,7 +16,7 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
     """
     from specframe.kernel.build import plan
     from specframe.kernel.errors import FetchError
-    from specframe.kernel.plugins import discover
+    from specframe.kernel.plugins.discovery import discover
 
     target, recipe = asked.parts["target"], asked.recipe
     model, otherwise = (target.options.get(name) for name in ("model", "otherwise"))

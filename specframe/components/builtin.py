@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from specframe.kernel.hookspecs import Register, hookimpl
+from specframe.kernel.plugins.hookspecs import Register, hookimpl
 
 COMPONENTS = [
     ("target", "hf", "targets.hf:HFTarget", "any decoder-only causal language model that transformers loads"),

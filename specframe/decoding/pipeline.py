@@ -24,9 +24,9 @@ from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry, one_line
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Registry, one_line
+from specframe.kernel.recipes.recipe import Recipe
 from specframe.sampling.random import row_seed
 
 Prompt = str | Sequence[int]

@@ -14,9 +14,9 @@ from specframe.components.targets.hf import HFTarget
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import Entry, Request
 from specframe.kernel.build import plan
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Registry
+from specframe.kernel.recipes.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import row_seed
 

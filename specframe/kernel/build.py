@@ -14,9 +14,9 @@ from typing import Any
 from specframe.kernel.deprecation import current_name
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
 from specframe.kernel.options import Mismatch, Option, convert, read_options
-from specframe.kernel.recipe import Recipe, dotted
-from specframe.kernel.registry import Entry, Registry, one_line, suggest
-from specframe.kernel.source import Key
+from specframe.kernel.plugins.registry import Entry, Registry, one_line, suggest
+from specframe.kernel.recipes.recipe import Recipe, dotted
+from specframe.kernel.recipes.source import Key
 from specframe.kernel.zoo import find_weights
 
 VERSION = 1

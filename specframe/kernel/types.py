@@ -89,7 +89,7 @@ class TokenTree:
         because a sampled node that another tree replaced or removed would no longer have its recorded law. Raises
         ValueError if the other tree has sampled nodes.
         """
-        from specframe.kernel.merge import merge  # it makes trees itself
+        from specframe.kernel.recipes.merge import merge  # it makes trees itself
 
         return merge(self, other, nodes)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.kernel.errors import PluginError
-from specframe.kernel.registry import Registry
+from specframe.kernel.plugins.registry import Registry
 
 ZOO = "zoo://"
 
@@ -42,7 +42,7 @@ def find_weights(weights: str, target: str | None, registry: Registry) -> str:
 
 
 def _discover() -> Registry:
-    from specframe.kernel.plugins import discover
+    from specframe.kernel.plugins.discovery import discover
 
     return discover()
 

@@ -25,9 +25,7 @@
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
 
-from specframe.neural import checkpoint
 from specframe.neural.blocks import Blocks, State
-from specframe.neural.cache import SlotCache
 from specframe.neural.drafter import NeuralDrafter, neural_target
 from specframe.neural.heads import DivisibleTarget, divisible, make_proposal, support_of
 from specframe.neural.last import LastFeature
@@ -36,9 +34,11 @@ from specframe.neural.levels import Depths, own_lm_heads, too_deep
 from specframe.neural.masks import block_causal, block_end
 from specframe.neural.network import DraftNetwork, DraftSession, Embed, FeatureNetwork
 from specframe.neural.pairs import TapFusion, gather
-from specframe.neural.rows import Pending, RowSession
-from specframe.neural.session import FeatureSession
-from specframe.neural.weights import output_weight, seeded
+from specframe.neural.state.cache import SlotCache
+from specframe.neural.state.rows import Pending, RowSession
+from specframe.neural.state.session import FeatureSession
+from specframe.neural.weights import checkpoint
+from specframe.neural.weights.fitting import output_weight, seeded
 
 __all__ = [
     "Blocks",

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
 from specframe.kernel.types import Committed, Draw, Frontier, PairSpec, Predicted, Proposal
-from specframe.neural import checkpoint
 from specframe.neural.heads import make_proposal, support_of
-from specframe.neural.weights import seeded
+from specframe.neural.weights import checkpoint
+from specframe.neural.weights.fitting import seeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
 from specframe.neural.blocks import State
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal
-from specframe.neural.session import FeatureSession
+from specframe.neural.state.session import FeatureSession
 
 Embed = Callable[[Tensor], Tensor]
 """The target's token embeddings, [..] -> [.., D]."""

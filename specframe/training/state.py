@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
-from specframe.neural.checkpoint import reason, replacing
+from specframe.neural.weights.checkpoint import reason, replacing
 
 FILE = "state.safetensors"
 

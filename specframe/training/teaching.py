@@ -16,8 +16,8 @@ from torch import Tensor
 from specframe.kernel.errors import WeightsError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Teacher
-from specframe.neural.checkpoint import reason, replacing
 from specframe.neural.heads import DivisibleTarget
+from specframe.neural.weights.checkpoint import reason, replacing
 from specframe.training.data.texts import Texts
 from specframe.training.processes import Processes
 

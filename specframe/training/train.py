@@ -12,8 +12,8 @@ import torch
 from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
-from specframe.neural.checkpoint import remove_parts
 from specframe.neural.heads import support_of
+from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state
 from specframe.training.data import texts
 from specframe.training.processes import Processes

@@ -5,8 +5,8 @@ import pytest
 from specframe.bench.contest.stage import Stage
 from specframe.cli.bench import OPPONENTS
 from specframe.cli.main import main
-from specframe.kernel.plugins import discover
-from specframe.kernel.registry import Entry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Entry
 
 QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-tokens", "6"]
 
@@ -85,7 +85,7 @@ def test_an_interrupted_bench_says_how_to_go_on(here, capsys, monkeypatch):
 def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monkeypatch):
     registry = discover()
     registry.add(Entry("contestant", "faller", "tests.bench.contenders:Faller", "falls", "contenders"))
-    monkeypatch.setattr("specframe.kernel.plugins.discover", lambda: registry)
+    monkeypatch.setattr("specframe.kernel.plugins.discovery.discover", lambda: registry)
     assert main(["bench", "lookup.yaml", "contenders/faller", "plain", *QUICK, "--out", "out"]) == 1
     assert "faller failed: ValueError: the logits are NaN at layer 2" in capsys.readouterr().err
     entry = read(here / "out" / "results.json")["contestants"][1]

@@ -12,8 +12,8 @@ from specframe.bench.figures.summary import summarise
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
-from specframe.kernel.plugins import discover
-from specframe.kernel.registry import Entry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Entry
 from specframe.testing import admitted
 from tests.bench.conftest import make_folder, write_recipe
 

@@ -11,8 +11,8 @@ from specframe.certify.own.tiny import random_model
 from specframe.cli import certify as command
 from specframe.kernel.build import plan
 from specframe.kernel.errors import InputError
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 
 GREEDY = """
 specframe: 1

@@ -10,8 +10,8 @@ from specframe.certify.own.tiny import tiny_model
 from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.options import read_options
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 from specframe.kernel.types import Draw
 from specframe.sampling.laws import Sampling
 

@@ -15,7 +15,7 @@ from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.kernel.plugins import discover
+from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.types import Draw, Frontier, TokenTree, Verdict
 from specframe.testing import audit, check_drafter, check_loss, check_plugin, check_tree, check_verifier
 from specframe.testing.conformance.plugins import check_entry, check_registration

@@ -3,7 +3,7 @@
 import pytest
 
 from specframe.certify.real import GreedyReport, RealReport, SampledReport
-from specframe.cli.certificate import print_certificate, verdict
+from specframe.cli.printing.certificate import print_certificate, verdict
 
 CASE = {
     "name": "temperature 1, target 0",

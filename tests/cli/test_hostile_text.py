@@ -13,12 +13,12 @@ from specframe.bench.figures.comparison import compare, print_comparison
 from specframe.bench.figures.summary import summarise
 from specframe.bench.report.report import write_report
 from specframe.bench.report.table import print_table
-from specframe.cli.certificate import print_certificate, print_function
-from specframe.cli.figures import print_figures
 from specframe.cli.main import main
+from specframe.cli.printing.certificate import print_certificate, print_function
+from specframe.cli.printing.figures import print_figures
 from specframe.decoding.pipeline import Pipeline
-from specframe.kernel.plugins import discover
-from specframe.kernel.registry import Entry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Entry
 from tests.bench.synthetic import World
 
 NAME = "[red]x[/blue] [/] :smile: $^$ <script>alert(1)</script> ![p](http://h/p) `c` |\x1b]52;c;aGk=\x07\x1b[2J\ry"
@@ -107,7 +107,7 @@ def test_what_broken_plugins_say_is_text(monkeypatch, capsys):
     registry = discover()
     registry.broken["bad"] = NAME
     registry.add(Entry("tree", "odd", "a.b:C", NAME, "bad"))
-    monkeypatch.setattr("specframe.kernel.plugins.discover", lambda: registry)
+    monkeypatch.setattr("specframe.kernel.plugins.discovery.discover", lambda: registry)
     assert main(["plugins"]) == 0
     said = capsys.readouterr().out
     assert said.count(SHOWN) == 2

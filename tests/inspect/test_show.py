@@ -11,7 +11,7 @@ from rich.console import Console
 
 import specframe
 from specframe.cli.main import main
-from specframe.cli.trees import colour, draw
+from specframe.cli.printing.trees import colour, draw
 from specframe.inspect.page.document import render
 from specframe.inspect.page.drawing import draw_tree
 from specframe.inspect.page.layout import lay_out

@@ -8,8 +8,8 @@ from packaging.version import Version
 from specframe import Renamed, __version__, hookimpl
 from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 from tests.kernel.test_plugins import Point
 
 GONE = "0.3"

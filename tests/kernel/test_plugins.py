@@ -7,8 +7,8 @@ import pytest
 
 from specframe import hookimpl
 from specframe.kernel.errors import PluginError
-from specframe.kernel.plugins import discover
-from specframe.kernel.registry import Entry, Registry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Entry, Registry
 
 
 class Point:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specframe.neural.cache import SlotCache
+from specframe.neural.state.cache import SlotCache
 
 
 def states(batch: int, heads: int, count: int, size: int) -> torch.Tensor:

@@ -19,8 +19,8 @@ import specframe.testing
 from specframe.cli.main import COMMANDS, main
 from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 from tests.bench.synthetic import results, run
 from tests.repo.repository import BASES, METHODS, PAGES, RECIPES, ROOT, Block, blocks, name
 

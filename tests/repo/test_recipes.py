@@ -7,9 +7,9 @@ import pytest
 
 from specframe.cli.main import main
 from specframe.kernel.build import Part, plan
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
-from specframe.neural.checkpoint import locate
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
+from specframe.neural.weights.checkpoint import locate
 from tests.repo.repository import RECIPES, ROOT, name
 
 SMOKE = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]

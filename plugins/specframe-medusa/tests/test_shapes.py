@@ -14,7 +14,7 @@ from specframe.components.rollouts.all_levels import AllLevels
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.trees.shapes.optimal import expected_tau, optimal_product_shape
 from specframe.components.trees.shapes.shape import Shape, parse
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.recipes.recipe import Recipe
 from specframe_medusa.accuracies import rank_accuracies
 from specframe_medusa.medusa import Medusa
 from specframe_medusa.shapes import PUBLISHED, published_shape

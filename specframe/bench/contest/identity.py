@@ -13,7 +13,7 @@ import torch
 from specframe.decoding.baseline import find_divergences, generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.interfaces import Target
-from specframe.kernel.registry import one_line
+from specframe.kernel.plugins.registry import one_line
 
 logger = logging.getLogger(__name__)
 

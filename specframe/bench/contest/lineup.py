@@ -17,8 +17,8 @@ from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.options import read_options
-from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry, suggest
+from specframe.kernel.plugins.registry import Registry, suggest
+from specframe.kernel.recipes.recipe import Recipe
 
 HF = "hf:"
 TRANSFORMERS = ("generate", "prompt-lookup", "assisted")

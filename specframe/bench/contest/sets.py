@@ -12,7 +12,7 @@ from typing import Any
 
 from specframe.files.prompts import Record, read_records
 from specframe.kernel.errors import InputError
-from specframe.kernel.registry import suggest
+from specframe.kernel.plugins.registry import suggest
 
 SHIPPED = "specframe"
 """The set that comes with the package."""

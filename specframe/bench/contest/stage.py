@@ -21,7 +21,7 @@ from specframe.bench.figures.summary import TRANSFORMERS
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
 from specframe.kernel.errors import InputError
-from specframe.kernel.registry import one_line
+from specframe.kernel.plugins.registry import one_line
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Frontier, Prompts, Proposal, TokenTree
-from specframe.neural.cache import SlotCache
+from specframe.neural.state.cache import SlotCache
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

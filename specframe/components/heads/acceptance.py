@@ -12,9 +12,9 @@ from torch.nn.functional import silu
 from specframe.components.heads.full import Full
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
-from specframe.neural import checkpoint
 from specframe.neural.heads import support_of
-from specframe.neural.weights import seeded
+from specframe.neural.weights import checkpoint
+from specframe.neural.weights.fitting import seeded
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,8 +11,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
-from specframe.neural import checkpoint
 from specframe.neural.heads import divisible
+from specframe.neural.weights import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable

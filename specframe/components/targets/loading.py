@@ -13,8 +13,8 @@ from specframe.components.targets import architectures
 from specframe.components.targets.gguf import has_tokenizer, make_plain, read_config
 from specframe.components.targets.source import Source, first_line, quiet
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
-from specframe.neural.places import GGUF, find_place
-from specframe.neural.shards import check_shards
+from specframe.neural.state.places import GGUF, find_place
+from specframe.neural.weights.shards import check_shards
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

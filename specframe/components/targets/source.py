@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from specframe.neural.places import GGUF
+from specframe.neural.state.places import GGUF
 
 
 @dataclass(frozen=True)

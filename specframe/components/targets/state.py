@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Prompts, TokenTree
-from specframe.neural.cache import SlotCache
+from specframe.neural.state.cache import SlotCache
 
 FIRST = 1024
 """So many positions of each row are allocated first; a session of many slots and a long context fills few of them."""

@@ -9,8 +9,8 @@ from typing import Any
 
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.options import read_options
-from specframe.kernel.plugins import discover
-from specframe.kernel.registry import Entry
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import Entry
 from specframe.testing.conformance.drafters import check_drafter
 from specframe.testing.conformance.heads import check_head
 from specframe.testing.conformance.losses import check_loss
@@ -50,7 +50,7 @@ def check_plugin(package: str) -> None:
 def check_registration(package: str) -> None:
     """Listing the package's components imports neither torch nor transformers."""
     code = (
-        "import sys; from specframe.kernel.plugins import discover; registry = discover(); "
+        "import sys; from specframe.kernel.plugins.discovery import discover; registry = discover(); "
         f"assert any(e.package == {package!r} for e in registry.entries); "
         f"print(*[m for m in {HEAVY!r} if m in sys.modules])"
     )

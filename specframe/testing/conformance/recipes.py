@@ -17,8 +17,8 @@ from specframe.cli.main import main
 from specframe.decoding.pipeline import Pipeline, load
 from specframe.kernel.build import plan
 from specframe.kernel.interfaces import NeuralTarget, Trainable
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 from specframe.training.validation import measure
 
 PROMPTS = [[1, 2, 3], [0], [5, 6]]

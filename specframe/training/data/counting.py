@@ -44,8 +44,8 @@ def _said(recipe: Path) -> Counter[int]:
     """The counts of a recipe's training data. Raises InputError where it has none, or no tokenizer."""
     from specframe.components.targets.loading import TokenizerSource, locate
     from specframe.kernel.build import plan
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.recipe import Recipe
+    from specframe.kernel.plugins.discovery import discover
+    from specframe.kernel.recipes.recipe import Recipe
 
     valid = plan(Recipe.read(recipe), discover())
     settings, target = valid.settings.get("train"), valid.parts["target"].options

@@ -21,8 +21,8 @@ from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.trees.policies.threshold import Threshold
 from specframe.kernel.build import plan
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 from specframe.kernel.types import Frontier, TokenTree
 from specframe.testing import admitted, check_drafter, check_head, check_loss, random_teacher, tiny_target
 from specframe_coral.router import Router

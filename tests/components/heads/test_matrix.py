@@ -14,8 +14,8 @@ from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.rollouts.acceptance import AcceptanceRollout
 from specframe.components.rollouts.all_levels import AllLevels
 from specframe.kernel.build import plan
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 from specframe.neural import checkpoint
 from specframe.testing import GivenSession, GrowingTree, random_teacher, shake, tiny_target
 from specframe_chimera.drafter import Chimera

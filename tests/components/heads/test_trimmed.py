@@ -11,8 +11,8 @@ from specframe.components.heads.trimmed import Trimmed, read_counts, store
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.build import plan
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
-from specframe.kernel.plugins import discover
-from specframe.kernel.recipe import Recipe
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
 from specframe.neural.heads import make_proposal
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter

@@ -19,8 +19,8 @@ from specframe.bench.contest.stage import Errors, Played, Stage, Step
 from specframe.bench.contest.terms import Terms
 from specframe.bench.contest.timing import settled_objects
 from specframe.kernel.errors import InputError, SpecframeError
-from specframe.kernel.plugins import discover
-from specframe.kernel.registry import one_line
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.plugins.registry import one_line
 
 TRIES = 3
 """How many workers a round may kill before the bench gives it up."""

@@ -20,8 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Prints every component of that name."""
     from specframe.kernel.errors import PluginError
-    from specframe.kernel.plugins import discover
-    from specframe.kernel.registry import suggest
+    from specframe.kernel.plugins.discovery import discover
+    from specframe.kernel.plugins.registry import suggest
 
     registry = discover()
     matches = [

@@ -12,7 +12,7 @@ from string import Template
 
 SUMMARY = "write a plugin package: a small working component of a kind, and its tests"
 
-TEMPLATES = files("specframe.cli") / "templates"
+TEMPLATES = files("specframe.cli.about") / "templates"
 FILES = {
     "package/pyproject.toml": "pyproject.toml",
     "package/README.md": "README.md",
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Writes the package, and says what to do with it."""
     from specframe.kernel.errors import InputError
-    from specframe.kernel.registry import suggest
+    from specframe.kernel.plugins.registry import suggest
 
     if options.what != "plugin":
         raise InputError(f"there is no template for a '{options.what}': write `specframe new plugin NAME`")
@@ -76,9 +76,9 @@ def execute(options: argparse.Namespace) -> int:
 def name_parts(name: str, kind: str) -> dict[str, str]:
     """What the templates' placeholders stand for. Raises InputError for a name that cannot be used."""
     from specframe import __version__
-    from specframe.kernel.compatibility import series
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins import discover
+    from specframe.kernel.plugins.compatibility import series
+    from specframe.kernel.plugins.discovery import discover
 
     bare = name.removeprefix("specframe-").replace("-", "_")
     if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(bare):

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Prints that the recipe is valid, or raises RecipeError with every problem."""
     from specframe.cli.main import read_plan
-    from specframe.kernel.recipe import dotted
+    from specframe.kernel.recipes.recipe import dotted
 
     result = read_plan(options)
     recipe = result.recipe

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.source import Key
+from specframe.kernel.recipes.source import Key
 
 BEGIN = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
 """Where an interpolation begins; behind a backslash it is text."""

@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the registry."""
-    from specframe.kernel.plugins import discover
+    from specframe.kernel.plugins.discovery import discover
 
     registry = discover()
     if options.json:

@@ -18,7 +18,7 @@ from specframe.kernel.types import Frontier, Predicted
 from specframe.neural.blocks import Blocks
 from specframe.neural.pairs import gather
 from specframe.neural.queries import Queries, repeated
-from specframe.neural.rows import Pending, RowSession
+from specframe.neural.state.rows import Pending, RowSession
 
 if TYPE_CHECKING:
     from specframe.neural.network import FeatureNetwork

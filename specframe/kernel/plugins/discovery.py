@@ -10,11 +10,11 @@ from typing import Any
 import pluggy
 
 from specframe import __version__
-from specframe.kernel.compatibility import require
 from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
-from specframe.kernel.hookspecs import GROUP, Hooks
-from specframe.kernel.registry import Entry, Registry, one_line
+from specframe.kernel.plugins.compatibility import require
+from specframe.kernel.plugins.hookspecs import GROUP, Hooks
+from specframe.kernel.plugins.registry import Entry, Registry, one_line
 
 BUILTIN = "specframe.components.builtin"
 SWITCH = "SPECFRAME_PLUGINS"

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
-from specframe.neural.places import find_place
+from specframe.neural.state.places import find_place
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"

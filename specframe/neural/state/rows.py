@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from specframe.kernel.types import Committed
 from specframe.neural.blocks import Blocks
-from specframe.neural.cache import SlotCache
+from specframe.neural.state.cache import SlotCache
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.interpolation import interpolate
-from specframe.kernel.source import Key, read_source
+from specframe.kernel.recipes.interpolation import interpolate
+from specframe.kernel.recipes.source import Key, read_source
 
 SUFFIXES = (".yaml", ".yml")
 """How the names of parents end: no other file is opened for a recipe's sake."""

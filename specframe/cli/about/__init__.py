@@ -1,0 +1,1 @@
+"""Commands about what is installed: list, explain, check, begin."""

@@ -1,0 +1,1 @@
+"""Recipes as files: read, merged, with the place each value came from."""

@@ -1,0 +1,1 @@
+"""Weights of drafters: files, shards, and the layers they start from."""

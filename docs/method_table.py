@@ -21,7 +21,7 @@ from specframe.kernel.recipes.recipe import Recipe
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"
 RESULTS = DOCS / "benchmark" / "results.json"
-BENCH = "specframe bench recipes/small/*.yaml --limit 12 --out docs/benchmark"
+BENCH = "specframe bench recipes/small/*.yaml recipes/small/compositions/*.yaml --limit 12 --out docs/benchmark"
 NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and docs/benchmark/results.json. -->\n"
 HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
 
@@ -48,7 +48,14 @@ def render_methods(results: Path = RESULTS) -> str:
 
 def find_recipe(name: str) -> str | None:
     """The file of a method's recipe below recipes/: for the published target or, where there is none, the small one."""
-    return next((file for file in (f"{name}.yaml", f"small/{name}.yaml") if (RECIPES / file).is_file()), None)
+    return next(
+        (
+            file
+            for file in (f"{name}.yaml", f"small/{name}.yaml", f"small/compositions/{name}.yaml")
+            if (RECIPES / file).is_file()
+        ),
+        None,
+    )
 
 
 def read_measured(results: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from specframe.cli.printing.figures import print_figures
 from specframe.decoding.pipeline import Pipeline
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.plugins.registry import Entry
-from tests.bench.synthetic import World
+from tests.bench.report.synthetic import World
 
 NAME = "[red]x[/blue] [/] :smile: $^$ <script>alert(1)</script> ![p](http://h/p) `c` |\x1b]52;c;aGk=\x07\x1b[2J\ry"
 SHOWN = NAME.replace("\x1b", "\\x1b").replace("\x07", "\\x07").replace("\r", "\\x0d")

@@ -21,7 +21,7 @@ from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.recipes.recipe import Recipe
-from tests.bench.synthetic import results, run
+from tests.bench.report.synthetic import results, run
 from tests.repo.repository import BASES, METHODS, PAGES, RECIPES, ROOT, Block, blocks, name
 
 COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -1,8 +1,11 @@
 """Files stay small enough to be read, and the repository small enough to be cloned."""
 
+from collections import Counter
+
 from tests.repo.repository import PLUGINS, ROOT, files, name, sources
 
 LINES = 300
+FILES = 15
 LOOP_LINES = 100
 REPOSITORY_BYTES = 150_000_000
 
@@ -28,3 +31,10 @@ def test_the_repository_stays_small():
     sizes = {name(path): path.stat().st_size for path in files()}
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:5]
     assert sum(sizes.values()) < REPOSITORY_BYTES, largest
+
+
+def test_a_folder_shows_what_it_holds():
+    """Of files at one level; sub-folders are how a folder that grows stays readable."""
+    counts = Counter(path.parent for path in files() if path.suffix in {".py", ".yaml"})
+    assert counts
+    assert not {name(folder): count for folder, count in counts.items() if count > FILES}

@@ -49,7 +49,7 @@ def test_an_unknown_tree_is_refused():
         published_shape("mc_sim")
 
 
-@pytest.mark.parametrize("recipe", ["medusa.yaml", "hydra.yaml", "medusa-parallelspec.yaml"])
+@pytest.mark.parametrize("recipe", ["medusa.yaml", "hydra.yaml", "compositions/medusa-parallelspec.yaml"])
 def test_the_recipes_grow_the_published_tree(recipe):
     paths = Recipe.read(RECIPES / recipe).data["tree"]["paths"]
     assert sorted(paths) == sorted(published_shape())

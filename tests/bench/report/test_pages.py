@@ -9,7 +9,7 @@ import pytest
 from specframe.bench.figures.summary import summarise
 from specframe.bench.report.report import write_report
 from specframe.files.prompts import read_records
-from tests.bench.synthetic import World, contestant
+from tests.bench.report.synthetic import World, contestant
 
 PLOTS = ("speedup_by_task", "tau_by_task", "alpha_by_depth", "phases", "speedup_against_tau")
 

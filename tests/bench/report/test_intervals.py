@@ -8,7 +8,7 @@ from specframe.bench.figures.grid import Axes, Grid
 from specframe.bench.figures.intervals import Luck, Measure, estimate, estimate_change, luck_of_moment, median, student
 from specframe.bench.figures.measures import rate, speedup
 from specframe.bench.figures.span import Span
-from tests.bench.synthetic import Drift, World
+from tests.bench.report.synthetic import Drift, World
 
 BENCHES = 200
 

@@ -10,7 +10,7 @@ from specframe.bench.figures.grid import Axes, Grid
 from specframe.bench.figures.price import price
 from specframe.bench.figures.summary import summarise
 from specframe.kernel.errors import InputError
-from tests.bench.synthetic import World, contestant
+from tests.bench.report.synthetic import World, contestant
 
 
 @pytest.fixture(scope="module")

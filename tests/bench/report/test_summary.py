@@ -8,7 +8,7 @@ import pytest
 from specframe.bench.figures.summary import summarise
 from specframe.bench.report.table import print_table
 from specframe.kernel.errors import InputError
-from tests.bench.synthetic import World, contestant, results, run
+from tests.bench.report.synthetic import World, contestant, results, run
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ _PUBLIC = {
         "TreePolicy",
         "Verifier",
     ),
+    "specframe.kernel.promises": ("Needs", "Promise"),
     "specframe.kernel.deprecation": ("Renamed",),
     "specframe.kernel.errors": (
         "CompositionError",
@@ -155,6 +156,8 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.plugins.hookspecs import Register as Register
     from specframe.kernel.plugins.hookspecs import hookimpl as hookimpl
+    from specframe.kernel.promises import Needs as Needs
+    from specframe.kernel.promises import Promise as Promise
     from specframe.kernel.store import Continuations as Continuations
     from specframe.kernel.store import Store as Store
     from specframe.kernel.types import (

@@ -3,7 +3,7 @@
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from specframe.certify.own.tiny import random_model
+from specframe.components.targets.tiny import random_model
 
 
 def make_model():

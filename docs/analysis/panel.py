@@ -72,7 +72,7 @@ class Panel:
 class Observed(Generic[Note]):
     """`recursive`, with a note taken of every draft: note(tree of one row, p [1, N, V])."""
 
-    lossless, accepts, needs_exact = Recursive.lossless, Recursive.accepts, Recursive.needs_exact
+    lossless, needs = Recursive.lossless, Recursive.needs
 
     def __init__(self, note: Callable[[TokenTree, Tensor], Note]) -> None:
         self._note = note

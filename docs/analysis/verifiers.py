@@ -72,7 +72,7 @@ def measure_drafts(limit: int, tokens: int, copies: int) -> dict[str, Any]:
 
 def panel_for(tree: TreePolicy, copies: int) -> Panel:
     """The verifiers that accept the tree's draws; where there are siblings `block` hands over to `traversal`."""
-    fits = {name: verifier for name, verifier in VERIFIERS.items() if tree.draws <= verifier.accepts}
+    fits = {name: verifier for name, verifier in VERIFIERS.items() if tree.promise.draws <= verifier.needs.draws}
     if not isinstance(tree, Chain):
         del fits["block"]
     return Panel(fits, copies)
@@ -141,7 +141,7 @@ def accept(policy: TreePolicy, p: Tensor, q: Tensor) -> Totals:
 
     Rules that aren't named are `recursive` there.
     """
-    siblings = policy.nodes - 1
+    siblings = policy.promise.nodes - 1
     pair = partial(cover_together, Transport(), q)
     totals: Totals = {"cycles": 1.0}
     if isinstance(policy, Greedy):
@@ -149,7 +149,7 @@ def accept(policy: TreePolicy, p: Tensor, q: Tensor) -> Totals:
             "optimum": float(greedy_acceptance(p, q, siblings)),
             "recursive": accepted(p, [cover_alone(law) for law in laws_of(policy, q)]),
         }
-    (draw,) = policy.draws
+    (draw,) = policy.promise.draws
     totals["optimum"] = float(optimal_acceptance(p, q, draw, siblings))
     if draw is not Draw.WITHOUT_REPLACEMENT:
         totals["recursive"] = accepted(p, [cover_alone(law) for law in laws_of(policy, q)])
@@ -163,9 +163,9 @@ def accept(policy: TreePolicy, p: Tensor, q: Tensor) -> Totals:
 
 def redrawn(policy: TreePolicy) -> list[str]:
     """The verifiers whose acceptance of a level's siblings `accept` does not know."""
-    if policy.draws != {Draw.WITHOUT_REPLACEMENT}:
+    if policy.promise.draws != {Draw.WITHOUT_REPLACEMENT}:
         return []
-    return ["recursive"] if policy.nodes == 3 else ["recursive", "transport"]
+    return ["recursive"] if policy.promise.nodes == 3 else ["recursive", "transport"]
 
 
 def redraw(panel: Panel, policy: TreePolicy, p: Tensor, q: Tensor, random: SeededRandom) -> Totals:
@@ -181,8 +181,12 @@ def redraw(panel: Panel, policy: TreePolicy, p: Tensor, q: Tensor, random: Seede
 
 def laws_of(policy: TreePolicy, q: Tensor) -> list[Tensor]:
     """The laws [V] that one level's siblings come from by q [V], in slot order; no draws without replacement."""
-    drawn = {Draw.TOP: 0, Draw.IID: policy.nodes - 1}[next(iter(policy.draws))] if len(policy.draws) == 1 else 1
-    best = q.topk(policy.nodes - 1 - drawn).indices
+    drawn = (
+        {Draw.TOP: 0, Draw.IID: policy.promise.nodes - 1}[next(iter(policy.promise.draws))]
+        if len(policy.promise.draws) == 1
+        else 1
+    )
+    best = q.topk(policy.promise.nodes - 1 - drawn).indices
     return [normalised(q.index_fill(0, best, 0))] * drawn + [*torch.nn.functional.one_hot(best, len(q)).to(q.dtype)]
 
 

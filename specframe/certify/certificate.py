@@ -212,7 +212,7 @@ class _Certifier:
     def drafts(self, miniature: Miniature, sampling: Sampling) -> bool:
         """Whether the composition drafts anything on the control's target."""
         parts = miniature.emission("", sampling).parts()
-        return (parts.drafter.nodes or (parts.tree.nodes if parts.tree else 1)) > 1
+        return parts.nodes > 1
 
     def audit(self, miniature: Miniature, sampling: Sampling) -> Audit:
         """The drafter audit, which names the guilty slot when a recorded law is wrong."""

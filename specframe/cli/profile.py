@@ -132,12 +132,12 @@ def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
         f"{'tau':26} forecast  measured  (+- standard error over prompts)",
         line(f"fastest, {choice.shape.nodes} nodes", f"{choice.tau:.2f}", fastest),
     ]
-    if own.promise is None:
+    if own.expected is None:
         return [*lines, line("the recipe's tree", "", own)]
-    shares = [" ".join(f"{share:.2f}" for share in row) for row in (own.promise, own.alpha)]
+    shares = [" ".join(f"{share:.2f}" for share in row) for row in (own.expected, own.alpha)]
     return [
         *lines,
-        line("the recipe's tree", f"{1 + sum(own.promise):.2f}", own),
+        line("the recipe's tree", f"{1 + sum(own.expected):.2f}", own),
         f"  alpha {shares[1]} by depth, by the drafter's calibrated probabilities {shares[0]}",
     ]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock, get_ident
-from weakref import WeakKeyDictionary
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
@@ -16,10 +16,18 @@ from specframe.kernel.interfaces import Target
 class _Turn:
     lock: Lock = field(default_factory=Lock)
     owner: int | None = None
+    """The thread that decodes with the target."""
+    session: ReferenceType[object] | None = None
+    """The session whose rows the target holds; a weak reference, since a session holds its target."""
 
 
 _turns: WeakKeyDictionary[Target, _Turn] = WeakKeyDictionary()
 _making = Lock()
+
+
+def _turn(target: Target) -> _Turn:
+    with _making:
+        return _turns.setdefault(target, _Turn())
 
 
 @contextmanager
@@ -28,8 +36,7 @@ def alone(target: Target) -> Iterator[None]:
 
     Raises InputError in a thread that has the target already: a listener that decodes with what is being decoded with.
     """
-    with _making:
-        turn = _turns.setdefault(target, _Turn())
+    turn = _turn(target)
     if turn.owner == get_ident():
         raise InputError(
             "this target is decoding already: do not decode within a listener, nor begin another session before the "
@@ -41,3 +48,18 @@ def alone(target: Target) -> Iterator[None]:
             yield
         finally:
             turn.owner = None
+
+
+def claim(target: Target, session: object) -> None:
+    """Makes this the session whose rows the target holds; an earlier one is over."""
+    _turn(target).session = ref(session)
+
+
+def require_claim(target: Target, session: object) -> None:
+    """Raises InputError unless the session is the last that claimed the target."""
+    holder = _turn(target).session
+    if holder is None or holder() is not session:
+        raise InputError(
+            "another session was opened on this target while this one was decoding: a target serves one caller at "
+            "a time, so use one model object for each thread, and do not decode within a listener"
+        )

@@ -6,22 +6,20 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol, Self
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from specframe.components.verifiers.greedy import GreedyVerifier
+from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
 from specframe.decoding.requests import Entry, Request, as_prompts, enrol, enter, following, sampling_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
+from specframe.kernel.promises import Promise, draft_of
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.random import SeededRandom
-
-_session_of: WeakKeyDictionary[Target, Session] = WeakKeyDictionary()
-"""The session of each target, the one that opened it last: only that one knows its state."""
 
 
 class Streams(Protocol):
@@ -69,11 +67,14 @@ class Parts:
     verifier: Verifier
 
     @property
+    def promise(self) -> Promise:
+        """What every draft is: the drafter's own promise, or that of the tree policy it grows."""
+        return draft_of(self.drafter, self.tree)
+
+    @property
     def nodes(self) -> int:
         """The most nodes a draft has, the root included."""
-        if self.drafter.nodes is not None:
-            return self.drafter.nodes
-        return self.tree.nodes if self.tree is not None else 1
+        return self.promise.nodes or 1
 
     @property
     def observers(self) -> list[Observer]:
@@ -111,7 +112,7 @@ class Session:
         self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]
         verifier = parts.verifier
         self._greedy = verifier if isinstance(verifier, GreedyVerifier) else None
-        self._by_position: bool = getattr(verifier, "by_position", False)
+        self._by_position = verifier.needs.by_position
         self._observers = parts.observers
         self._stateful = parts.stateful
         self._room = room
@@ -136,7 +137,7 @@ class Session:
             raise InputError(f"{len(requests)} requests for {self.free} free slots; admit fewer at a time")
         if not requests:
             return []
-        self._own()
+        require_claim(self.parts.target, self)
         entries = enrol(requests, self.parts.target.context)
         with self.clock.phase("prefill"):
             prompts = as_prompts([request.tokens for request in requests], self._device)
@@ -152,7 +153,7 @@ class Session:
 
     def step(self) -> Cycle:
         """One cycle of all live rows."""
-        self._own()
+        require_claim(self.parts.target, self)
         parts, sampling = self.parts, following(self._sampling, self.live)
         with self.clock.phase("draft"):
             draft = parts.drafter.propose(self._root, parts.tree, Context(sampling, self._random.draft))
@@ -208,16 +209,8 @@ class Session:
             self.parts.drafter.commit(committed)
             for observer in self._observers:
                 observer.observe(cycle)
-        self._own()
+        require_claim(self.parts.target, self)
         return cycle
-
-    def _own(self) -> None:
-        """Raises InputError where another session was opened on the same target since."""
-        if _session_of.get(self.parts.target) is not self:
-            raise InputError(
-                "another session was opened on this target while this one was decoding: a target serves one caller at "
-                "a time, so use one model object for each thread, and do not decode within a listener"
-            )
 
     def _release(self) -> None:
         """Lets the rows go that have ended; the last rows take their places."""
@@ -238,7 +231,7 @@ class Session:
 
     def _open(self) -> None:
         """Begins with no rows: parts need not know how to keep none."""
-        _session_of[self.parts.target] = self
+        claim(self.parts.target, self)
         for part in self._stateful:
             part.open(self.slots, self._room)
 

@@ -21,7 +21,7 @@ class WatchedTree:
     def __init__(self, policy: TreePolicy, wrap: Callable[[Expand], Expand]) -> None:
         self._policy = policy
         self._wrap = wrap
-        self.draws, self.exact, self.nodes = policy.draws, policy.exact, policy.nodes
+        self.promise = policy.promise
         if isinstance(policy, Observer):  # then so is this
             self.open, self.observe, self.keep = policy.open, policy.observe, policy.keep
 

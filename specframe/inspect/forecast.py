@@ -16,7 +16,7 @@ from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.decoding.watch import WatchedTree
 from specframe.kernel.interfaces import TreePolicy
-from specframe.kernel.types import Context, Cycle, Draw, Expand, Frontier, Proposal, TokenTree
+from specframe.kernel.types import Context, Cycle, Expand, Frontier, Proposal, TokenTree
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Measured:
         return self._by_depth(self.reached)
 
     @property
-    def promise(self) -> list[float] | None:
+    def expected(self) -> list[float] | None:
         """By depth, the share of cycles that was to get that far by the drafter's probabilities."""
         return None if self.promised is None else self._by_depth(self.promised)
 
@@ -63,14 +63,14 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
     of its own and none is given.
     """
     tree = pipeline.parts.tree
-    heard = Overheard(tree) if tree is not None and tree.draws == {Draw.TOP} else None
+    heard = Overheard(tree) if tree is not None and not tree.promise.sampled else None
     if heard is not None:
         pipeline = pipeline.with_parts(tree=heard)
         calibration = (tree.calibration if isinstance(tree, Dynamic) else None) or calibration
     depth = 1
     counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, how far they got, what was promised
     for rows, cycle in cycles_of(pipeline, prompts, Clock()):
-        promised = heard.promise(cycle.draft, calibration) if heard is not None else None
+        promised = heard.expected(cycle.draft, calibration) if heard is not None else None
         counts.append((rows, cycle.verdict.length.cpu(), promised))
         depth = max(depth, cycle.draft.levels)
     cycles = torch.zeros(len(prompts), dtype=torch.float64)
@@ -124,9 +124,9 @@ class Overheard(WatchedTree):
 
         return run
 
-    def promise(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
+    def expected(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
         """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
-        rows = [promise(draft, row, said, calibration) for row, said in enumerate(self.said)]
+        rows = [expected(draft, row, said, calibration) for row, said in enumerate(self.said)]
         return torch.tensor(rows, dtype=torch.float64)
 
     def teach(self, fit: Fit, cycle: Cycle) -> None:
@@ -161,7 +161,7 @@ class Spoken:
         return self._logits[above][len(path) - len(above)]
 
 
-def promise(draft: TokenTree, row: int, said: Spoken, calibration: Calibration | None = None) -> list[float]:
+def expected(draft: TokenTree, row: int, said: Spoken, calibration: Calibration | None = None) -> list[float]:
     """By depth, the sum over a row's nodes of the product of the drafter's probabilities along their paths.
 
     The probabilities are those of temperature 1, or calibrated. Every node of the draft must have been spoken of.

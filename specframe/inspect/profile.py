@@ -151,13 +151,13 @@ def profile(
     if pipeline.parts.tree is None:
         raise InputError("this drafter makes its own trees: there is no shape to choose for it")
     comb = Fixed(paths=[dotted(path) for path in comb_paths(depth, width)], draw=draw)
-    if refused := comb.draws - pipeline.parts.verifier.accepts:
+    if refused := (comb.promise.draws or frozenset()) - pipeline.parts.verifier.needs.draws:
         raise InputError(
             f"the recipe's verifier does not accept nodes drawn {', '.join(d.name.lower() for d in refused)}"
         )
     ranks, fit, heard = Ranks(), Fit(), Overheard(comb)
-    pipelines = {comb.nodes: pipeline.with_parts(tree=heard)}
-    for size in sorted({*sizes} - {comb.nodes}):
+    pipelines = {comb.shape.nodes: pipeline.with_parts(tree=heard)}
+    for size in sorted({*sizes} - {comb.shape.nodes}):
         if size == 1:
             pipelines[size] = pipeline.with_parts(drafter=NoDrafter(), tree=None)
         else:
@@ -166,7 +166,7 @@ def profile(
     for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
         clock = Clock.on(getattr(pipeline.parts.target, "device", None))
         for _, cycle in cycles_of(pipelines[size], chunk, clock, start):
-            if size == comb.nodes:
+            if size == comb.shape.nodes:
                 ranks.add(cycle)
                 heard.teach(fit, cycle)
         clock.settle()
@@ -175,7 +175,7 @@ def profile(
     if not all(clocks.values()):
         raise InputError("every answer ended with its first token, so nothing was drafted; give other prompts")
     seconds = {size: median(map(_cycle_seconds, found)) for size, found in sorted(clocks.items())}
-    combs = clocks[comb.nodes]
+    combs = clocks[comb.shape.nodes]
     draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in combs)
     calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
     block = -(-depth // max(round(calls[0] / calls[1]), 1))

@@ -230,16 +230,17 @@ class _Reader:
     def check_composition(self, result: Plan) -> None:
         from specframe.kernel.composition import misfits
 
-        try:
-            result.tree = result.parts["tree"].build() if "tree" in result.parts else None
-            result.verifier = result.parts["verifier"].build()
-        except SpecframeError as error:
-            self.problems.append(f"{self.recipe.path}: {error}")
+        built: dict[str, Any] = {}
+        for kind in ("drafter", "tree", "verifier"):
+            try:
+                built[kind] = result.parts[kind].build() if kind in result.parts else None
+            except SpecframeError as error:
+                self.report((kind,), str(error))
+        if self.problems:
             return
-        drafter = result.parts["drafter"]
-        for section, message in misfits(
-            drafter.entry.name, drafter.component, result.tree, result.verifier, result.parts
-        ):
+        result.tree, result.verifier = built["tree"], built["verifier"]
+        names = result.parts["drafter"].entry.name, result.parts["verifier"].entry.name
+        for section, message in misfits(built["drafter"], result.tree, result.verifier, names=names):
             self.report((section,), message)
 
 

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from specframe.kernel.promises import Needs, Promise
     from specframe.kernel.types import (
         Committed,
         Context,
         Cycle,
-        Draw,
         Expand,
         PairSpec,
         Predicted,
@@ -123,19 +123,10 @@ class NeuralTarget(Target, Protocol):
 
 
 class TreePolicy(Protocol):
-    """Decides which nodes a draft has.
+    """Decides which nodes a draft has."""
 
-    Optional attributes: `settled = True` promises that at every node the number of siblings is settled before the
-    first of them is drawn. `depth` is the most levels of its trees, so that a recipe whose drafter cannot go so deep is
-    refused before anything is built.
-    """
-
-    draws: frozenset[Draw]
-    """The draws its nodes may have."""
-    exact: bool
-    """Whether every sampled slot's recorded law is exact, with fresh noise (rule: no peeking)."""
-    nodes: int
-    """The most nodes a tree of it has, the root included."""
+    promise: Promise
+    """What every tree of it is; `draws` and `nodes` are set."""
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B], grown by calling the drafter's expand as often as needed."""
@@ -166,15 +157,13 @@ class Observer(Protocol):
 class Drafter(Protocol):
     """Proposes tokens. It may be an Observer, too.
 
-    Optional attribute: `deepest`, the name of the constructor's option that bounds its depth, such as "heads".
+    Its constructor opens no file: `bind` loads weights, so that a recipe is checked in no time.
     """
 
     taps: frozenset[str]
     """The target features it reads."""
-    draws: frozenset[Draw] | None
-    """The draws of the tree it builds itself, or None when it grows the recipe's tree policy."""
-    nodes: int | None
-    """The most nodes of the tree it builds itself, or None when the tree policy decides."""
+    promise: Promise
+    """What every draft of it is: without `draws` and `nodes` where it grows the recipe's tree policy."""
 
     def bind(self, target: Target) -> None:
         """Attaches to the target: requests taps, shares its frozen embedding and head."""
@@ -240,18 +229,12 @@ class FeatureDrafter(Trainable, Protocol):
 
 
 class Verifier(Protocol):
-    """The acceptance rule.
-
-    One that judges several siblings together may say `needs_settled = True`: their number must be settled before
-    the first of them is drawn.
-    """
+    """The acceptance rule."""
 
     lossless: bool
     """A promise, and a test."""
-    accepts: frozenset[Draw]
-    """The draws it is lossless for."""
-    needs_exact: bool
-    """Whether sampled nodes must come with their exact recorded law."""
+    needs: Needs
+    """What it needs of every draft in order to be lossless."""
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""

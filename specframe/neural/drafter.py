@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
-from specframe.kernel.types import Committed, Draw, Frontier, PairSpec, Predicted, Proposal
+from specframe.kernel.miniatures import Untrained
+from specframe.kernel.promises import Promise
+from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
 from specframe.neural.heads import make_proposal, support_of
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.fitting import seeded
@@ -41,8 +43,7 @@ class NeuralDrafter(Generic[NetworkT]):
     """
 
     name: ClassVar[str]
-    draws: frozenset[Draw] | None = None
-    nodes: int | None = None
+    promise: Promise = Promise()
     taps: frozenset[str] = frozenset({"last"})
     spec: PairSpec = PairSpec()
     """Which features it reads, and what becomes of its predictions; like the next two, the network's from bind on."""
@@ -57,6 +58,14 @@ class NeuralDrafter(Generic[NetworkT]):
         self._bound: tuple[NeuralTarget, NetworkT] | None = None
         self._session: DraftSession | None = None
         self._reader: Callable[[Tensor], Tensor] | None = None
+
+    def untrained(self, vocab: int) -> Self:
+        """The same drafter without weights, not yet bound, for a target of `vocab` tokens."""
+        drafter = copy.copy(self)
+        drafter.weights, drafter._bound, drafter._session, drafter._reader = None, None, None, None
+        if isinstance(self.head, Untrained):
+            drafter.head = self.head.untrained(vocab)
+        return drafter
 
     def build(self, target: NeuralTarget) -> NetworkT:
         """A new network for the target."""

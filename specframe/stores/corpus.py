@@ -34,17 +34,22 @@ class Corpus:
         self.path = path
         self._index = files.Index(vocabulary=0, tokenizer=None, segments={})
         self._arrays: dict[str, SuffixArray] = {}
-        if path is not None:
-            self._index, self._arrays = files.read(path.expanduser())
-            if not any(map(len, self._arrays.values())):
-                raise InputError(f"the store {path} is empty; make it again with specframe store build")
+        self._unread = path is not None
 
     def __len__(self) -> int:
         """The number of tokens, one for the end of each text included."""
+        self._read()
         return sum(map(len, self._arrays.values()))
 
+    def untrained(self, vocab: int) -> Corpus:
+        """A store in memory of a text of `vocab` tokens that repeats itself."""
+        store = Corpus()
+        store.append([[i % vocab for i in range(3 * vocab)]])
+        return store
+
     def bind(self, target: Target) -> None:
-        """Checks that the texts were tokenized as the target's are. Raises InputError if they were not."""
+        """Reads the folder, and checks that its texts were tokenized as the target's are; raises InputError if not."""
+        self._read()
         mark = fingerprint(target)
         index = self._index
         if not self._arrays:
@@ -54,6 +59,7 @@ class Corpus:
 
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
         """What follows the longest suffix of `tail` that occurs: `limit` continuations of `length` tokens at most."""
+        self._read()
         matches = {name: array.longest(tail) for name, array in self._arrays.items()}
         match = max(matches.values(), default=0)
         if match == 0:
@@ -69,6 +75,7 @@ class Corpus:
 
     def append(self, texts: Sequence[Sequence[int]]) -> None:
         """Adds texts, which later queries find. Raises InputError if they cannot be written; none is added then."""
+        self._read()
         added = SuffixArray.build(texts)
         if not len(added):
             return
@@ -82,6 +89,15 @@ class Corpus:
             index, arrays = _joined(index, arrays, added)
             files.write(folder, index, [(name, array) for name, array in arrays.items() if name not in known])
         self._index, self._arrays = index, arrays
+
+    def _read(self) -> None:
+        """Reads the folder, once. Raises InputError for one that holds no text, or another version's files."""
+        if not self._unread or self.path is None:
+            return
+        self._index, self._arrays = files.read(self.path.expanduser())
+        if not any(map(len, self._arrays.values())):
+            raise InputError(f"the store {self.path} is empty; make it again with specframe store build")
+        self._unread = False
 
     def _whole(self, row: list[int]) -> list[int]:
         """The tokens up to the end of their text."""

@@ -9,7 +9,9 @@
 | `check_head` | logits over the vocabulary, gradients, what is shared |
 | `check_target` | logits, news and features, against plain forwards over the text |
 | `check_plugin` | everything that an installed package registers |
+| `check_proposals` | a drafter's proposals through the life of a session, against a literal forward |
 | `check_decoding` | a drafter over a tree policy, composed by recipe: greedy output |
+| `TREES` | sections of tree policies of four levels, for `check_decoding` |
 | `check_training` | a drafter trained by recipe: losses fall, and the simulated tau is decoding's |
 | `audit` | a drafter's recorded laws, slot by slot |
 | `Emission`, `Comparison` | the enumerated law of a composition's output, against the target's |
@@ -34,7 +36,8 @@ from specframe.testing.conformance.heads import check_head
 from specframe.testing.conformance.losses import check_loss
 from specframe.testing.conformance.plugins import check_plugin
 from specframe.testing.conformance.policies import check_tree
-from specframe.testing.conformance.recipes import check_decoding, check_training
+from specframe.testing.conformance.proposals import check_proposals
+from specframe.testing.conformance.recipes import TREES, check_decoding, check_training
 from specframe.testing.conformance.targets import admitted, check_target
 from specframe.testing.conformance.verifiers import check_verifier
 from specframe.testing.cycles import compare_cycle
@@ -45,6 +48,7 @@ from specframe.testing.tiny import greedy_texts, random_teacher, shake, tiny_tar
 from specframe.testing.uniform import LazyUniform
 
 __all__ = [
+    "TREES",
     "Audit",
     "Comparison",
     "Emission",
@@ -61,6 +65,7 @@ __all__ = [
     "check_head",
     "check_loss",
     "check_plugin",
+    "check_proposals",
     "check_target",
     "check_training",
     "check_tree",

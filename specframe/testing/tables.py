@@ -7,7 +7,8 @@ from torch import Tensor
 
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
+from specframe.kernel.promises import Promise
+from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
 
 NEVER = -1e4
 """A logit whose probability is 0, exactly, also after any matrix product."""
@@ -37,8 +38,7 @@ class GivenDrafter:
     """
 
     taps: frozenset[str] = frozenset()
-    draws: frozenset[Draw] | None = None
-    nodes: int | None = None
+    promise = Promise()
 
     def __init__(self, q: Tensor) -> None:
         vocab = q.shape[-1]

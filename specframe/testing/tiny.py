@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from specframe.certify.own.tiny import random_model
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
+from specframe.components.targets.tiny import random_model
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.types import Teacher
 

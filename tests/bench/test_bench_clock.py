@@ -7,6 +7,7 @@ from torch import nn
 
 from specframe.decoding.clock import Clock, DeviceTimer
 from specframe.decoding.watch import watch
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Proposal, TokenTree
 
 
@@ -114,7 +115,7 @@ class Model(nn.Module):
 
 
 class Policy:
-    draws, exact, nodes = frozenset(), True, 1
+    promise = Promise(frozenset(), 1)
 
     def grow(self, expand, root, context):
         expand(None)

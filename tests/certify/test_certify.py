@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from specframe.certify.certificate import REDUCED, Certificate, certify_plan
-from specframe.certify.own.tiny import random_model
 from specframe.cli import certify as command
+from specframe.components.targets.tiny import random_model
 from specframe.kernel.build import plan
 from specframe.kernel.errors import InputError
 from specframe.kernel.plugins.discovery import discover
@@ -37,7 +37,7 @@ class Careless:
     """Draws the bonus from the target's law, refusals or not."""
 
     lossless = True
-    accepts = Recursive.accepts
+    needs = Recursive.needs
     needs_exact = True
 
     def verify(self, tree, p, random):
@@ -88,7 +88,7 @@ def test_a_tree_out_of_reach_is_made_smaller_and_says_so(tmp_path):
     wide = SAMPLED.replace("chain, depth: 1", "fixed, widths: [3, 2]")
     certificate = certify_plan(read(tmp_path, wide), seeds=1, budget=3000)
     small = [case for case in certificate.cases if case.name.endswith(REDUCED)]
-    assert small and all(case.reduced == ("widths [3, 2] -> [2, 2]",) for case in small)
+    assert small and all(case.reduced == ("nodes 10 -> 7",) for case in small)
     assert not certificate.exhausted and not certificate.lossless
     assert all(case.exact for case in certificate.cases)
 

@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe import ALL_DRAWS, Draw, TokenTree, Verdict
+from specframe import Draw, TokenTree, Verdict
 from specframe.certify.own.company import Accompanied
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
+from specframe.kernel.promises import Needs
 from specframe.kernel.types import Context
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter
@@ -22,7 +23,7 @@ Q = torch.tensor([[0.5, 0.3, 0.2], [0.2, 0.2, 0.6], [0.3, 0.6, 0.1]], dtype=torc
 class Rule:
     """The rule `recursive`, to be spoiled."""
 
-    lossless, accepts, needs_exact = True, ALL_DRAWS, True
+    lossless, needs = True, Needs(exact=True)
 
     def verify(self, tree, p, random):
         return Recursive().verify(tree, p, random)

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from specframe.certify.own.miniature import Miniature
-from specframe.certify.own.tiny import tiny_model
+from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.options import read_options

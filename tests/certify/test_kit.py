@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.own.tiny import tiny_llama
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
+from specframe.components.targets.tiny import tiny_llama
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.promises import Needs, Promise
 from specframe.kernel.types import Draw, Frontier, TokenTree, Verdict
 from specframe.testing import audit, check_drafter, check_loss, check_plugin, check_tree, check_verifier
 from specframe.testing.conformance.plugins import check_entry, check_registration
@@ -77,7 +78,7 @@ def test_the_built_in_components_keep_the_contract():
 )
 def test_broken_verifiers_fail(make):
     class Deep(make):
-        accepts = frozenset({Draw.IID, WOR})
+        needs = Needs(frozenset({Draw.IID, WOR}))
 
     with pytest.raises(AssertionError, match=r"not lossless|padded"):
         check_verifier(Deep)
@@ -108,12 +109,9 @@ def test_careless_verifiers_fail(make, says):
 class Changed:
     """A sampled chain whose tree is changed after the fact."""
 
-    draws = frozenset({Draw.IID})
-    exact = True
-
     def __init__(self, change, nodes=3, depth=2, ask=None):
         self.inner, self.change, self.ask = Chain(depth=2, draw=Draw.IID), change, ask
-        self.nodes, self.depth = nodes, depth
+        self.promise = Promise(frozenset({Draw.IID}), nodes, depth)
 
     def grow(self, expand, root, context):
         tree = self.inner.grow(expand, root, context)

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.own.tiny import random_model
 from specframe.components.heads.full import Full
 from specframe.components.heads.trimmed import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
+from specframe.components.targets.tiny import random_model
 from specframe.kernel.errors import SpecframeError
 from specframe.testing import (
     GivenSession,

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from specframe.certify.own.controls import UnprocessedBonus
-from specframe.certify.own.tiny import random_model
 from specframe.certify.real import certify_real, check_greedy, check_sampled, permutation_test
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import random_model
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.verifiers.match import Match
@@ -38,7 +38,7 @@ class Stubborn:
     """Accepts the first node below the root, whatever the target says."""
 
     lossless = True
-    accepts = Match.accepts
+    needs = Match.needs
     needs_exact = False
 
     def verify(self, tree, p, random):

@@ -206,7 +206,7 @@ def test_compose_takes_objects_names_and_sections():
         pipeline = specframe.compose(target=model, drafter=drafter, sampling={"max_new_tokens": 6})
         assert pipeline.generate([1, 2, 1, 2]).tokens == pipeline.plain().generate([1, 2, 1, 2]).tokens
     given = specframe.compose(target=HFTarget.from_model(model), tree=Dynamic(depth=2), drafter="eagle")
-    assert given.parts.nodes == Dynamic(depth=2).nodes
+    assert given.parts.nodes == Dynamic(depth=2).promise.nodes
 
 
 @pytest.mark.parametrize(

@@ -136,12 +136,12 @@ def test_what_a_drafter_promises_is_read_off_its_proposals(block: int) -> None:
     heard = Overheard(Dynamic(depth=3, width=3, nodes=7))
     roots = torch.tensor([0, 2])
     draft = heard.grow(GivenDrafter(q).expand, roots, Context(Sampling(), Ranked()))
-    promised = heard.promise(draft)
+    promised = heard.expected(draft)
     assert promised.shape == (2, draft.levels)
     if block == 1:
         assert 1 + promised.sum(1) == pytest.approx(promise(draft, RANKED))
         cube = RANKED**3 / (RANKED**3).sum(1, keepdim=True)
-        assert 1 + heard.promise(draft, Calibration((3.0,))).sum(1) == pytest.approx(promise(draft, cube))
+        assert 1 + heard.expected(draft, Calibration((3.0,))).sum(1) == pytest.approx(promise(draft, cube))
         return
     for row in range(2):  # levels 1 and 2 by the root's proposal, level 3 by that of its parent
         depth, tokens, parent = draft.depth[row], draft.tokens[row], draft.parent[row]
@@ -156,15 +156,15 @@ def test_what_a_drafter_promises_is_read_off_its_proposals(block: int) -> None:
 def test_opt_trees_forecast_holds_within_3_percent_where_the_drafter_knows_the_law() -> None:
     pipeline, _ = on_a_table(Dynamic(depth=3, width=8, nodes=8), Match(), noise=0.0)
     found = measure_tau(pipeline, PROMPTS)
-    assert found.promise is not None and found.tau > 2
-    assert found.tau == pytest.approx(1 + sum(found.promise), rel=0.03)
+    assert found.expected is not None and found.tau > 2
+    assert found.tau == pytest.approx(1 + sum(found.expected), rel=0.03)
 
 
 def test_opt_trees_forecast_for_a_trained_drafter_holds_within_3_percent() -> None:
     target = TableTarget(vocab=6, order=1, sharpness=1.5, seed=4)
     pipeline = pipeline_of(target, GivenDrafter(counted(target, 4)), Dynamic(depth=3, width=8, nodes=8), Match())
     found = measure_tau(pipeline, PROMPTS)
-    assert found.promise is not None and found.tau == pytest.approx(1 + sum(found.promise), rel=0.03)
+    assert found.expected is not None and found.tau == pytest.approx(1 + sum(found.expected), rel=0.03)
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
@@ -174,10 +174,10 @@ def test_a_calibrated_forecast_holds_at_any_temperature(temperature: float) -> N
     calibration = profile(pipeline, PROMPTS[:20], depth=3, width=4).calibration
     assert calibration.powers == pytest.approx([1 / temperature] * len(calibration.powers), rel=0.1)
     raw, found = measure_tau(pipeline, PROMPTS[20:]), measure_tau(pipeline, PROMPTS[20:], calibration)
-    assert found.tau == raw.tau and found.promise is not None and raw.promise is not None
-    assert found.tau == pytest.approx(1 + sum(found.promise), rel=0.03)
-    assert (found.tau == pytest.approx(1 + sum(raw.promise), rel=0.1)) == (temperature == 1)
+    assert found.tau == raw.tau and found.expected is not None and raw.expected is not None
+    assert found.tau == pytest.approx(1 + sum(found.expected), rel=0.03)
+    assert (found.tau == pytest.approx(1 + sum(raw.expected), rel=0.1)) == (temperature == 1)
     own = pipeline.with_parts(tree=Dynamic(depth=3, width=8, nodes=8, calibration=list(calibration.powers)))
     assert measure_tau(own, PROMPTS[20:]).tau == pytest.approx(
-        1 + sum(measure_tau(own, PROMPTS[20:], Calibration((9.0,))).promise or []), rel=0.03
+        1 + sum(measure_tau(own, PROMPTS[20:], Calibration((9.0,))).expected or []), rel=0.03
     ), "a tree's own calibration goes first"

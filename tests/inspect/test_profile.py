@@ -123,11 +123,11 @@ def test_what_is_measured_is_told_with_its_error():
         reached=torch.tensor([[2.0, 1.0], [1.0, 1.0], [4.0, 3.0]]),
         promised=torch.tensor([[1.0, 0.5], [1.0, 0.5], [2.0, 1.0]]),
     )
-    assert found.alpha == [7 / 8, 5 / 8] and found.tau == 2.5 and found.promise == [0.5, 0.25]
+    assert found.alpha == [7 / 8, 5 / 8] and found.tau == 2.5 and found.expected == [0.5, 0.25]
     off = [3 - 3.0, 2 - 3.0, 7 - 6.0]
     assert found.error == pytest.approx((3 / 2 * sum(x * x for x in off)) ** 0.5 / 8)
     single = Measured(torch.ones(1), torch.ones(1, 1), None)
-    assert single.error == float("inf") and single.promise is None and single.tau == 2
+    assert single.error == float("inf") and single.expected is None and single.tau == 2
 
 
 def test_cycles_are_booked_on_their_prompts():
@@ -155,7 +155,7 @@ def test_the_command_prints_the_table_and_writes_it(recipe, tmp_path, capsys):
     assert "level 1" in said and "<- fastest" in said and f"acceptance: {out}" in said
     assert "measured" in said and "the recipe's tree" in said and "by the drafter's calibrated probabilities" in said
     line = yaml.safe_load(said.splitlines()[-1])["tree"]
-    assert Sequoia(acceptance=out, nodes=line["nodes"], depth=line["depth"]).nodes == line["nodes"] + 1
+    assert Sequoia(acceptance=out, nodes=line["nodes"], depth=line["depth"]).promise.nodes == line["nodes"] + 1
     table = json.loads(out.read_text())["acceptance"]
     assert len(table[0]) == 3 and 0 <= sum(table[0]) <= 1
     assert Dynamic(calibration=out).calibration is not None and f"calibration: {out}" in said

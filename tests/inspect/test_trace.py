@@ -14,6 +14,7 @@ from specframe.inspect.trace.collect import reading_law, trace
 from specframe.inspect.trace.records import Trace
 from specframe.inspect.trace.wording import HALF, Wording, probability, visible
 from specframe.kernel.errors import InputError
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Draw, Proposal, TokenTree
 
 COMPOSITIONS = [
@@ -87,7 +88,7 @@ def plain_law(pipeline, reading, tokens):
 class Listening:
     """A verifier that keeps the trees it was given."""
 
-    lossless, accepts, needs_exact = True, Recursive.accepts, True
+    lossless, needs = True, Recursive.needs
 
     def __init__(self):
         self.trees = []
@@ -176,7 +177,7 @@ def test_prompts_that_cannot_be_decoded(recipe, prompt):
 class Guess:
     """Builds a tree of its own: one child from a recorded law, and a copy beside it."""
 
-    taps, draws, nodes = frozenset(), frozenset({Draw.TOP, Draw.IID}), 3
+    taps, promise = frozenset(), Promise(frozenset({Draw.TOP, Draw.IID}), 3)
 
     def bind(self, target): ...
 

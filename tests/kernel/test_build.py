@@ -64,10 +64,19 @@ def test_one_wrong_value_gives_its_line(tmp_path, override, words):
 
 def test_a_drafter_that_grows_a_policy_needs_one(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "class Mine:\n    draws = None\n    nodes = None\n    def __init__(self, *, block: int = 1): ...\n"
+        "from specframe import Promise\n"
+        "class Mine:\n    promise = Promise()\n    def __init__(self, *, block: int = 1): ...\n"
     )
     said = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine', block: 2}")
     assert "add `tree: {use: dynamic}`" in said
+
+
+def test_parts_that_declare_nothing_are_named(tmp_path):
+    (tmp_path / "mine.py").write_text("class Mine:\n    def __init__(self): ...\n")
+    for section, wanted in (("drafter", "promise"), ("tree", "promise"), ("verifier", "needs")):
+        overrides = [f"{section}={{use: './mine.py:Mine'}}", "drafter.use=falcon"]
+        found = problems(tmp_path, GOOD, *overrides[: 1 + (section == "tree")])
+        assert f"'Mine' has no `{wanted}`" in found
 
 
 @pytest.mark.parametrize(
@@ -76,11 +85,12 @@ def test_a_drafter_that_grows_a_policy_needs_one(tmp_path):
 @pytest.mark.parametrize("use", ["{use: chain, depth: 5}", "{use: fixed, widths: [1, 2, 1, 1, 1]}"])
 def test_a_drafter_that_goes_so_deep_refuses_a_deeper_tree(tmp_path, drafter, most, use):
     (tmp_path / "mine.py").write_text(
-        "class Mine:\n    draws = None\n    nodes = None\n    deepest = 'heads'\n"
-        "    def __init__(self, *, heads: int = 4): ...\n"
+        "from specframe import Promise\n"
+        "class Mine:\n"
+        "    def __init__(self, *, heads: int = 4):\n        self.promise = Promise(depth=heads)\n"
     )
     said = problems(tmp_path, GOOD, f"drafter={drafter}", f"tree={use}")
-    assert f"has {most} heads and drafts no deeper than {most} levels; make the tree at most {most} deep" in said
+    assert f"drafts no deeper than {most} levels, and the tree has 5: make the tree at most {most} deep" in said
     (tmp_path / "r.yaml").write_text(GOOD)
     plan(Recipe.read(tmp_path / "r.yaml", [f"drafter={drafter}", f"tree={{use: chain, depth: {most}}}"]), discover())
 
@@ -98,11 +108,11 @@ def test_local_code_that_fails_to_import_says_why(tmp_path):
 
 def test_a_verifier_that_needs_exact_laws_refuses_a_policy_without(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from specframe import Draw\n"
-        "class Mine:\n    draws = None\n    nodes = None\n    def __init__(self): ...\n"
-        "class Loose:\n    draws = frozenset({Draw.IID})\n    exact = False\n    nodes = 3\n"
+        "from specframe import Draw, Needs, Promise\n"
+        "class Mine:\n    promise = Promise()\n    def __init__(self): ...\n"
+        "class Loose:\n    promise = Promise(frozenset({Draw.IID}), nodes=3, exact=False)\n"
         "    def __init__(self): ...\n"
-        "class TopOnly:\n    lossless = True\n    accepts = frozenset({Draw.TOP})\n    needs_exact = False\n"
+        "class TopOnly:\n    lossless = True\n    needs = Needs(frozenset({Draw.TOP}))\n"
         "    def __init__(self): ...\n"
     )
     mine = ["drafter={use: './mine.py:Mine'}", "tree={use: './mine.py:Loose'}"]

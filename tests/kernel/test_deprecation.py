@@ -9,6 +9,7 @@ from specframe import Renamed, __version__, hookimpl
 from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.promises import Promise
 from specframe.kernel.recipes.recipe import Recipe
 from tests.kernel.test_plugins import Point
 
@@ -25,10 +26,10 @@ class Bush:
     """A tree whose option had another name."""
 
     renamed: ClassVar = {"budget": Renamed("nodes", until=GONE)}
-    draws, exact = frozenset(), True
 
     def __init__(self, *, nodes: int) -> None:
         self.nodes = nodes
+        self.promise = Promise(frozenset(), nodes)
 
 
 class Plugin:

@@ -149,7 +149,8 @@ def test_references_in_every_form_resolve(tmp_path):
 
 
 def test_local_code_lies_beside_the_file_that_names_it(tmp_path):
-    code = "class Mine:\n    draws = frozenset()\n    nodes = 1\n    name = {!r}\n    def __init__(self): ...\n"
+    code = "from specframe import Promise\nclass Mine:\n    promise = Promise(frozenset(), 1)\n    name = {!r}\n"
+    code += "    def __init__(self): ...\n"
     for folder in ("parent", "child"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mine.py").write_text(code.format(folder))
@@ -177,7 +178,8 @@ def test_a_home_folder_may_stand_in_every_path(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "base.yaml").write_text(GOOD + "train: {data: [x.jsonl], rollout: {use: teacher_forced}, out: ~/out}\n")
     (tmp_path / "mine.py").write_text(
-        "class Mine:\n    draws = frozenset()\n    nodes = 1\n    def __init__(self): ...\n"
+        "from specframe import Promise\n"
+        "class Mine:\n    promise = Promise(frozenset(), 1)\n    def __init__(self): ...\n"
     )
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "r.yaml").write_text("extends: ~/base.yaml\ndrafter: {use: '~/mine.py:Mine'}\n")

@@ -3,7 +3,7 @@
 import torch
 
 import specframe
-from specframe import Cycle, Draw, Frontier, Growth, Request, Sampling, Session, TokenTree
+from specframe import Cycle, Draw, Frontier, Growth, Promise, Request, Sampling, Session, TokenTree
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.verifiers.recursive import Recursive
 from specframe.testing import check_drafter, compare_cycle, tiny_target
@@ -14,10 +14,11 @@ from specframe.testing import check_drafter, compare_cycle, tiny_target
 class Recycling:
     """Drafts the target's latest top choices: `width` below the root, then the best child of each, `depth` levels."""
 
-    taps, draws = frozenset(), frozenset({Draw.TOP})
+    taps = frozenset()
 
     def __init__(self, *, width: int = 3, depth: int = 3):
-        self.width, self.depth, self.nodes = width, depth, 1 + width * depth
+        self.width, self.depth = width, depth
+        self.promise = Promise(frozenset({Draw.TOP}), 1 + width * depth, depth)
 
     def bind(self, target):
         self.vocab = target.vocab_size
@@ -73,10 +74,9 @@ def test_a_drafter_learns_from_every_scored_node():
 class Shared:
     """A sampled chain; all rows together draft `total` tokens."""
 
-    draws, exact, settled = frozenset({Draw.IID}), True, True
-
     def __init__(self, *, total: int = 6):
-        self.total, self.depth, self.nodes = total, total, total + 1
+        self.total = total
+        self.promise = Promise(frozenset({Draw.IID}), total + 1, total, settled=True)
 
     def grow(self, expand, root, context):
         growth, node = Growth(root), torch.zeros_like(root)[:, None]

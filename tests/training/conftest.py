@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
 from specframe.components.targets.hf import HFTarget
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import PairSpec, Predicted, Teacher
 from specframe.neural import checkpoint
 from specframe.testing import tiny_target
@@ -37,8 +38,7 @@ class TinyDrafter:
     """A FeatureDrafter that sees one pair a position, plus the end of its block."""
 
     taps = frozenset({"last"})
-    draws = None
-    nodes = None
+    promise = Promise()
     spec = PairSpec()
     levels = 1
 

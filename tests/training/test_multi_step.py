@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from specframe.components.rollouts.multi_step import MultiStep, visible
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import PairSpec, Predicted, Teacher
 from specframe.neural import DecoderLayer
 from specframe_falcon.drafter import Falcon
@@ -29,8 +30,7 @@ class LayerDrafter:
     """A FeatureDrafter that attends, and remembers what it was asked."""
 
     taps = frozenset({"last"})
-    draws = None
-    nodes = None
+    promise = Promise()
     spec = PairSpec()
     block = levels = 1
 

@@ -4,16 +4,9 @@ import pytest
 
 import specframe
 from specframe.components.trees.policies.chain import Chain
-from specframe.testing import check_decoding, check_drafter, check_plugin
+from specframe.testing import TREES, check_decoding, check_drafter, check_plugin
 from specframe_chimera.drafter import Chimera
 
-TREES = [
-    "{use: chain, depth: 4}",
-    "{use: dynamic, depth: 4, width: 3, nodes: 9}",
-    "{use: fixed, paths: ['0', '1', '0.0', '0.1', '1.0', '0.0.0', '0.1.0', '0.0.0.0']}",
-    "{use: fixed, widths: [3, 2, 1], draw: without_replacement}",
-    "{use: dyspec, depth: 3, width: 2, nodes: 6}",
-]
 DRAFTERS = ["chimera", "chimera, residual: false, cache: 2, ngram: 2"]
 
 

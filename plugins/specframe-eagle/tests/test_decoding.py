@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import eagle_reference as reference
 import eagle_texts as texts
 import pytest
 import torch
 from torch import Tensor
 
-from specframe.testing import GivenSession, GrowingTree, check_drafter, check_plugin, random_teacher
+from specframe.testing import GivenSession, GrowingTree, check_drafter, check_plugin, check_proposals, random_teacher
 from specframe_eagle.drafter import Eagle
 
 CLOSE = 1e-5
@@ -22,27 +20,6 @@ def expected(drafter: Eagle, rows: GivenSession, row: int, drafted: Tensor) -> T
     with torch.no_grad():
         chain = reference.chain(drafter, rows.features[row], rows.tokens[row], drafted)
         return drafter.logits(chain[: drafter.target.config.hidden_size])
-
-
-def check(drafter: Eagle, rows: GivenSession, seed: int = 0) -> None:
-    """Grows a ragged tree four levels deep and compares all that is proposed with the reference."""
-    tree = GrowingTree(rows.root, texts.VOCAB, seed)
-
-    def compare(nodes: Sequence[int]) -> None:
-        logits = drafter.expand(tree.frontier(nodes)).logits
-        assert logits.shape == (len(rows.tokens), len(nodes), 1, texts.VOCAB)
-        for row in range(len(rows.tokens)):
-            for place, node in enumerate(nodes):
-                want = expected(drafter, rows, row, tree.tokens[row, tree.path(node)])
-                torch.testing.assert_close(logits[row, place, 0], want, rtol=CLOSE, atol=CLOSE)
-
-    compare([0])
-    first = [tree.add(0), tree.add(0), tree.add(0)]
-    compare(first)
-    second = [tree.add(first[2]), tree.add(first[0]), tree.add(first[2])]
-    compare(second)
-    compare([tree.add(second[1]), tree.add(second[0])])
-    compare([tree.add(first[1]), 0])  # a branch passed over before, and the root once more
 
 
 @pytest.mark.parametrize(("kind", "options"), texts.NETWORKS)
@@ -60,50 +37,17 @@ def test_unroll_is_the_literal_forward(kind: str, options: dict[str, bool]) -> N
                     torch.testing.assert_close(found[row, end - 1, 0], want, rtol=CLOSE, atol=CLOSE)
 
 
-@pytest.mark.parametrize(("kind", "options"), texts.NETWORKS)
-def test_one_row(kind: str, options: dict[str, bool]) -> None:
-    drafter, rows = texts.bound(kind, **options), GivenSession.of(random_teacher(texts.target(kind), 1, 30))
-    drafter.open(8, 64)
-    drafter.commit(rows.admit([5]))
-    check(drafter, rows)
-    for cycle, count in enumerate([1, 3, 2, 4]):
-        drafter.commit(rows.advance([count], padding=cycle % 3))
-        check(drafter, rows, cycle)
+@pytest.mark.parametrize(("kind", "options"), [*texts.NETWORKS, ("llama", {"bias": False})])
+def test_proposals_are_the_literal_forwards(kind: str, options: dict[str, bool]) -> None:
+    drafter = texts.bound(kind, **options)
 
+    def sessions(rows: int) -> GivenSession:
+        return GivenSession.of(random_teacher(texts.target(kind), rows, 30))
 
-@pytest.mark.parametrize("options", [{"bias": False}, texts.FSPAD])
-def test_ragged_batch_and_finished_rows(options: dict[str, bool]) -> None:
-    drafter, rows = texts.bound(**options), GivenSession.of(random_teacher(texts.target(), 4, 30))
-    drafter.open(8, 64)
-    drafter.commit(rows.admit([5, 1, 9, 4]))
-    check(drafter, rows)
-    drafter.commit(rows.advance([1, 3, 2, 2]))
-    check(drafter, rows)
-    drafter.keep(rows.keep([3, 1, 0]))
-    check(drafter, rows)
-    drafter.commit(rows.advance([4, 1, 2], padding=1))
-    drafter.keep(rows.keep([1]))  # before the pairs were ever used
-    drafter.commit(rows.advance([3]))
-    drafter.commit(rows.advance([1]))  # two commits without a draft between
-    check(drafter, rows)
+    def wanted(session: GivenSession, row: int, path: Tensor) -> Tensor:
+        return expected(drafter, session, row, path)[None]
 
-
-def test_open_starts_afresh_and_drafting_leaves_nothing_behind() -> None:
-    busy, fresh = texts.bound(), texts.bound()
-    for seed, lengths in enumerate([[9], [2, 5], [1]]):
-        rows = GivenSession.of(random_teacher(texts.target(), len(lengths), 20, seed=seed))
-        committed = rows.admit(lengths)
-        for drafter in (busy, fresh):
-            drafter.open(2, 20)
-        busy.commit(committed)
-        check(busy, rows)  # drafts, and is rejected
-        more = rows.advance([2] * len(lengths))
-        busy.commit(more)
-        fresh.commit(committed)
-        fresh.commit(more)
-        root = GrowingTree(rows.root, texts.VOCAB).frontier([0])
-        assert torch.equal(busy.expand(root).logits, busy.expand(root).logits)
-        torch.testing.assert_close(busy.expand(root).logits, fresh.expand(root).logits)
+    check_proposals(drafter, sessions, wanted)
 
 
 @pytest.mark.parametrize("options", [{}, texts.FSPAD])

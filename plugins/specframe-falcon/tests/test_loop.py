@@ -2,15 +2,7 @@
 
 import pytest
 
-from specframe.testing import check_decoding
-
-TREES = [
-    "{use: chain, depth: 5}",
-    "{use: dynamic, depth: 5, width: 3, nodes: 9}",
-    "{use: fixed, widths: [2, 2, 1, 1]}",
-    "{use: fixed, paths: ['0', '1', '2', '0.0', '0.1', '1.0', '0.0.0', '1.0.0', '0.0.0.0', '0.0.0.0.0']}",
-    "{use: fixed, widths: [3, 2, 1, 1], draw: without_replacement}",
-]
+from specframe.testing import TREES, check_decoding
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from specframe import CompositionError
 from specframe.components.heads.full import Full
 from specframe.neural import checkpoint
-from specframe.testing import GivenSession, GrowingTree
+from specframe.testing import GivenSession, GrowingTree, check_proposals
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa
 
@@ -82,48 +82,14 @@ def test_medusa_unrolls_what_it_proposes(tmp_path):
         torch.testing.assert_close(found[:, :, k], head(features), rtol=0, atol=1e-12)
 
 
-@torch.no_grad()
-def check(drafter: Hydra, reference: PublishedHydra, session: GivenSession, seed: int = 0) -> None:
-    """Grows a ragged tree, asks for nodes in several orders and depths, and compares each with the reference."""
-    tree = GrowingTree(session.root, fakes.VOCAB, seed)
-
-    def compare(nodes: list[int]) -> None:
-        found = drafter.expand(tree.frontier(nodes)).logits
-        assert found.shape == (len(session.tokens), len(nodes), 1, fakes.VOCAB)
-        for row, features in enumerate(session.features):
-            for place, node in enumerate(nodes):
-                wanted = reference(features, tree.tokens[row, [0, *tree.path(node)]])
-                torch.testing.assert_close(found[row, place, 0], wanted, **CLOSE)
-
-    compare([0])
-    first = [tree.add(0), tree.add(0), tree.add(0)]
-    compare(first)
-    second = [tree.add(first[1]), tree.add(first[0]), tree.add(first[1])]
-    compare([second[2], second[0]])
-    compare([first[2], second[1], 0, second[0]])  # of all depths at once
-    compare([0])  # and the root once more, beside a tree that has grown
-
-
 @pytest.mark.parametrize(("layers", "prefix"), HYDRAS)
 def test_hydra_is_the_published_modules(layers, prefix, tmp_path):
     drafter, reference = hydra(tmp_path, layers, prefix)
-    session = fakes.session(3)
-    drafter.open(8, 64)
-    drafter.commit(session.admit([5, 1, 9]))
-    check(drafter, reference, session)
-    for cycle, counts in enumerate([[1, 3, 2], [1, 1, 1], [4, 2, 1]]):
-        drafter.commit(session.advance(counts, padding=cycle % 3))
-        check(drafter, reference, session, cycle)
-    drafter.keep(session.keep([2, 0]))
-    check(drafter, reference, session)
-    drafter.commit(session.advance([2, 3]))
-    drafter.commit(session.advance([1, 2]))  # two commits without a draft between
-    drafter.keep(session.keep([1]))  # and a row gone before they were used
-    check(drafter, reference, session)
-    fresh = fakes.session(2, seed=7)
-    drafter.open(8, 64)
-    drafter.commit(fresh.admit([3, 2]))
-    check(drafter, reference, fresh)
+
+    def wanted(session: GivenSession, row: int, path: torch.Tensor) -> torch.Tensor:
+        return reference(session.features[row], torch.cat([session.root[row, None], path]))[None]
+
+    check_proposals(drafter, fakes.session, wanted, expansions=3, close=CLOSE["atol"])
 
 
 @torch.no_grad()

@@ -4,21 +4,15 @@ import pytest
 
 import specframe
 from specframe.components.trees.policies.chain import Chain
-from specframe.testing import check_decoding, check_drafter, check_plugin
+from specframe.testing import TREES, check_decoding, check_drafter, check_plugin
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.shapes import published_shape
 
-TREES = [
-    "{use: chain, depth: 4}",
-    "{use: dynamic, depth: 4, width: 3, nodes: 9}",
-    "{use: fixed, widths: [2, 2, 1, 1]}",
-    f"{{use: fixed, paths: {published_shape()}}}",
-    "{use: fixed, widths: [3, 2, 1], draw: without_replacement}",
-]
+TREES_AND_THE_PAPERS = [*TREES, f"{{use: fixed, paths: {published_shape()}}}"]
 DRAFTERS = ["medusa", "hydra", "hydra, prefix: true, layers: 2"]
 
 
-@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("tree", TREES_AND_THE_PAPERS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_output_is_the_targets(tree: str, drafter: str) -> None:
     check_decoding(f"{{use: {drafter}}}", tree)

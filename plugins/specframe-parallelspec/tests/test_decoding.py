@@ -7,66 +7,18 @@ import parallelspec_reference as reference
 import pytest
 import torch
 
-from specframe.testing import GivenSession, GrowingTree, check_drafter, check_plugin
+from specframe.testing import GivenSession, GrowingTree, check_drafter, check_plugin, check_proposals
 from specframe_parallelspec.drafter import ParallelSpec
-
-CLOSE = 1e-5
-"""Weights are float64, but norms and rotary angles are float32 in transformers."""
-
-
-@torch.no_grad()
-def check(drafter: ParallelSpec, session: GivenSession, seed: int = 0) -> None:
-    """Grows a ragged tree three expansions deep and compares all that is proposed with the reference."""
-    tree, k = GrowingTree(session.root, fakes.VOCAB, seed), drafter.levels
-
-    def compare(nodes: list[int]) -> None:
-        logits = drafter.expand(tree.frontier(nodes)).logits
-        assert logits.shape == (len(session.tokens), len(nodes), k, fakes.VOCAB)
-        for row, features in enumerate(session.features):
-            for place, node in enumerate(nodes):
-                drafted = tree.tokens[row, tree.path(node)]
-                wanted = drafter.logits(reference.path(drafter, features, session.tokens[row], drafted))
-                torch.testing.assert_close(logits[row, place], wanted, rtol=CLOSE, atol=CLOSE)
-
-    compare([0])
-    first = [tree.descend(0, k) for _ in range(3)]
-    compare(first[:2])
-    compare([tree.descend(first[1], k), tree.descend(first[0], k)])
-    compare([first[2], 0])  # a branch passed over before, and the root once more
 
 
 @pytest.mark.parametrize("shape", fakes.SHAPES)
-def test_ragged_batch_and_finished_rows(shape: dict[str, object]) -> None:
-    drafter, session = fakes.bound(**shape), fakes.session(3)
-    drafter.open(8, 64)
-    drafter.commit(session.admit([5, 1, 3]))
-    check(drafter, session)
-    drafter.commit(session.advance([1, 3, 2], padding=2))
-    check(drafter, session, 1)
-    drafter.keep(session.keep([2, 1]))
-    check(drafter, session)
-    drafter.commit(session.advance([2, 4]))
-    drafter.keep(session.keep([1]))  # before the pairs were ever used
-    drafter.commit(session.advance([1]))  # two commits without a draft between
-    check(drafter, session)
+def test_proposals_are_the_literal_forwards(shape: dict[str, object]) -> None:
+    drafter = fakes.bound(**shape)
 
+    def wanted(session: GivenSession, row: int, path: torch.Tensor) -> torch.Tensor:
+        return drafter.logits(reference.path(drafter, session.features[row], session.tokens[row], path))
 
-def test_open_starts_afresh_and_neither_drafts_nor_masks_leave_a_trace() -> None:
-    busy, fresh = fakes.bound(masks=2), fakes.bound(masks=2)
-    for seed, lengths in enumerate([[6], [2, 4]]):
-        session = fakes.session(len(lengths), seed)
-        committed = session.admit(lengths)
-        for drafter in (busy, fresh):
-            drafter.open(2, 20)
-        busy.commit(committed)
-        check(busy, session)  # drafts, and is rejected
-        more = session.advance([2] * len(lengths))
-        busy.commit(more)
-        fresh.commit(committed)
-        fresh.commit(more)
-        root = GrowingTree(session.root, fakes.VOCAB).frontier([0])
-        assert torch.equal(busy.expand(root).logits, busy.expand(root).logits)
-        torch.testing.assert_close(busy.expand(root).logits, fresh.expand(root).logits)
+    check_proposals(drafter, fakes.session, wanted, expansions=3)
 
 
 @pytest.mark.parametrize("masks", range(1, 9))

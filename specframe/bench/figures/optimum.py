@@ -18,8 +18,7 @@ class Beside:
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
-        self.accepts, self.needs_exact = verifier.accepts, verifier.needs_exact
-        self.lossless, self.by_position = verifier.lossless, getattr(verifier, "by_position", False)
+        self.lossless, self.needs = verifier.lossless, verifier.needs
         self.found: list[list[float]] = []
         """Each cycle's optimum, by row."""
         if isinstance(verifier, Observer):  # then so is this

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource, Verifier
-from specframe.kernel.types import ALL_DRAWS, TokenTree, Verdict
+from specframe.kernel.promises import Needs
+from specframe.kernel.types import TokenTree, Verdict
 
 
 @dataclass(frozen=True)
@@ -22,8 +23,7 @@ class UnprocessedBonus:
     inner: Verifier
     name = "bonus drawn from an unprocessed law"
     lossless = False
-    accepts = ALL_DRAWS
-    needs_exact = True
+    needs = Needs(exact=True)
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The inner verdict with another bonus."""
@@ -42,8 +42,7 @@ class SkippedResidual:
     inner: Verifier
     name = "residual skipped: correction drawn from the target's law"
     lossless = False
-    accepts = ALL_DRAWS
-    needs_exact = True
+    needs = Needs(exact=True)
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The inner verdict with a bonus that knows of no refusal."""

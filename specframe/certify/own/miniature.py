@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from specframe.certify.own.emission import Emission
-from specframe.certify.own.tiny import tiny_llama, tiny_model
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
+from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
-from specframe.kernel.options import read_options
+from specframe.kernel.miniatures import Shrinkable, Untrained
+from specframe.kernel.promises import Promise, draft_of
 from specframe.sampling.laws import Sampling
 
 VOCAB = 3
@@ -32,28 +32,44 @@ class Miniature:
     drafter: Part
     tree: Part | None
     verifier: Part
-    reduced: tuple[str, ...] = ()
-    """What had to be made smaller, in words; empty if nothing but the vocabulary was."""
+    small: bool = False
+    """Whether drafter and tree policy are in their small forms."""
     length: int = LENGTH
     """How many tokens' joint law is watched."""
 
     @classmethod
     def of(cls, plan: Plan) -> Miniature:
-        """The parts of a recipe: trained weights left out, other models replaced by a tiny random one."""
-        return cls(_untrained(plan.parts["drafter"]), plan.parts.get("tree"), plan.parts["verifier"])
+        """The parts of a recipe."""
+        return cls(plan.parts["drafter"], plan.parts.get("tree"), plan.parts["verifier"])
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """What is smaller than in the recipe, in words; empty if nothing but the vocabulary is."""
+        whole, small = (replace(self, small=small).promise for small in (False, self.small))
+        pairs = ((name, getattr(whole, name), getattr(small, name)) for name in ("depth", "nodes"))
+        return tuple(f"{name} {own} -> {now}" for name, own, now in pairs if own != now)
+
+    @property
+    def promise(self) -> Promise:
+        """What every draft is."""
+        return draft_of(self.make_drafter(), self.make_tree())
 
     def smaller(self) -> Miniature:
-        """The same with a tree of two levels and two children a node, and fewer tokens to watch."""
-        if self.tree is None:
-            return self
-        options = {name: _clamped(name, value) for name, value in self.tree.options.items()}
-        changed = [f"{n} {self.tree.options[n]} -> {v}" for n, v in options.items() if v != self.tree.options[n]]
-        tree = replace(self.tree, options=options)
-        try:
-            tree.build()
-        except SpecframeError:
-            return self
-        return replace(self, tree=tree, reduced=tuple(changed), length=LENGTH - 1)
+        """The same with the small forms of the parts that have one, and fewer tokens to watch."""
+        small = replace(self, small=True, length=LENGTH - 1)
+        return small if small.reduced else self
+
+    def make_drafter(self, vocab: int = VOCAB) -> Drafter:
+        """The drafter, not yet bound, for a target of `vocab` tokens."""
+        drafter: Drafter = self.drafter.build()
+        if isinstance(drafter, Untrained):
+            drafter = drafter.untrained(vocab)
+        return drafter.smaller() if self.small and isinstance(drafter, Shrinkable) else drafter
+
+    def make_tree(self) -> TreePolicy | None:
+        """The tree policy, if the recipe has one."""
+        tree: TreePolicy | None = self.tree.build() if self.tree is not None else None
+        return tree.smaller() if self.small and isinstance(tree, Shrinkable) else tree
 
     def emission(
         self,
@@ -69,59 +85,28 @@ class Miniature:
 
         Target and drafter are built once: every batch of branches is a session, which starts afresh.
         """
-        target, drafter = _bound(self.drafter, vocab, seed, eos)
+        target, drafter = self._bound(vocab, seed, eos)
 
         def parts() -> Parts:
-            tree: TreePolicy | None = self.tree.build() if self.tree is not None else None
             verifier: Verifier = self.verifier.build()
-            return Parts(target, drafter, tree, broken(verifier) if broken else verifier)
+            return Parts(target, drafter, self.make_tree(), broken(verifier) if broken else verifier)
 
         ends = frozenset() if eos is None else frozenset({eos})
         return Emission(name, parts, sampling, self.length, tuple(t % vocab for t in PROMPT), ends)
+
+    def _bound(self, vocab: int, seed: int, eos: int | None) -> tuple[Target, Drafter]:
+        """A table target, or a tiny random Llama in float64 where the drafter needs hidden states; both bound."""
+        target: Target = TableTarget(vocab=vocab, order=2, seed=seed, eos=eos)
+        drafter = self.make_drafter(vocab)
+        try:
+            drafter.bind(target)
+        except SpecframeError:
+            target, drafter = HFTarget.from_model(tiny_llama(vocab, seed)), self.make_drafter(vocab)
+            drafter.bind(target)
+        return target, drafter
 
 
 def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
     """The recipe's sampling, top_k brought down to what still cuts something off."""
     top_k = min(settings.top_k, vocab - 1)
     return replace(settings.law(), top_k=top_k)
-
-
-def _untrained(part: Part) -> Part:
-    options = {name: _untrained(value) if isinstance(value, Part) else value for name, value in part.options.items()}
-    options |= {name: None for name in ("weights", "counts") if name in options}  # made for the real vocabulary
-    if "weights" in options and "keep" in read_options(part.component):
-        options["keep"] = VOCAB - 1  # a stored draft vocabulary: all tokens but one
-    if "model" in options:
-        options["model"] = str(tiny_model(VOCAB))
-        options |= {name: value for name, value in (("dtype", "float64"), ("revision", None)) if name in options}
-        options["dtype"] = "float64"
-    return replace(part, options=options)
-
-
-def _clamped(name: str, value: Any) -> Any:
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return min(value, 4 if name == "nodes" else 2)
-    if isinstance(value, list | tuple) and value and all(isinstance(item, int) for item in value):
-        return type(value)(min(item, 2) for item in value[:2])
-    if isinstance(value, list | tuple) and value and all(isinstance(item, str) for item in value):
-        return type(value)(item for item in value if _is_small_path(item))
-    return value
-
-
-def _is_small_path(path: str) -> bool:
-    ranks = path.replace(",", ".").replace(" ", "").split(".")
-    return len(ranks) <= 2 and all(rank.isdigit() and int(rank) < 2 for rank in ranks)
-
-
-def _bound(part: Part, vocab: int, seed: int, eos: int | None) -> tuple[Target, Drafter]:
-    """A table target, or a tiny random Llama in float64 where the drafter cannot live on a table; both bound."""
-    drafter: Drafter = part.build()
-    target: Target = TableTarget(vocab=vocab, order=2, seed=seed, eos=eos)
-    try:
-        drafter.bind(target)
-    except SpecframeError:
-        target, drafter = HFTarget.from_model(tiny_llama(vocab, seed)), part.build()
-        drafter.bind(target)
-    return target, drafter

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
-from specframe.kernel.types import ALL_DRAWS, Committed, Context, Cycle, Draw, TokenTree
+from specframe.kernel.miniatures import Shrinkable, Untrained
+from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
 class Fused:
@@ -26,34 +29,47 @@ class Fused:
         nodes: the most nodes of the tree, the root included; none for as many as both propose
     """
 
-    draws: frozenset[Draw] | None = ALL_DRAWS
-
     def __init__(
         self, *, first: Drafter, second: Drafter, tree: TreePolicy | None = None, nodes: int | None = None
     ) -> None:
-        own = first.draws
-        if own is None:
+        if not first.promise.complete:
             if tree is None:
                 raise CompositionError("the first drafter of fused grows a tree policy: give fused a `tree`")
-            if tree.draws != {Draw.TOP} and not tree.exact:
+            if tree.promise.sampled and not tree.promise.exact:
                 raise CompositionError("fused needs a tree policy that records the exact law of every sampled node")
             if isinstance(tree, Observer):
                 raise CompositionError("fused needs a tree policy that does not learn from earlier drafts")
-            own = tree.draws
         elif tree is not None:
             raise CompositionError("the first drafter of fused builds its own tree: remove fused's `tree`")
-        if second.draws != {Draw.TOP}:
+        if second.promise.draws != {Draw.TOP}:
             raise CompositionError("the second drafter of fused must build its own tree, and must not sample")
-        size = first.nodes if tree is None else tree.nodes
-        if size is None or second.nodes is None or (nodes is not None and nodes < size):
-            raise InputError(f"fused needs room for the first drafter's {size} nodes, got {nodes}")
+        own, other = first.promise if tree is None else tree.promise, second.promise
+        assert own.draws is not None and own.nodes is not None and other.nodes is not None
+        if nodes is not None and nodes < own.nodes:
+            raise InputError(f"fused needs room for the first drafter's {own.nodes} nodes, got {nodes}")
         self.first = first
         self.second = second
         self.tree = tree
-        self.draws = own | {Draw.TOP}
-        self.nodes: int | None = nodes or size + second.nodes - 1
+        self.nodes = nodes
+        self.promise = replace(
+            own, draws=own.draws | {Draw.TOP}, nodes=nodes or own.nodes + other.nodes - 1, depth=None, settled=False
+        )
         self.taps: frozenset[str] = first.taps | second.taps
         self._observers = [part for part in (first, second) if isinstance(part, Observer)]
+
+    def untrained(self, vocab: int) -> Fused:
+        """The same, its drafters for a target of `vocab` tokens."""
+        first, second = (
+            each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.first, self.second)
+        )
+        return Fused(first=first, second=second, tree=self.tree, nodes=self.nodes)
+
+    def smaller(self) -> Fused:
+        """The same with a smaller tree of the first drafter, and smaller drafts of the second."""
+        first, second = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.first, self.second))
+        return Fused(
+            first=first, second=second, tree=self.tree.smaller() if isinstance(self.tree, Shrinkable) else self.tree
+        )
 
     def bind(self, target: Target) -> None:
         """Binds both drafters."""
@@ -68,7 +84,7 @@ class Fused:
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """Both drafts below root [B] in one tree."""
         draft = self.first.propose(root, self.tree, context)
-        return draft.merge(self.second.propose(root, None, context), self.nodes)
+        return draft.merge(self.second.propose(root, None, context), self.promise.nodes)
 
     def commit(self, committed: Committed) -> None:
         """Passes what was committed to both drafters."""

@@ -10,6 +10,7 @@ from specframe.components.drafters.memory.jacobi import Ngrams, Window
 from specframe.components.drafters.memory.trie import Trie, as_tree, find_paths
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
@@ -31,7 +32,6 @@ class Lookahead:
     """
 
     taps: frozenset[str] = frozenset()
-    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
 
     def __init__(self, *, ngram: int = 3, window: int = 5, guesses: int = 3, text: bool = True) -> None:
         if ngram < 2 or min(window, guesses) < 1:
@@ -43,7 +43,7 @@ class Lookahead:
         self.window = window
         self.guesses = guesses
         self.text = text
-        self.nodes: int | None = (ngram - 1) * (window + guesses)
+        self.promise = Promise(frozenset({Draw.TOP}), (ngram - 1) * (window + guesses))
         self._pools: list[Ngrams] = []
         self._windows: list[Window] = []
         self._ends: list[list[int]] = []  # the last ngram - 1 tokens of each row

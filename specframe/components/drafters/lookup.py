@@ -8,6 +8,7 @@ from torch import Tensor
 from specframe.components.drafters.text import CommittedText
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 
@@ -24,14 +25,13 @@ class Lookup:
     """
 
     taps: frozenset[str] = frozenset()
-    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
 
     def __init__(self, *, ngram: int = 3, length: int = 10) -> None:
         if min(ngram, length) < 1:
             raise InputError(f"lookup needs ngram and length of at least 1, got {ngram} and {length}")
         self.ngram = ngram
         self.length = length
-        self.nodes: int | None = length + 1
+        self.promise = Promise(frozenset({Draw.TOP}), length + 1, length)
         self._text = CommittedText()
 
     def bind(self, target: Target) -> None:

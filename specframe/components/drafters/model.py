@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -10,9 +12,11 @@ from torch import Tensor, nn
 
 from specframe.components.drafters.text import CommittedText
 from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import tiny_llama
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.types import Committed, Context, Draw, Frontier, Prompts, Proposal, TokenTree
+from specframe.kernel.promises import Promise
+from specframe.kernel.types import Committed, Context, Frontier, Prompts, Proposal, TokenTree
 from specframe.neural.state.cache import SlotCache
 
 if TYPE_CHECKING:
@@ -39,8 +43,7 @@ class ModelDrafter:
     """
 
     taps: frozenset[str] = frozenset()
-    draws: frozenset[Draw] | None = None
-    nodes: int | None = None
+    promise = Promise()
 
     def __init__(
         self,
@@ -51,18 +54,27 @@ class ModelDrafter:
         revision: str | None = None,
         attention: str | None = None,
     ) -> None:
-        self._attach(HFTarget(model=model, dtype=dtype, device=device, revision=revision, attention=attention))
+        self._load: Callable[[], HFTarget] = partial(
+            HFTarget, model=model, dtype=dtype, device=device, revision=revision, attention=attention
+        )
+        self.open(1, 0)
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
         drafter = cls.__new__(cls)
-        drafter._attach(HFTarget.from_model(model, tokenizer))
+        drafter._load = partial(HFTarget.from_model, model, tokenizer)
+        drafter.open(1, 0)
         return drafter
 
-    def _attach(self, reader: HFTarget) -> None:
-        self._reader = reader
-        self.open(1, 0)
+    def untrained(self, vocab: int) -> ModelDrafter:
+        """A drafter around a tiny random model of `vocab` tokens."""
+        return ModelDrafter.from_model(tiny_llama(vocab, seed=7))
+
+    @cached_property
+    def _reader(self) -> HFTarget:
+        """The model, loaded by the first bind."""
+        return self._load()
 
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
@@ -96,7 +108,9 @@ class ModelDrafter:
         """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
         if tree is None:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
-        last = self._reader.context - tree.nodes  # beyond this many tokens a draft might leave the context
+        last = self._reader.context - (
+            tree.promise.nodes or 1
+        )  # beyond this many tokens a draft might leave the context
         lengths = self._text.lengths
         if min(lengths) > last:
             return TokenTree.root_only(root)

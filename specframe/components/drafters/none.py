@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 
@@ -12,8 +13,7 @@ class NoDrafter:
     """Proposes the root alone, so a cycle is one token: the baseline that speedups are measured against."""
 
     taps: frozenset[str] = frozenset()
-    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
-    nodes: int | None = 1
+    promise = Promise(frozenset({Draw.TOP}), nodes=1, depth=0)
 
     def bind(self, target: Target) -> None:
         """Needs nothing of the target."""

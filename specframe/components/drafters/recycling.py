@@ -7,6 +7,7 @@ from torch import Tensor
 from specframe.components.drafters.memory.recycler import Recycler, Scored
 from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
@@ -27,12 +28,10 @@ class Recycling:
         prompt: whether the prompt's scores are read, which needs a target with an LM head
     """
 
-    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
-
     def __init__(
         self, *, nodes: int = 32, ranks: int = 8, floor: float = 0.01, scored: Scored = "all", prompt: bool = True
     ) -> None:
-        self.nodes: int | None = nodes
+        self.promise = Promise(frozenset({Draw.TOP}), nodes)
         self._recycler = Recycler(nodes=nodes, ranks=ranks, floor=floor, scored=scored, prompt=prompt)
         self.taps = self._recycler.taps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 from torch import Tensor
 
@@ -10,6 +11,8 @@ from specframe.components.drafters.memory.host import gained
 from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.miniatures import Untrained
+from specframe.kernel.promises import Promise
 from specframe.kernel.store import Continuations, Store
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
@@ -40,7 +43,6 @@ class Retrieval:
     """
 
     taps: frozenset[str] = frozenset()
-    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
 
     def __init__(
         self,
@@ -60,7 +62,7 @@ class Retrieval:
                 f"1, got {nodes}, {length}, {shortest}, {samples}, {factor:g} and {least:g}"
             )
         self.store = store
-        self.nodes: int | None = nodes
+        self.promise = Promise(frozenset({Draw.TOP}), nodes, length)
         self.length = length
         self.factor = factor
         self.shortest = shortest
@@ -69,6 +71,13 @@ class Retrieval:
         self.remember = remember
         self._most = nodes
         self._texts: list[list[int]] = []
+
+    def untrained(self, vocab: int) -> Retrieval:
+        """The same drafter over a store for a target of `vocab` tokens."""
+        drafter = copy(self)
+        drafter.store = self.store.untrained(vocab) if isinstance(self.store, Untrained) else self.store
+        drafter._texts = []
+        return drafter
 
     def bind(self, target: Target) -> None:
         """Checks that the store is of the target's tokenizer."""

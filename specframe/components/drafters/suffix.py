@@ -9,6 +9,7 @@ from specframe.components.drafters.memory.host import gained
 from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 
@@ -29,7 +30,6 @@ class Suffix:
     """
 
     taps: frozenset[str] = frozenset()
-    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
 
     def __init__(self, *, cap: int = 15, doubt: float = 2.0, least: float = 0.1) -> None:
         if cap < 1 or doubt < 0 or not 0 <= least <= 1:
@@ -40,7 +40,7 @@ class Suffix:
         self.cap = cap
         self.doubt = doubt
         self.least = least
-        self.nodes: int | None = cap + 1
+        self.promise = Promise(frozenset({Draw.TOP}), cap + 1, cap)
         self._rows: list[SuffixAutomaton] = []
 
     def bind(self, target: Target) -> None:

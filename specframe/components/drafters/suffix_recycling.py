@@ -8,6 +8,7 @@ from specframe.components.drafters.memory.recycler import Recycler, Scored
 from specframe.components.drafters.memory.trie import as_tree
 from specframe.components.drafters.suffix import Suffix
 from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
@@ -31,8 +32,6 @@ class SuffixRecycling:
         prompt: whether the prompt's scores are read, which needs a target with an LM head
     """
 
-    draws: frozenset[Draw] | None = frozenset({Draw.TOP})
-
     def __init__(
         self,
         *,
@@ -48,7 +47,7 @@ class SuffixRecycling:
         self._suffix = Suffix(cap=cap, doubt=doubt, least=least)
         self._recycler = Recycler(nodes=nodes, ranks=ranks, floor=floor, scored=scored, prompt=prompt)
         self.taps = self._recycler.taps
-        self.nodes: int | None = max(cap + 1, nodes)
+        self.promise = Promise(frozenset({Draw.TOP}), max(cap + 1, nodes))
 
     def bind(self, target: Target) -> None:
         """Asks for the features that the prompt's scores are made of."""

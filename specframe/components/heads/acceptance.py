@@ -12,6 +12,7 @@ from torch.nn.functional import silu
 from specframe.components.heads.full import Full
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
+from specframe.kernel.miniatures import Untrained
 from specframe.neural.heads import support_of
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.fitting import seeded
@@ -74,6 +75,11 @@ class Acceptance:
         self.weights = weights
         self._network: Network | None = None
         self._shape: dict[str, Any] = {}
+
+    def untrained(self, vocab: int) -> Acceptance:
+        """The same head without weights, for a target of `vocab` tokens."""
+        of = self.of.untrained(vocab) if isinstance(self.of, Untrained) else self.of
+        return Acceptance(of=of, layers=self.layers)
 
     def bind(self, target: NeuralTarget) -> None:
         """Binds the head that makes the logits, and builds the network or loads it.

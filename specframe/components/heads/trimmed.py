@@ -60,6 +60,10 @@ class Trimmed:
         """The size of the target's vocabulary, from bind on."""
         self._part: Callable[[Tensor], Tensor] | None = None
 
+    def untrained(self, vocab: int) -> Trimmed:
+        """The head over all tokens of a vocabulary but one."""
+        return Trimmed(keep=max(1, vocab - 1))
+
     def bind(self, target: NeuralTarget) -> None:
         """Copies the rows that are kept.
 

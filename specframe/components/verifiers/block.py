@@ -9,7 +9,8 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.traversal import Traversal, path_to, ratios, settle
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, TokenTree, Verdict
+from specframe.kernel.promises import Needs
+from specframe.kernel.types import TokenTree, Verdict
 
 
 class Block:
@@ -33,8 +34,7 @@ class Block:
     """
 
     lossless = True
-    accepts = ALL_DRAWS
-    needs_exact = True
+    needs = Needs(exact=True)
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from specframe.components.verifiers.descent import Run, descend
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.promises import Needs
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
@@ -29,9 +30,7 @@ class KSeq:
     """
 
     lossless = True
-    accepts = frozenset({Draw.TOP, Draw.IID})
-    needs_exact = True
-    needs_settled = True
+    needs = Needs(frozenset({Draw.TOP, Draw.IID}), exact=True, settled=True)
 
     def __init__(self, *, steps: int = 20) -> None:
         if steps < 0:

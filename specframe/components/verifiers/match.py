@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, HostVerdict, TokenTree, Verdict
+from specframe.kernel.promises import Needs
+from specframe.kernel.types import HostVerdict, TokenTree, Verdict
 
 
 class Match:
@@ -20,9 +21,7 @@ class Match:
     """
 
     lossless = True
-    accepts = ALL_DRAWS
-    needs_exact = False
-    by_position = True
+    needs = Needs(by_position=True)
     """It draws one token for each place of the text, so its noise belongs to the place: the same seed gives the same
     text whatever the drafter, the tree or the batch."""
 

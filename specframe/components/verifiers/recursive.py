@@ -7,7 +7,8 @@ from torch import Tensor
 
 from specframe.components.verifiers.match import Match
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree, Verdict
+from specframe.kernel.promises import Needs
+from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
 class Recursive:
@@ -26,8 +27,7 @@ class Recursive:
     """
 
     lossless = True
-    accepts = ALL_DRAWS
-    needs_exact = True
+    needs = Needs(exact=True)
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from specframe.components.verifiers.descent import Run, descend
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.promises import Needs
 from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree, Verdict
 
 SAMPLED = ALL_DRAWS - {Draw.TOP}
@@ -41,9 +42,7 @@ class Transport:
     """
 
     lossless = True
-    accepts = ALL_DRAWS
-    needs_exact = True
-    needs_settled = True
+    needs = Needs(exact=True, settled=True)
 
     def __init__(self, *, classes: int = 64, rounds: int = 20) -> None:
         if classes < 1 or rounds < 0:

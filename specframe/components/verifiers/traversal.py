@@ -11,7 +11,8 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.waves import Waves
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree, Verdict
+from specframe.kernel.promises import Needs
+from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
 class Traversal:
@@ -38,8 +39,7 @@ class Traversal:
     """
 
     lossless = True
-    accepts = ALL_DRAWS
-    needs_exact = True
+    needs = Needs(exact=True)
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""

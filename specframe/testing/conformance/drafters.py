@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import torch
 
 from specframe.certify.own.emission import Emission
-from specframe.certify.own.tiny import tiny_llama
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
+from specframe.components.targets.tiny import tiny_llama
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
@@ -18,6 +18,7 @@ from specframe.decoding.requests import Request, as_prompts
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, Verifier
+from specframe.kernel.promises import Needs
 from specframe.kernel.types import Committed, Context, Cycle, Draw, Scores, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom, row_seed
@@ -34,7 +35,7 @@ EXACT = 1e-9
 class MatchByCycle(Match):
     """The rule `match` with noise by cycle, so that what is emitted depends on what was drafted."""
 
-    by_position = False
+    needs = Needs()
 
 
 def check_drafter(
@@ -55,13 +56,13 @@ def check_drafter(
     and the law of all output, enumerated, with recorded laws audited where it samples.
     """
     models = target or _suitable(make)
-    policies = [Draw.TOP, Draw.WITHOUT_REPLACEMENT] if tree is None and make().draws is None else [None]
+    policies = [Draw.TOP, Draw.WITHOUT_REPLACEMENT] if tree is None and not make().promise.complete else [None]
     for draw in policies:
 
         def grown(draw: Draw | None = draw) -> TreePolicy | None:
             if draw is not None:
                 return Chain(depth=2, draw=draw)
-            return tree() if tree is not None and make().draws is None else None
+            return tree() if tree is not None and not make().promise.complete else None
 
         def parts(verifier: Verifier | None = None, grown: Callable[[], TreePolicy | None] = grown) -> Parts:
             drafter, model = make(), models()
@@ -80,14 +81,12 @@ def check_protocol(parts: Callable[[], Parts]) -> None:
     made = parts()
     drafter = made.drafter
     assert isinstance(drafter.taps, frozenset), "`taps` must be a frozenset of names"
-    if drafter.draws is None:
-        assert made.tree is not None, "the drafter grows a tree policy"
-        draws, nodes = made.tree.draws, made.tree.nodes
-    else:
-        assert drafter.nodes is not None, "a drafter that builds its own tree declares `nodes`"
-        draws, nodes = drafter.draws, drafter.nodes
+    whole, parts_of_it = drafter.promise.complete, (drafter.promise.draws, drafter.promise.nodes)
+    assert whole or parts_of_it == (None, None), "a drafter promises both `draws` and `nodes`, or grows a tree policy"
+    assert whole or made.tree is not None, "the drafter grows a tree policy"
+    promise = made.promise
     for draft, _ in drafts(made, PROMPTS, Sampling(temperature=1.0)):
-        check_shape(draft, vocab=VOCAB, nodes=nodes, draws=draws)
+        check_shape(draft, vocab=VOCAB, nodes=promise.nodes, draws=promise.draws)
 
 
 def check_greedy(parts: Callable[[], Parts]) -> None:
@@ -149,9 +148,8 @@ def check_law(
 ) -> None:
     """The law of the output, enumerated; recorded laws audited first, so that the guilty slot is named."""
     made = parts()
-    draws = made.drafter.draws if made.drafter.draws is not None else made.tree.draws if made.tree else frozenset()
     verifiers: list[Verifier] = [Match()]
-    if draws - {Draw.TOP} and (made.tree is None or made.tree.exact):
+    if made.promise.sampled and made.promise.exact:
         with objections():
             found = audit(make, tree, target=models)
         assert found.passed, f"a recorded law is wrong: {found.findings[0]}"

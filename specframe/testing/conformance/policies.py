@@ -31,13 +31,14 @@ def check_tree(make: Callable[[], TreePolicy], *, audited: bool = True) -> None:
     `audited=False` leaves the last part out, for a tree too large to enumerate.
     """
     policy = make()
-    assert policy.nodes >= 1, "`nodes` counts the root and is at least 1"
+    assert policy.promise.complete, "a policy promises `draws` and `nodes`"
+    assert (policy.promise.nodes or 0) >= 1, "`nodes` counts the root and is at least 1"
     for block in (1, 2, 3):
         drafter = GivenDrafter(block_laws(block))
         for sampling in SAMPLINGS:
             check_growth(make(), drafter, sampling)
             check_observer(make, drafter, sampling)
-            if policy.exact and audited:
+            if policy.promise.exact and audited:
                 with objections():
                     found = audit(lambda d=drafter: d, make(), sampling=sampling)  # type: ignore[misc]
                 assert found.passed, f"a recorded law is wrong: {found.findings[0]}"
@@ -49,8 +50,9 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
     root = torch.arange(BATCH) % vocab
     for seed in range(4):
         together = policy.grow(Watched(drafter.expand), root, Context(sampling, SeededRandom(seed, BATCH).draft))
-        check_shape(together, vocab=vocab, nodes=policy.nodes, draws=policy.draws)
-        assert together.levels <= getattr(policy, "depth", together.levels), "a tree is deeper than `depth` says"
+        check_shape(together, vocab=vocab, nodes=policy.promise.nodes, draws=policy.promise.draws)
+        depth = policy.promise.depth
+        assert depth is None or together.levels <= depth, "a tree is deeper than its `depth`"
         if together.q is not None and sampling.greedy:
             assert bool((together.q.amax(-1) == 1).all()), "q is not the law that Sampling makes"
         for row in range(BATCH):

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from specframe.certify.own.tiny import random_model
 from specframe.cli.main import main
+from specframe.components.targets.tiny import random_model
 from specframe.decoding.pipeline import Pipeline, load
 from specframe.kernel.build import plan
 from specframe.kernel.interfaces import NeuralTarget, Trainable
@@ -49,6 +49,17 @@ train:
   {{data: ['{out}/texts.jsonl'], rollout: {{use: {rollout}}}, out: {out}/weights, steps: 30, batch: 12, length: 64,
     lr: 1.0e-2, warmup: 0, log_every: 10, validation: 0.1}}
 """
+
+
+TREES = (
+    "{use: chain, depth: 4}",
+    "{use: dynamic, depth: 4, width: 3, nodes: 9}",
+    "{use: dyspec, depth: 3, width: 2, nodes: 6}",
+    "{use: fixed, widths: [2, 2, 1, 1]}",
+    "{use: fixed, paths: ['0', '1', '2', '0.0', '0.1', '1.0', '0.0.0', '1.0.0', '0.0.0.0']}",
+    "{use: fixed, widths: [3, 2, 1], draw: without_replacement}",
+)
+"""Tree policies that every drafter of four levels can grow, one of each kind."""
 
 
 def check_decoding(drafter: str, tree: str) -> Pipeline:

@@ -10,6 +10,7 @@ from torch import Tensor
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.kernel.interfaces import RandomSource, TreePolicy, Verifier
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
@@ -30,11 +31,10 @@ def check_verifier(make: Callable[[], Verifier]) -> None:
     """
     verifier = make()
     assert isinstance(verifier.lossless, bool), "`lossless` must be True or False"
-    assert verifier.accepts <= frozenset(Draw), "`accepts` must be draws"
-    assert isinstance(verifier.needs_exact, bool), "`needs_exact` must be True or False"
+    assert verifier.needs.draws <= frozenset(Draw), "`needs.draws` must be draws"
     check_stump(verifier)
-    for draw in sorted(verifier.accepts):
-        for tree in (tree for tree in trees_of(draw) if tree.draws <= verifier.accepts):
+    for draw in sorted(verifier.needs.draws):
+        for tree in (tree for tree in trees_of(draw) if (tree.promise.draws or frozenset()) <= verifier.needs.draws):
             for p, q in law_pairs():
                 check_rows(make(), draft(tree, q, rows=5), p)
                 if verifier.lossless:
@@ -98,12 +98,9 @@ def trees_of(draw: Draw) -> list[TreePolicy]:
 class Fused:
     """A tree of one level whose first node is the likeliest token and whose second comes by another draw."""
 
-    exact = True
-    nodes = 3
-
     def __init__(self, draw: Draw) -> None:
         self.draw = draw
-        self.draws = frozenset({draw, Draw.TOP})
+        self.promise = Promise(frozenset({draw, Draw.TOP}), nodes=3, depth=1)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The likeliest token, then a draw from q; an equal draw stays, to be refused for sure."""

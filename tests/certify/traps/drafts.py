@@ -96,12 +96,9 @@ def best_two_of_three(root: Tensor, random: RandomSource, q: Tensor) -> TokenTre
 class Reranked:
     """A sampled tree cut to its best nodes by cumulative q, as EAGLE-2 does with top nodes."""
 
-    draws = frozenset({WOR})
-    exact = True
-
     def __init__(self, keep: int) -> None:
         self.inner = Fixed(widths=[2, 2], draw=WOR)
-        self.nodes = self.inner.nodes
+        self.promise = self.inner.promise
         self.keep = keep
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:

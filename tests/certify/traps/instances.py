@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource, Target, TreePolicy
+from specframe.kernel.promises import Needs, Promise
 from specframe.kernel.types import ALL_DRAWS, Committed, Context, Draw, TokenTree, Verdict
 
 IID, WOR, TOP = Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP
@@ -29,8 +30,7 @@ class Drafts:
     """A drafter that makes its own trees from one context-free law."""
 
     taps: frozenset[str] = frozenset()
-    draws = ALL_DRAWS
-    nodes = 8
+    promise = Promise(ALL_DRAWS, nodes=8)
 
     def __init__(self, make: Make, q: Tensor = Q) -> None:
         self.make = make
@@ -120,8 +120,7 @@ class Rejection:
     """
 
     lossless = True
-    accepts = ALL_DRAWS
-    needs_exact = True
+    needs = Needs(exact=True)
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The verdict, in one pass over the nodes: a node's children come after it."""

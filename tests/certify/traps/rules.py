@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.types import ALL_DRAWS, Committed, Context, TokenTree, Verdict
+from specframe.kernel.promises import Needs, Promise
+from specframe.kernel.types import Committed, Context, TokenTree, Verdict
 from specframe.testing.uniform import LazyUniform
 from tests.certify.traps.drafts import one, recorded
 from tests.certify.traps.instances import (
@@ -158,8 +159,7 @@ class MatchRedraws:
     """Match, but a target token that no child has is thrown away and drawn again."""
 
     lossless = True
-    accepts = ALL_DRAWS
-    needs_exact = False
+    needs = Needs()
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """One level."""
@@ -180,8 +180,7 @@ class SharedWithDraft(Rejection):
     """Drafter and verifier in one: the draft's uniform serves the acceptance test or the residual, too."""
 
     taps: frozenset[str] = frozenset()
-    draws = frozenset({IID})
-    nodes = 2
+    promise = Promise(frozenset({IID}), nodes=2)
 
     def __init__(self, share_test: bool, q: Tensor = Q) -> None:
         self.q = q
@@ -296,8 +295,7 @@ class OneCoinPerRequest(Rejection):
     """Drafter and verifier in one: the acceptance uniform of a slot is drawn once per request."""
 
     taps: frozenset[str] = frozenset()
-    draws = frozenset({IID})
-    nodes = 2
+    promise = Promise(frozenset({IID}), nodes=2)
 
     def __init__(self, q: Tensor = Q3) -> None:
         self.drafts = Drafts(recorded(one, IID), q)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, TokenTree, Verdict
 from specframe.testing.uniform import LazyUniform
 from tests.certify.traps.drafts import chain
@@ -109,8 +110,7 @@ class KeyedByPosition(Tests):
     """Drafter and verifier in one: the test of a position uses the same number in every cycle."""
 
     taps: frozenset[str] = frozenset()
-    draws = frozenset({IID})
-    nodes = 3
+    promise = Promise(frozenset({IID}), nodes=3)
     positions = 8
 
     def __init__(self, q: Tensor) -> None:

@@ -13,6 +13,7 @@ from specframe.certify.own.emission import Comparison, Emission
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget
@@ -88,8 +89,7 @@ class Ahead:
     """
 
     taps: frozenset[str] = frozenset()
-    draws = frozenset({IID})
-    nodes = 2
+    promise = Promise(frozenset({IID}), nodes=2)
 
     def __init__(self, *, careless: bool = False, said: bool = False) -> None:
         self.careless = careless

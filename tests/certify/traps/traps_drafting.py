@@ -26,12 +26,10 @@ from tests.certify.traps.instances import IID, Q
 class Spoiled:
     """A policy's tree, changed after its tokens were drawn."""
 
-    exact = True
-
     def __init__(self, policy: TreePolicy, spoil: Callable[[TokenTree], TokenTree]) -> None:
         self.policy = policy
         self.spoil = spoil
-        self.draws, self.nodes = frozenset(Draw), policy.nodes
+        self.promise = replace(policy.promise, draws=frozenset(Draw))
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The spoiled tree."""

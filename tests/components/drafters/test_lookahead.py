@@ -78,7 +78,7 @@ def test_conformance() -> None:
 
 
 def test_options_are_checked() -> None:
-    assert Lookahead(ngram=5, window=7, guesses=7).nodes == 56
+    assert Lookahead(ngram=5, window=7, guesses=7).promise.nodes == 56
     for options in ({"ngram": 1}, {"window": 0}, {"guesses": 0}):
         with pytest.raises(InputError, match="lookahead needs ngram of at least 2"):
             Lookahead(**options)

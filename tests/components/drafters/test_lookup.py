@@ -48,7 +48,7 @@ def test_ragged_batch_copies_what_transformers_copies(texts: list[list[int]], ng
     expected = [theirs(text, ngram, length) for text in texts]
     assert copies(tree) == expected
     assert_sound(tree, max(map(len, expected)))
-    assert tree.tokens.shape[1] <= drafter.nodes
+    assert tree.tokens.shape[1] <= drafter.promise.nodes
     assert (tree.draw == Draw.TOP).all()
 
 
@@ -102,7 +102,7 @@ def test_no_drafter_proposes_the_root_alone() -> None:
     drafter.keep(torch.tensor([1]))
     tree = drafted(drafter, [[3, 4]])
     assert tree.tokens.tolist() == [[4]] and tree.levels == 0
-    assert drafter.nodes == 1 and drafter.draws == {Draw.TOP} and drafter.taps == frozenset()
+    assert drafter.promise.nodes == 1 and drafter.promise.draws == {Draw.TOP} and drafter.taps == frozenset()
 
 
 def test_options_are_checked() -> None:

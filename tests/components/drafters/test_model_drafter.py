@@ -73,10 +73,10 @@ def same(mine: TokenTree, other: TokenTree) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{type(policy).__name__}-{policy.nodes}")
+@pytest.mark.parametrize("policy", POLICIES, ids=lambda policy: f"{type(policy).__name__}-{policy.promise.nodes}")
 def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: Chain | Fixed | Dynamic) -> None:
     model = tiny(kind)
-    dice = pseudorandom.Random(policy.nodes)
+    dice = pseudorandom.Random(policy.promise.nodes)
     texts = [[dice.randrange(VOCAB) for _ in range(n)] for n in (2, 7, 4)]
     drafter = ModelDrafter.from_model(model)
     drafter.open(3, 64)

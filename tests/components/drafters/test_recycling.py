@@ -140,4 +140,5 @@ def test_options_are_checked() -> None:
         Recycling(ranks=9)
     with pytest.raises(InputError, match="recycling needs nodes of at least 1 and floor above 0"):
         SuffixRecycling(floor=0.0)
-    assert SuffixRecycling(cap=3, nodes=11).nodes == 11 and SuffixRecycling(cap=15, nodes=11).nodes == 16
+    assert SuffixRecycling(cap=3, nodes=11).promise.nodes == 11
+    assert SuffixRecycling(cap=15, nodes=11).promise.nodes == 16

@@ -34,7 +34,7 @@ def drafted(drafter: Retrieval, text: list[int]) -> list[tuple[int, ...]]:
     drafter.commit(first([text]))
     tree = drafter.propose(torch.tensor([text[-1]]), None, None)  # type: ignore[arg-type]
     assert_sound(tree, tree.levels)
-    assert tree.tokens.shape[1] <= (drafter.nodes or 0)
+    assert tree.tokens.shape[1] <= (drafter.promise.nodes or 0)
     return [path(tree, 0, node)[1:] for node in range(1, tree.tokens.shape[1])]
 
 

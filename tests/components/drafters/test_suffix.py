@@ -22,7 +22,7 @@ def drafted(drafter: Suffix, texts: list[list[int]]) -> list[list[int]]:
     """The real tokens below each row's root."""
     tree: TokenTree = drafter.propose(torch.tensor([text[-1] for text in texts]), None, None)  # type: ignore[arg-type]
     assert_sound(tree, tree.levels)
-    assert tree.tokens.shape[1] <= (drafter.nodes or 0)
+    assert tree.tokens.shape[1] <= (drafter.promise.nodes or 0)
     return [row[real][1:].tolist() for row, real in zip(tree.tokens, tree.valid, strict=True)]
 
 

@@ -199,7 +199,7 @@ def test_a_profile_says_how_short_answers_begin(tmp_path: Path) -> None:
         assert ratios.mean() > 0.97
     hopeless = Texts([(400, level(0.1))], costs)
     ratios = hopeless.adaptive(Adaptive(costs=file, depth=DEPTH), rows=48) / hopeless.fixed().max()
-    promised = Adaptive(costs=file, depth=DEPTH).promise(torch.zeros(1, dtype=torch.int64)).argmax()
+    promised = Adaptive(costs=file, depth=DEPTH).expected(torch.zeros(1, dtype=torch.int64)).argmax()
     assert hopeless.fixed()[promised] < 0.6 * hopeless.fixed().max()
     assert ratios.mean() > 0.8, "and what the profile got wrong is found out"
 
@@ -211,7 +211,7 @@ def test_a_session_begins_with_what_the_profile_says_of_the_shape(tmp_path: Path
     tree = Adaptive(costs=file, depth=3, widths=(2, 1))
     beyond = 0.6 + (1 - 0.6) / 4
     tokens = torch.tensor([1, 1.7, 1.7 + 0.7 * 0.6, 1.7 + 0.7 * 0.6 * (1 + beyond)], dtype=torch.float64)
-    assert torch.allclose(tree.promise(root)[0], tokens / torch.tensor([1.0, 1.2, 1.4, 1.6]))
+    assert torch.allclose(tree.expected(root)[0], tokens / torch.tensor([1.0, 1.2, 1.4, 1.6]))
 
 
 @pytest.mark.parametrize("known", [[], [0.55]], ids=["guessed", "profiled"])
@@ -396,7 +396,7 @@ def test_costs_are_read_off_between_the_sizes_that_were_timed(tmp_path: Path) ->
     tree = Adaptive(costs=file, depth=2, widths=(1, 2))
     listed = Adaptive(costs=[8.0, 9.0, 11.0], depth=2, widths=(1, 2))
     root = torch.zeros(1, dtype=torch.int64)
-    assert torch.equal(tree.promise(root), listed.promise(root))
+    assert torch.equal(tree.expected(root), listed.expected(root))
     with pytest.raises(InputError, match="no cycle with more than 8 was timed"):
         Adaptive(costs=file, depth=8)
 

@@ -148,7 +148,7 @@ def test_beam_is_its_literal_restatement(width: int, depth: int, block: int, voc
     policy = Beam(width=width, depth=depth)
     tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(salt)))
     assert_sound(tree, depth)
-    assert tree.tokens.shape[1] == policy.nodes == width * depth + 1
+    assert tree.tokens.shape[1] == policy.promise.nodes == width * depth + 1
     recorded(tree, drafter, WARM)
     for row, root in enumerate(ROOTS.tolist()):
         assert children(tree, row) == literal_beam(drafter, root, width, depth, Keyed(salt))
@@ -237,7 +237,7 @@ def test_dyspec_is_the_papers_heap(nodes: int, depth: int, block: int, vocab: in
     policy = DySpec(nodes=nodes, depth=depth, width=nodes, threshold=threshold)
     tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(salt)))
     assert_sound(tree, min(depth, policy.budget))
-    assert tree.tokens.shape[1] <= policy.nodes
+    assert tree.tokens.shape[1] <= policy.promise.nodes
     recorded(tree, drafter, WARM)
     for row, root in enumerate(ROOTS.tolist()):
         assert children(tree, row) == literal_dyspec(drafter, root, nodes, depth, threshold, Keyed(salt))
@@ -280,7 +280,7 @@ def test_greedy_is_its_literal_restatement(widths: list[int], block: int, vocab:
     policy = Greedy(widths=widths)
     tree = policy.grow(drafter.expand, ROOTS, Context(sampling, Keyed(salt)))
     assert_sound(tree, len(widths))
-    assert tree.tokens.shape[1] == policy.nodes
+    assert tree.tokens.shape[1] == policy.promise.nodes
     stump = TokenTree.root_only(torch.zeros(1, dtype=torch.int64))
     for row, root in enumerate(ROOTS.tolist()):
         wanted: dict[tuple[int, ...], list[int]] = {}

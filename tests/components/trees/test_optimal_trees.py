@@ -130,7 +130,7 @@ def test_sequoia_is_the_fixed_tree_of_its_shape() -> None:
     policy = Sequoia(acceptance=PAPER, nodes=4, depth=3)
     paths = [".".join(map(str, p)) for p in policy.shape.paths]
     assert paths == ["0", "1", "0.0", "0.0.0"]
-    assert policy.draws == {Draw.WITHOUT_REPLACEMENT} and policy.nodes == 5
+    assert policy.promise.draws == {Draw.WITHOUT_REPLACEMENT} and policy.promise.nodes == 5
     roots = torch.tensor([1, 0])
     mine = policy.grow(PathDrafter(6).expand, roots, Context(Sampling(temperature=1.0), Ranked()))
     fixed = Fixed(paths=paths, draw=Draw.WITHOUT_REPLACEMENT)

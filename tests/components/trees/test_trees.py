@@ -84,11 +84,11 @@ def test_sampled_chain_records_its_laws(block: int) -> None:
 
 def test_eagle_1_and_widths_are_expressible() -> None:
     eagle = Fixed(paths=EAGLE.split())
-    assert eagle.nodes == 26 and eagle.shape.depth == 5
+    assert eagle.promise.nodes == 26 and eagle.shape.depth == 5
     assert [sum(len(p) == d for p in eagle.shape.paths) for d in range(1, 6)] == [4, 8, 8, 3, 2]
     wide = Fixed(widths=[4, 2, 1])
     every = [".".join(map(str, p)) for d in (1, 2, 3) for p in product(*map(range, (4, 2, 1)[:d]))]
-    assert wide.nodes == 21 and wide.shape.paths == Fixed(paths=every).shape.paths
+    assert wide.promise.nodes == 21 and wide.shape.paths == Fixed(paths=every).shape.paths
 
 
 @settings(max_examples=60, deadline=None)
@@ -100,7 +100,7 @@ def test_fixed_top_tree_is_its_literal_restatement(paths: list[str], block: int,
     tree = policy.grow(drafter.expand, roots, Context(WARM, Ranked()))
     order = sorted((tuple(map(int, p.split("."))) for p in paths), key=lambda p: (len(p), p))
     assert_sound(tree, max(map(len, order)))
-    assert tree.tokens.shape[1] == policy.nodes == len(paths) + 1
+    assert tree.tokens.shape[1] == policy.promise.nodes == len(paths) + 1
     for b, root in enumerate(roots.tolist()):
         tokens: dict[tuple[int, ...], tuple[int, ...] | None] = {(): (root,)}
         for node, ranks in enumerate(order, start=1):
@@ -136,7 +136,7 @@ def test_sampled_trees_record_laws_and_keep_their_shape(
     random.draft.advance()
     tree = policy.grow(drafter.expand, torch.tensor([1, 0]), Context(sampling, random.draft))
     assert_sound(tree, policy.shape.depth)
-    assert tree.tokens.shape[1] == policy.nodes
+    assert tree.tokens.shape[1] == policy.promise.nodes
     assert (tree.draw[:, 1:] == draw).all()
     laws = laws_of_siblings(drafter, tree, sampling)
     recorded = tree.q.gather(1, tree.q_row[:, 1:, None].expand(-1, -1, vocab))
@@ -149,8 +149,8 @@ def test_sampled_trees_record_laws_and_keep_their_shape(
         return
     support = (laws > 0).sum(-1)
     for b in range(2):
-        for parent in range(policy.nodes):
-            mine = [n for n in range(1, policy.nodes) if int(tree.parent[b, n]) == parent]
+        for parent in range(policy.promise.nodes):
+            mine = [n for n in range(1, policy.promise.nodes) if int(tree.parent[b, n]) == parent]
             alive = [bool(tree.valid[b, n]) for n in mine]
             assert alive == sorted(alive, reverse=True), "the exhausted come last"
             tokens = [int(tree.tokens[b, n]) for n in mine if tree.valid[b, n]]
@@ -186,7 +186,7 @@ def test_laws_see_each_nodes_own_path() -> None:
         tree = policy.grow(drafter.expand, ROOTS, Context(sampling, random.draft))
         assert tree.valid.all()
         for b, known in enumerate(([7, 5, 3], [6, 0])):
-            for node in range(1, policy.nodes):
+            for node in range(1, policy.promise.nodes):
                 line = path(tree, b, node)
                 assert len(set(line)) == len(line) and not set(line[1:]) & set(known)
         laws = laws_of_siblings(drafter, tree, sampling)
@@ -210,7 +210,7 @@ def test_dynamic_tree_is_eagle_2(
     policy = Dynamic(depth=depth, width=width, nodes=nodes)
     roots = torch.tensor([0, 1, 1])
     tree = policy.grow(drafter.expand, roots, Context(Sampling(temperature=0.3, top_k=1), Ranked()))
-    assert tree.tokens.shape[1] <= policy.nodes <= nodes + 1
+    assert tree.tokens.shape[1] <= policy.promise.nodes <= nodes + 1
     for b, root in enumerate(roots.tolist()):
         tokens, parents = literal_dynamic(drafter, root, depth, width, nodes)
         assert tree.parent[b].tolist() == parents
@@ -304,7 +304,7 @@ def test_shapes_do_not_depend_on_the_batch() -> None:
             random = SeededRandom(salt, 2)
             random.draft.advance()
             tree = policy.grow(PathDrafter(7, 2, salt).expand, ROOTS, Context(Sampling(temperature=1.0), random.draft))
-            assert tree.tokens.shape == (2, policy.nodes)
+            assert tree.tokens.shape == (2, policy.promise.nodes)
 
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
@@ -342,7 +342,7 @@ def test_broken_options_are_refused(build: object, says: str) -> None:
 
 
 def test_policies_say_what_they_draw() -> None:
-    assert Dynamic().draws == Chain().draws == {Draw.TOP}
-    assert Fixed(widths=[2], draw=Draw.IID).draws == {Draw.IID}
-    assert Dynamic().exact and Chain().exact and Fixed(widths=[2]).exact
-    assert Dynamic(depth=2, width=2, nodes=50).nodes == 7, "no more candidates than depth and width give"
+    assert Dynamic().promise.draws == Chain().promise.draws == {Draw.TOP}
+    assert Fixed(widths=[2], draw=Draw.IID).promise.draws == {Draw.IID}
+    assert Dynamic().promise.exact and Chain().promise.exact and Fixed(widths=[2]).promise.exact
+    assert Dynamic(depth=2, width=2, nodes=50).promise.nodes == 7, "no more candidates than depth and width give"

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from specframe.components.drafters.model import ModelDrafter
 from specframe.components.trees.policies.beam import Beam
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.dyspec import DySpec
@@ -21,6 +22,7 @@ from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal, post_order
 from specframe.kernel.composition import misfits
 from specframe.kernel.errors import InputError
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
@@ -185,14 +187,16 @@ def test_transport_of_siblings_without_replacement(verifier, widths):
         assert compare_cycle(Fixed(widths=widths, draw=WOR), verifier, p, q).tv < 1e-9
 
 
+def misfits_of(tree, verifier):
+    return misfits(ModelDrafter(model="never loaded"), tree, verifier, names=("model", "rule"))
+
+
 class SecondThoughts:
     """Two siblings, but the second is drawn only if the first has turned out to be token 0."""
 
-    nodes = 3
-    exact = True
-
     def __init__(self, draw, settled):
-        self.draw, self.draws, self.settled = draw, frozenset({draw}), settled
+        self.draw = draw
+        self.promise = Promise(frozenset({draw}), nodes=3, depth=1, settled=settled)
 
     def grow(self, expand, root, context):
         tree = Fixed(widths=[2], draw=self.draw).grow(expand, root, context)
@@ -208,16 +212,16 @@ def test_a_number_of_siblings_that_leans_on_a_draw_is_caught_or_refused(draw):
     assert compare_cycle(tree, Recursive(), p, q).tv < 1e-9
     assert compare_cycle(tree, Transport(), p, q).tv > 0.01
     for honest in (True, False):
-        found = list(misfits("eagle", None, SecondThoughts(draw, settled=honest), Transport(), {}))
+        found = list(misfits_of(SecondThoughts(draw, settled=honest), Transport()))
         assert [section for section, _ in found] == ([] if honest else ["verifier"])
     assert "use: recursive" in found[0][1]
 
 
 def test_trees_say_whether_the_number_of_siblings_is_settled():
-    assert not list(misfits("eagle", None, Sequoia(acceptance=[[0.5, 0.2]], draw=WOR), Transport(), {}))
+    assert not list(misfits_of(Sequoia(acceptance=[[0.5, 0.2]], draw=WOR), Transport()))
     for tree in (DySpec(), Beam()):
-        assert list(misfits("eagle", None, tree, Transport(), {}))
-        assert not list(misfits("eagle", None, tree, Traversal(), {}))
+        assert list(misfits_of(tree, Transport()))
+        assert not list(misfits_of(tree, Traversal()))
 
 
 # More is emitted.
@@ -335,7 +339,7 @@ def test_transport_is_within_one_percent_of_the_bound(vocab, rows, spread, noise
 
 @pytest.mark.parametrize("verifier", [Traversal(), Block(), KSeq(), Transport()])
 def test_float32_gives_valid_verdicts(verifier):
-    for seed, (tree, p) in enumerate(trees(60, None if WOR in verifier.accepts else [IID])):
+    for seed, (tree, p) in enumerate(trees(60, None if WOR in verifier.needs.draws else [IID])):
         verdict = verifier.verify(one_row(tree, 0), p.float(), SeededRandom(seed, 1).verify)
         node = 0
         for child in verdict.path[0, : verdict.length[0]].tolist():

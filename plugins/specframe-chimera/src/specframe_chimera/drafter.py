@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import CompositionError, InputError
+from specframe import CompositionError, InputError, Promise
 from specframe.neural import NeuralDrafter, checkpoint, output_weight, own_lm_heads
 from specframe_chimera.cache import Lookups, NGramCache
 from specframe_chimera.network import Network, ngrams
@@ -40,7 +40,6 @@ class Chimera(NeuralDrafter[Network]):
     """
 
     name = "chimera"
-    deepest = "heads"
 
     def __init__(
         self,
@@ -60,6 +59,7 @@ class Chimera(NeuralDrafter[Network]):
             raise InputError(f"chimera: cache must be 0 or more n-gram states, got {cache}")
         super().__init__(weights=weights, head=head)
         self.levels = heads
+        self.promise = Promise(depth=heads)
         self.ngram = ngram
         self.residual = residual
         self.cache = cache

@@ -84,6 +84,10 @@ class Router:
         self._edges: list[int] = []
         self._parts: list[Callable[[Tensor], Tensor]] = []
 
+    def untrained(self, vocab: int) -> Router:
+        """The same head without weights, for a target of `vocab` tokens."""
+        return Router(groups=self.groups, active=self.active, law=self.law)
+
     def bind(self, target: NeuralTarget) -> None:
         """Divides the target's LM head, and builds the router or loads it.
 

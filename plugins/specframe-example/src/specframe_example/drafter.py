@@ -1,12 +1,12 @@
 import torch
 
-from specframe import CommittedText, Proposal
+from specframe import CommittedText, Promise, Proposal
 
 
 class Example:
     """The more often a token followed the last one in this text, the likelier it is drafted."""
 
-    taps, draws, nodes = frozenset(), None, None  # no features of the target; the recipe's tree decides the rest
+    taps, promise = frozenset(), Promise()  # no features of the target; the recipe's tree decides the rest
 
     def __init__(self, *, smoothing: float = 0.1):
         self.smoothing = smoothing

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import InputError
+from specframe import InputError, Promise
 from specframe.neural import NeuralDrafter, own_lm_heads, seeded
 from specframe_medusa import published
 from specframe_medusa.heads import check_counts, start_from
@@ -42,7 +42,6 @@ class Hydra(NeuralDrafter[HydraNetwork]):
     """
 
     name = "hydra"
-    deepest = "heads"
 
     def __init__(
         self,
@@ -59,6 +58,7 @@ class Hydra(NeuralDrafter[HydraNetwork]):
             raise InputError(f"hydra: dropout must be at least 0 and below 1, got {dropout}")
         super().__init__(weights=weights, head=head)
         self.levels = heads
+        self.promise = Promise(depth=heads)
         self.layers = layers
         self.prefix = prefix
         self.dropout = dropout

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specframe import Promise
 from specframe.neural import NeuralDrafter, own_lm_heads
 from specframe_medusa import published
 from specframe_medusa.heads import check_counts, start_from
@@ -37,7 +38,6 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
     """
 
     name = "medusa"
-    deepest = "heads"
 
     def __init__(
         self, *, heads: int = 4, layers: int = 1, weights: str | None = None, head: Head | None = None
@@ -45,6 +45,7 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
         check_counts("medusa", heads, layers)
         super().__init__(weights=weights, head=head)
         self.levels = heads
+        self.promise = Promise(depth=heads)
         self.layers = layers
 
     def build(self, target: NeuralTarget) -> MedusaNetwork:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from specframe import Draw, InputError, Verdict
+from specframe import Draw, InputError, Needs, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,8 +31,7 @@ class Typical:
     """
 
     lossless = False
-    accepts = frozenset({Draw.TOP})
-    needs_exact = False
+    needs = Needs(frozenset({Draw.TOP}))
 
     def __init__(
         self, *, epsilon: float = 0.09, delta: float | None = None, bonus: Literal["best", "draw"] = "best"

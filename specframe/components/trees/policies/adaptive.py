@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 
 import torch
@@ -48,9 +49,6 @@ class Adaptive:
         memory: how many cycles the estimates look back
     """
 
-    exact = True
-    settled = True
-
     def __init__(
         self,
         *,
@@ -68,8 +66,7 @@ class Adaptive:
         per_level = [widths[min(level, len(widths) - 1)] for level in range(depth)]
         self.shape = Shape.of_widths(per_level)
         self.draw = draw
-        self.draws = frozenset({draw})
-        self.nodes = self.shape.nodes
+        self.promise = self.shape.promise(draw)
         self.memory = memory
         if isinstance(costs, Path):
             known = read_known(costs, per_level)
@@ -107,12 +104,22 @@ class Adaptive:
         if self._tried is not None and self._accepted is not None:
             self._tried, self._accepted = self._tried[rows], self._accepted[rows]
 
+    def smaller(self) -> Adaptive:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        small = copy(self)
+        small.depth = min(self.depth, 2)
+        small.shape = self.shape.smaller()
+        small.promise = small.shape.promise(self.draw)
+        small._costs = self._costs[: small.depth + 1]
+        small.open(0, 0)
+        return small
+
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: as many levels as the deepest row has, invalid where others have stopped."""
-        depth = self.promise(root).argmax(1).tolist()  # of equal promises the shallower
+        depth = self.expected(root).argmax(1).tolist()  # of equals the shallower
         return fill(self.shape, self.draw, expand, root, context, depth)
 
-    def promise(self, root: Tensor) -> Tensor:
+    def expected(self, root: Tensor) -> Tensor:
         """Expected tokens per cost of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
         shares = self._shares(root)  # [B, D]
         tokens = torch.nn.functional.pad(shares.cumprod(1).cumsum(1), (1, 0)) + 1

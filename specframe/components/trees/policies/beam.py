@@ -9,6 +9,7 @@ from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import Forecast, one_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
@@ -29,16 +30,17 @@ class Beam:
         depth: how many levels to draft
     """
 
-    draws = frozenset({Draw.WITHOUT_REPLACEMENT})
-    exact = True
-    settled = False  # whether a sibling is drawn may lean on what the ones before it are
-
     def __init__(self, *, width: int = 4, depth: int = 4) -> None:
         if min(width, depth) < 1:
             raise InputError(f"a beam needs a width and a depth of at least 1, got {width} and {depth}")
         self.width = width
         self.depth = depth
-        self.nodes = width * depth + 1
+        # Not settled: whether a sibling is drawn may depend on the ones before it.
+        self.promise = Promise(frozenset({Draw.WITHOUT_REPLACEMENT}), width * depth + 1, depth)
+
+    def smaller(self) -> Beam:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        return Beam(width=min(self.width, 2), depth=min(self.depth, 2))
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes, invalid where a level has fewer than `width` paths."""

@@ -27,9 +27,11 @@ class Chain:
         self.depth = depth
         self.draw = draw
         self.shape = Shape.of_widths([1] * depth)
-        self.draws = frozenset({draw})
-        self.exact = self.settled = True
-        self.nodes = self.shape.nodes
+        self.promise = self.shape.promise(draw)
+
+    def smaller(self) -> Chain:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        return Chain(depth=min(self.depth, 2), draw=self.draw)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The chain below root [B]: depth + 1 nodes, in path order."""

@@ -12,6 +12,7 @@ from specframe.components.trees.shapes.calibration import Calibration, read_cali
 from specframe.components.trees.shapes.candidates import Candidates, tree_of
 from specframe.components.trees.shapes.growth import Growth
 from specframe.kernel.errors import InputError
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, Expand, Frontier, Proposal, TokenTree
 
 
@@ -42,9 +43,6 @@ class Dynamic:
         calibration: the powers of the drafter's laws by level, or the file of `specframe profile --out` that has them
     """
 
-    draws = frozenset({Draw.TOP})
-    exact = True
-
     def __init__(
         self,
         *,
@@ -70,6 +68,13 @@ class Dynamic:
             )
         self.budget = min(nodes, width + (depth - 1) * width**2)
         self.nodes = self.budget + 1
+        self.promise = Promise(frozenset({Draw.TOP}), self.nodes, depth)
+
+    def smaller(self) -> Dynamic:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        calibration = list(self.calibration.powers) if self.calibration is not None else None
+        most = (min(self.depth, 2), min(self.width, 2), min(self.budget, 4))
+        return Dynamic(depth=most[0], width=most[1], nodes=most[2], gain=self.gain, calibration=calibration)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: `nodes` nodes; the context is not used."""

@@ -9,6 +9,7 @@ from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import Forecast, largest, one_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
@@ -32,10 +33,6 @@ class DySpec:
         threshold: slots of a smaller value are left out, and the tree is as wide as the batch's fullest row
     """
 
-    draws = frozenset({Draw.WITHOUT_REPLACEMENT})
-    exact = True
-    settled = False  # whether a sibling is drawn may lean on what the ones before it are
-
     def __init__(self, *, nodes: int = 16, depth: int = 4, width: int = 4, threshold: float = 0.0) -> None:
         if min(depth, width, nodes) < 1:
             raise InputError(
@@ -47,7 +44,13 @@ class DySpec:
         self.width = width
         self.threshold = threshold
         self.budget = min(nodes, width + (depth - 1) * width**2)
-        self.nodes = self.budget + 1
+        # Not settled: whether a sibling is drawn may depend on the ones before it.
+        self.promise = Promise(frozenset({Draw.WITHOUT_REPLACEMENT}), self.budget + 1, depth)
+
+    def smaller(self) -> DySpec:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        most = (min(self.budget, 4), min(self.depth, 2), min(self.width, 2))
+        return DySpec(nodes=most[0], depth=most[1], width=most[2], threshold=self.threshold)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: `nodes` nodes, invalid where there are fewer slots worth a draw.

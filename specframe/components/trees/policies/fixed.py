@@ -48,10 +48,11 @@ class Fixed:
                 "drawing, so none may be left out"
             )
         self.draw = draw
-        self.draws = frozenset({draw})
-        self.exact = self.settled = True
-        self.nodes = self.shape.nodes
-        self.depth = self.shape.depth
+        self.promise = self.shape.promise(draw)
+
+    def smaller(self) -> Fixed:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        return Fixed(paths=[dotted(path) for path in self.shape.smaller().paths], draw=self.draw)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""

@@ -26,15 +26,14 @@ class Greedy:
         widths: the number of children per node, level by level
     """
 
-    exact = True
-    settled = True
-
     def __init__(self, *, widths: list[int]) -> None:
         self.shape = Shape.of_widths(widths)
         self.widths = widths
-        self.draws = frozenset({Draw.IID, Draw.TOP} if max(widths) > 1 else {Draw.IID})
-        self.nodes = self.shape.nodes
-        self.depth = self.shape.depth
+        self.promise = self.shape.promise(Draw.IID, *([Draw.TOP] if max(widths) > 1 else []))
+
+    def smaller(self) -> Greedy:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        return Greedy(widths=[min(width, 2) for width in self.widths[:2]])
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 from pathlib import Path
 
 from torch import Tensor
@@ -29,9 +30,6 @@ class Sequoia:
         draw: without_replacement (the paper's), iid or top; the one the table was measured with
     """
 
-    exact = True
-    settled = True
-
     def __init__(
         self,
         *,
@@ -43,9 +41,14 @@ class Sequoia:
         table, strayed = read_acceptance(acceptance) if isinstance(acceptance, Path) else (acceptance, [])
         self.shape = optimal_shape(table, nodes, depth, strayed)
         self.draw = draw
-        self.draws = frozenset({draw})
-        self.nodes = self.shape.nodes
-        self.depth = self.shape.depth
+        self.promise = self.shape.promise(draw)
+
+    def smaller(self) -> Sequoia:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        small = copy(self)
+        small.shape = self.shape.smaller()
+        small.promise = small.shape.promise(self.draw)
+        return small
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: always `nodes` nodes."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.growth import Growth
 from specframe.components.trees.shapes.search import Forecast, one_of
 from specframe.kernel.errors import InputError
+from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
@@ -28,9 +29,6 @@ class Threshold:
         draw: top (the most probable token) or iid (a draw from the drafter's law)
     """
 
-    exact = True
-    settled = True
-
     def __init__(self, *, depth: int = 8, threshold: float = 0.7, draw: Draw = Draw.TOP) -> None:
         if depth < 1:
             raise InputError(f"a chain needs a depth of at least 1, got {depth}")
@@ -39,8 +37,11 @@ class Threshold:
         self.depth = depth
         self.threshold = threshold
         self.draw = draw
-        self.draws = frozenset({draw})
-        self.nodes = depth + 1
+        self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True)
+
+    def smaller(self) -> Threshold:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        return Threshold(depth=min(self.depth, 2), threshold=self.threshold, draw=self.draw)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The chain below root [B]: as many levels as the longest row has, invalid where others have stopped."""

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.errors import InputError
+from specframe.kernel.promises import Promise
+from specframe.kernel.types import Draw
 
 Path = tuple[int, ...]
 
@@ -95,6 +97,14 @@ class Shape:
         """A path whose elder sibling is missing, if there is one."""
         known = set(self.paths)
         return next((p for p in self.paths if p[-1] and (*p[:-1], p[-1] - 1) not in known), None)
+
+    def promise(self, *draws: Draw) -> Promise:
+        """What a policy promises whose trees all have this shape, with nodes of these draws."""
+        return Promise(frozenset(draws), self.nodes, self.depth, settled=True)
+
+    def smaller(self) -> Shape:
+        """The shape's first two levels, of each node's first two choices."""
+        return Shape(path for path in self.paths if len(path) <= 2 and max(path) < 2)
 
     def levels(self, device: torch.device) -> list[Level]:
         """The levels from the root's children down, with their indices on a device."""

@@ -1,0 +1,118 @@
+"""A drafter's proposals through the life of a session, against a literal forward over each whole text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.types import Committed, Frontier, Proposal
+from specframe.testing.sessions import GivenSession, GrowingTree
+
+Wanted = Callable[[GivenSession, int, Tensor], Tensor]
+"""The logits [K, V] below a drafted path, tokens [d], of a row of a session: wanted(session, row, path)."""
+
+
+class Proposer(Protocol):
+    """A drafter whose proposals can be asked for node by node, as every `NeuralDrafter`."""
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session."""
+
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits of the next levels below each frontier node."""
+
+    def commit(self, committed: Committed) -> None:
+        """Takes in what was committed."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, in this order."""
+
+
+def check_proposals(
+    drafter: Proposer,
+    sessions: Callable[[int], GivenSession],
+    wanted: Wanted,
+    *,
+    expansions: int = 4,
+    close: float = 1e-5,
+) -> None:
+    """Raises AssertionError unless a bound drafter proposes in sessions what one literal forward gives.
+
+    `sessions(rows)` makes a session of so many texts, 20 pairs each at least. Compared, within `close`: one row and
+    ragged batches, padding behind what is committed, drafts that are rejected, commits without a draft between them,
+    rows that end, in any order, and a session after another; below ragged trees of `expansions` proposals, whose nodes
+    are asked for out of order and again.
+    """
+    play = _Play(drafter, wanted, expansions, close)
+    for rows, steps in LIVES:
+        session = sessions(rows)
+        drafter.open(8, 64)
+        for seed, step in enumerate(steps):
+            _live(drafter, session, step, padding=seed % 3)
+            if step.drafts:
+                play.compare(session, seed)
+
+
+class _Step:
+    """What happens between two drafts: pairs that are committed, or rows that are kept."""
+
+    def __init__(self, kind: str, numbers: Sequence[int], drafts: bool = True) -> None:
+        self.kind, self.numbers, self.drafts = kind, numbers, drafts
+
+
+LIVES: list[tuple[int, list[_Step]]] = [
+    (1, [_Step("admit", [5]), *(_Step("advance", [count]) for count in (1, 3, 2, 4))]),
+    (
+        4,
+        [
+            _Step("admit", [5, 1, 9, 4]),
+            _Step("advance", [1, 3, 2, 2]),
+            _Step("keep", [3, 1, 0]),
+            _Step("advance", [4, 1, 2]),
+            _Step("advance", [2, 2, 2], drafts=False),
+            _Step("keep", [1], drafts=False),  # gone before the last pairs were used
+            _Step("advance", [3], drafts=False),
+            _Step("advance", [1]),
+        ],
+    ),
+    (2, [_Step("admit", [1, 2]), _Step("advance", [1, 1])]),
+]
+"""The number of rows, and their steps."""
+
+
+def _live(drafter: Proposer, session: GivenSession, step: _Step, padding: int) -> None:
+    if step.kind == "admit":
+        drafter.commit(session.admit(step.numbers, padding=padding))
+    elif step.kind == "advance":
+        drafter.commit(session.advance(step.numbers, padding=padding))
+    else:
+        drafter.keep(session.keep(step.numbers))
+
+
+class _Play:
+    def __init__(self, drafter: Proposer, wanted: Wanted, expansions: int, close: float) -> None:
+        self.drafter, self.wanted, self.expansions, self.close = drafter, wanted, expansions, close
+
+    @torch.no_grad()
+    def compare(self, session: GivenSession, seed: int) -> None:
+        """Grows a ragged tree, and compares all that is proposed below its nodes."""
+        row = self.wanted(session, 0, session.root[:0])
+        tree, levels = GrowingTree(session.root, row.shape[-1], seed), len(row)
+        self._compare(session, tree, [0])
+        first = beam = [tree.descend(0, levels) for _ in range(3)]
+        self._compare(session, tree, beam)
+        for _ in range(self.expansions - 2):
+            beam = [tree.descend(node, levels) for node in (beam[2], beam[0], beam[2])]
+            self._compare(session, tree, beam)
+        # A branch passed over before, where the depth allows it, and the root once more.
+        self._compare(session, tree, [tree.descend(first[1], levels), 0] if self.expansions > 2 else [0])
+
+    def _compare(self, session: GivenSession, tree: GrowingTree, nodes: Sequence[int]) -> None:
+        logits = self.drafter.expand(tree.frontier(nodes)).logits
+        for row in range(len(session.tokens)):
+            for place, node in enumerate(nodes):
+                literal = self.wanted(session, row, tree.tokens[row, tree.path(node)])
+                torch.testing.assert_close(logits[row, place], literal, rtol=self.close, atol=self.close)

@@ -15,6 +15,7 @@ from measured import render_blocks
 from method_table import render_methods
 
 from specframe.cli.main import COMMANDS, build_parser, main
+from specframe.decoding.transformers.support import ARGUMENTS, FIELDS, Support
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.plugins.registry import KINDS, Entry
 
@@ -96,7 +97,34 @@ def _shown(action: argparse.Action) -> str:
     return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")
 
 
+def render_generate() -> str:
+    """The page of what `custom_generate` does with every argument of transformers' `generate`."""
+    parts = [
+        "# `custom_generate`, argument by argument\n",
+        NOTE,
+        "`model.generate(..., custom_generate=specframe.decoder(recipe))` gives the tokens that it gives without our "
+        "loop (at a temperature: the same distribution), or is refused with one sentence. *Exact* and *refused* are "
+        "tested against `generate`, for one row and for three rows padded on the left, in "
+        "`tests/decoding/test_generate_fields.py`; the test fails when a release of transformers adds a field that is "
+        "not in the table, and such a field is refused when it is set.\n",
+    ]
+    for title, table in (("Fields of `GenerationConfig`", FIELDS), ("Arguments of `generate`", ARGUMENTS)):
+        parts += [f"## {title}\n", "| name | | |\n|---|---|---|"]
+        parts += [_render_support(name, support) for name, support in sorted(table.items())]
+        parts.append("")
+    parts.append(
+        "Any other keyword of `generate` goes to the model's forward pass (`pixel_values`, `token_type_ids`) and is "
+        "refused: the loop gives the model tokens and nothing else.\n"
+    )
+    return "\n".join(parts)
+
+
+def _render_support(name: str, support: Support) -> str:
+    return f"| `{name}` | {support.kind} | {support.note} |"
+
+
 PAGES = {
+    "docs/reference/generate.md": render_generate,
     "docs/reference/components.md": render_components,
     "docs/reference/cli.md": render_commands,
     "docs/methods/index.md": render_methods,

@@ -69,7 +69,7 @@ _PUBLIC = {
     "specframe.decoding.compose": ("compose",),
     "specframe.decoding.requests": ("Entry", "Request"),
     "specframe.decoding.session": ("Session",),
-    "specframe.decoding.transformers": ("decoder",),
+    "specframe.decoding.transformers.decoder": ("decoder",),
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
     from specframe.components.drafters.text import CommittedText as CommittedText
@@ -94,7 +94,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.decoding.requests import Entry as Entry
     from specframe.decoding.requests import Request as Request
     from specframe.decoding.session import Session as Session
-    from specframe.decoding.transformers import decoder as decoder
+    from specframe.decoding.transformers.decoder import decoder as decoder
     from specframe.kernel.contestant import Contestant as Contestant
     from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (

@@ -58,7 +58,8 @@ def test_streamers_and_stop_strings_are_theirs(recipe, model, tokenizer, capsys)
         tokens,
         **call,
         stopping_criteria=StoppingCriteriaList([StopStringCriteria(tokenizer, [stop])]),
-        custom_generate=specframe.decoder(recipe, streamer=TextStreamer(tokenizer, skip_prompt=True)),
+        streamer=TextStreamer(tokenizer, skip_prompt=True),
+        custom_generate=specframe.decoder(recipe),
     )
     assert ours.tolist() == theirs.tolist()
     assert tokenizer.decode(ours[0, 3:]) in capsys.readouterr().out

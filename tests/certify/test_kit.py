@@ -148,7 +148,9 @@ def test_a_lying_tree_fails_unless_it_says_so():
         check_tree(lambda: Reranked(3))
 
     class Modest(Reranked):
-        exact = False
+        def __init__(self, keep):
+            super().__init__(keep)
+            self.promise = replace(self.promise, exact=False)
 
     check_tree(lambda: Modest(3))
 

@@ -52,7 +52,7 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
         together = policy.grow(Watched(drafter.expand), root, Context(sampling, SeededRandom(seed, BATCH).draft))
         check_shape(together, vocab=vocab, nodes=policy.promise.nodes, draws=policy.promise.draws)
         depth = policy.promise.depth
-        assert depth is None or together.levels <= depth, "a tree is deeper than its `depth`"
+        assert depth is None or together.levels <= depth, "a tree is deeper than `depth`"
         if together.q is not None and sampling.greedy:
             assert bool((together.q.amax(-1) == 1).all()), "q is not the law that Sampling makes"
         for row in range(BATCH):

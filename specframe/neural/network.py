@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from specframe.neural.blocks import State
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal
 from specframe.neural.state.session import FeatureSession
+
+if TYPE_CHECKING:
+    from transformers import Cache
 
 Embed = Callable[[Tensor], Tensor]
 """The target's token embeddings, [..] -> [.., D]."""
@@ -69,6 +72,11 @@ class FeatureNetwork(DraftNetwork, nn.Module):
 
     layer: DecoderLayer
 
+    @property
+    def width(self) -> int:
+        """How wide the layer's inputs are."""
+        return int(self.layer.config.hidden_size)
+
     def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for pairs, embedding first, and the state after them: [B, M, 2D] -> [B, M, D].
 
@@ -104,15 +112,24 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         pairs = torch.cat([embed(tokens), features], -1)  # [B, n, 2D]
         return self.predicted(self(pairs, positions, mask)[:, :, None])
 
-    def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
-        """The layer's outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or as positions and mask say."""
+    def forward(
+        self,
+        pairs: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """The layer's outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or as positions and mask say.
+
+        With a cache, the entries also see those of earlier calls, as the mask [B or 1, 1, n, S] has it.
+        """
         batch, length, _ = pairs.shape
         inputs, _ = self.recall(pairs, self.start(batch))
         if positions is None:
             positions = torch.arange(length, device=pairs.device).expand(batch, -1)
         if mask is None and self.block > 1:
             mask = block_causal(length, self.block, pairs.device)
-        outputs: Tensor = self.layer(inputs, positions, mask)
+        outputs: Tensor = self.layer(inputs, positions, mask, cache)
         return outputs
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:

@@ -57,7 +57,7 @@ class FeatureSession(RowSession):
         self.block = network.levels if self.masked else network.block
         self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask
         self.state = network.start(0)
-        self.tail = like.new_zeros(0, self.asking - 1, network.layer.config.hidden_size)  # the last pairs' inputs
+        self.tail = like.new_zeros(0, self.asking - 1, network.width)  # the last pairs' inputs
 
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """What the network's `recall` gets, [B, M, 2D]."""

@@ -1,4 +1,4 @@
-"""EAGLE's drafter as a specframe plugin; importing this package imports no torch."""
+"""EAGLE's and EAGLE-3's drafters as a specframe plugin; importing this package imports no torch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,30 @@ if TYPE_CHECKING:
     from specframe.kernel.plugins.hookspecs import Register
 
 
-@hookimpl
-def specframe_register(register: Register) -> None:
-    """Registers the drafter `eagle`."""
-    register(
+COMPONENTS = [
+    (
         "drafter",
         "eagle",
-        "specframe_eagle.drafter:Eagle",
-        summary="autoregressive on features: one decoder layer predicts the target's next feature",
-    )
+        "drafter:Eagle",
+        "autoregressive on features: one decoder layer predicts the target's next feature",
+    ),
+    (
+        "drafter",
+        "eagle3",
+        "eagle3:Eagle3",
+        "autoregressive on states of its own: three of the target's features fused, a reduced LM head",
+    ),
+    (
+        "rollout",
+        "training_time_test",
+        "rollout:TrainingTimeTest",
+        "EAGLE-3: the drafter's own states fed back, gradients included",
+    ),
+]
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the drafters `eagle` and `eagle3`, and the rollout `training_time_test`."""
+    for kind, name, where, summary in COMPONENTS:
+        register(kind, name, f"specframe_eagle.{where}", summary=summary)

@@ -113,7 +113,7 @@ def load(layout: Layout, weights: str, target: NeuralTarget) -> Network:
     module = Published(network, torch.empty(size, dtype=layout.dtype) if layout.embedding else None)
     checkpoint.load(module, weights)
     if layout.embedding:
-        _compare(module.embed_tokens.weight, weights, target)
+        check_embedding(module.embed_tokens.weight, weights, target)
     return network
 
 
@@ -125,7 +125,7 @@ def save(layout: Layout, network: Network, target: NeuralTarget, folder: Path) -
     checkpoint.save(Published(network, embedding), layout.config, folder, layout.dtype)
 
 
-def _compare(stored: Tensor, weights: str, target: NeuralTarget) -> None:
+def check_embedding(stored: Tensor, weights: str, target: NeuralTarget) -> None:
     """Raises WeightsError if a stored embedding is not the target's."""
     tokens = torch.linspace(0, len(stored) - 1, PROBES).long()
     mine, ours = stored[tokens].float(), target.embed(tokens.to(target.device)).float().cpu()

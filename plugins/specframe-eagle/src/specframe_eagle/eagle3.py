@@ -1,0 +1,170 @@
+"""EAGLE-3's drafter: several of the target's features fused, and an LM head of its own over a draft vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe import CompositionError, InputError, Trainable, WeightsError
+from specframe.neural import NeuralDrafter, TapFusion, checkpoint, seeded, support_of
+from specframe_eagle.layout3 import D2T, EMBEDDING, T2D, Layout3
+from specframe_eagle.published import check_embedding
+from specframe_eagle.wide import Kind, Switches, Wide, layer_config, published_taps
+
+if TYPE_CHECKING:
+    from specframe import Head, NeuralTarget
+
+
+class Eagle3(NeuralDrafter[Wide]):
+    """The drafter of Li et al. 2025 (EAGLE-3), with the switches of EAGLE-3.1 and of the engines that serve it.
+
+    The outputs of three of the target's layers are fused into a state; a decoder layer makes the next state of it and
+    of the next token, and its norm goes to an LM head. States are the drafter's own: no feature of the target is
+    imitated, so training is by tokens alone, unrolled as in drafting (rollout `training_time_test`).
+
+    The LM head starts as the rows of `head` and is trained with the rest. With `own_head: false` it is `head` itself,
+    the target's own and frozen, of which nothing is stored. A loaded drafter has what its checkpoint holds: those of
+    the authors, of SpecForge, vLLM, SGLang and speculators load as they are, once they are safetensors.
+
+    Args:
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
+        head: how states become logits, and over which tokens; none: the target's own head.
+        own_head: whether a new drafter's LM head is its own, a copy to be trained; a loaded one says.
+        layer: the decoder layer of a new drafter; none: qwen3 for a Qwen3 target, llama for others.
+        taps: the target's layers that a new drafter reads, counted from 0; none: 1, L / 2 - 1 and L - 4.
+        fc_norm: whether each of a new drafter's taps has a norm (EAGLE-3.1); like the next three, a loaded one says.
+        norm_output: whether the state fed back has passed the norm before the LM head (EAGLE-3.1).
+        norm_before_residual: whether the residual starts at the normed state (vLLM alone serves it).
+        norm_before_fc: whether all taps together pass one norm.
+    """
+
+    name = "eagle3"
+
+    def __init__(
+        self,
+        *,
+        weights: str | None = None,
+        head: Head | None = None,
+        own_head: bool = True,
+        layer: Kind | None = None,
+        taps: list[int] | None = None,
+        fc_norm: bool = False,
+        norm_output: bool = False,
+        norm_before_residual: bool = False,
+        norm_before_fc: bool = False,
+    ) -> None:
+        if taps is not None and (not taps or min(taps) < 0 or len(set(taps)) < len(taps)):
+            raise InputError(f"eagle3: taps must be different layers, counted from 0, not {taps}")
+        if own_head and isinstance(head, Trainable):
+            raise CompositionError(
+                "eagle3: a head with weights of its own is trained by itself, and not copied; give own_head: false"
+            )
+        super().__init__(weights=weights, head=head)
+        self.own_head = own_head
+        self.layer = layer
+        self.reads = taps
+        self.switches = Switches(fc_norm, norm_output, norm_before_residual, norm_before_fc)
+        self._source = head
+        self._layout: Layout3 | None = None
+
+    def build(self, target: NeuralTarget) -> Wide:
+        """A new network for the target."""
+        config = target.config
+        kind: Kind = self.layer or ("qwen3" if config.model_type == "qwen3" else "llama")
+        taps = published_taps(config.num_hidden_layers) if self.reads is None else tuple(self.reads)
+        head, support = self._copied(target) if self.own_head else (None, None)
+        rows = None if head is None else len(head)
+        self._layout = Layout3(layer_config(config, kind), taps, self.switches, support=support, rows=rows)
+        return Wide(self._layout.shape, taps, self.switches, head, support)
+
+    def load(self, target: NeuralTarget, weights: str) -> Wide:
+        """The network of a published checkpoint, which may differ from a new one's."""
+        self._layout = layout = Layout3.read(weights, target.config)
+        wanted = [switch.name for switch in fields(Switches) if getattr(self.switches, switch.name)]
+        if missing := [name for name in wanted if not getattr(layout.switches, name)]:
+            raise WeightsError(f"the drafter in {weights} has no {', '.join(missing)}: leave the option out")
+        if self.reads is not None and tuple(self.reads) != layout.taps:
+            raise WeightsError(f"the drafter in {weights} reads the layers {list(layout.taps)}, not {self.reads}")
+        if not self.own_head and layout.rows is not None:
+            raise WeightsError(f"the drafter in {weights} has an LM head of its own: leave own_head out")
+        rows = None if layout.rows is None else torch.zeros(layout.rows, layout.shape.hidden_size)
+        network = seeded(lambda: Wide(layout.shape, layout.taps, layout.switches, rows, layout.support), target)
+        module = Published3(network, layout, target)
+        checkpoint.load(module, weights)
+        if EMBEDDING in layout.names:
+            check_embedding(module.embed_tokens.weight, weights, target)
+        return network
+
+    def bind(self, target: Any) -> None:
+        """Builds the network after the target's own shape, or loads it; see `NeuralDrafter.bind`."""
+        self.head = self._source
+        super().bind(target)
+        if self.network.lm_head is not None:
+            self.head = None  # its rows were copied, or the checkpoint has others
+
+    def store(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors in the form that vLLM and SGLang read.
+
+        A new drafter is stored in bfloat16, one that was loaded in the dtype that it came with.
+        """
+        layout = self.layout
+        checkpoint.save(Published3(self.network, layout, self.target), layout.config, folder, layout.dtype)
+
+    @property
+    def layout(self) -> Layout3:
+        """What its checkpoint holds besides the network's values. Raises CompositionError before bind."""
+        if self._layout is None:
+            raise CompositionError("drafter eagle3 was used before bind(target)")
+        return self._layout
+
+    def _copied(self, target: NeuralTarget) -> tuple[Tensor, Tensor | None]:
+        """The rows of the LM head that a new one starts from, [v, H], and their tokens."""
+        head = target.head
+        if self._source is not None:
+            self._source.bind(target)
+            head = self._source
+        size = target.config.hidden_size
+        with torch.no_grad():
+            units = torch.eye(size, device=target.device, dtype=target.dtype)
+            rows: Tensor = (head(units) - head(torch.zeros_like(units[:1]))).T
+        return rows, support_of(self._source)
+
+
+class Published3(nn.Module):
+    """A network under the published names; of what is optional there is what the layout's file has.
+
+    A new drafter's layer is called `midlayer`, as the authors call it; vLLM and SGLang know both names.
+    """
+
+    def __init__(self, network: Wide, layout: Layout3, target: NeuralTarget) -> None:
+        super().__init__()
+        names, loaded = layout.names, bool(layout.names)
+        fusion = network.fusion
+        if isinstance(fusion, TapFusion):
+            self.fc, self.fc_norm = fusion.fc, fusion.norms
+        else:
+            parts = list(fusion.children())
+            self.fc = parts[-1]  # type: ignore[assignment]
+            if len(parts) > 1:
+                self.input_norm = parts[0]
+        if any(name.startswith("layers.") for name in names):
+            self.layers = nn.ModuleList([network.layer.layer])
+        else:
+            self.midlayer = network.layer.layer
+        self.norm = network.norm
+        vocab = target.config.vocab_size
+        if network.lm_head is not None:
+            self.lm_head = network.lm_head
+            support = torch.arange(vocab) if layout.support is None else layout.support.cpu()
+            if D2T in names if loaded else layout.support is not None:
+                self.register_buffer(D2T, support - torch.arange(len(support)))
+            if T2D in names if loaded else layout.support is not None:
+                self.register_buffer(T2D, torch.zeros(vocab, dtype=torch.bool).index_fill(0, support, True))
+        if EMBEDDING in names:
+            with torch.no_grad():
+                table = target.embed(torch.arange(vocab, device=target.device)).to(layout.dtype)
+            self.embed_tokens = nn.Embedding.from_pretrained(table.clone())

@@ -1,0 +1,247 @@
+"""What a checkpoint of EAGLE-3 holds, in any of the published forms, and the form that is written.
+
+Written is the folder that vLLM and SGLang both read: tap ids stand in it twice, at the top as indices of hidden states
+(vLLM; k, the input of layer k) and in `eagle_config` as indices of layers (SGLang; t = k - 1, whose output is meant).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import AutoConfig, PretrainedConfig
+
+from specframe import WeightsError
+from specframe.neural import checkpoint
+from specframe_eagle.wide import KINDS, Kind, Switches, published_taps
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+ARCHITECTURES: Mapping[str, Kind | None] = {
+    "LlamaForCausalLMEagle3": "llama",
+    "Eagle3LlamaForCausalLM": "llama",
+    "Eagle3Qwen3ForCausalLM": "qwen3",
+    "LlamaForCausalLM": "llama",  # of the authors' own and of many community files
+    "Eagle3DraftModel": None,  # speculators; the layer's config says which
+    "Eagle3Speculator": None,
+}
+"""The names that published EAGLE-3 checkpoints have, and the decoder layer that each means."""
+PICKLED = "pytorch_model.bin"
+LM_HEAD, D2T, T2D, EMBEDDING = "lm_head.weight", "d2t", "t2d", "embed_tokens.weight"
+OTHER_NAMES = {"fc_norm": ("use_aux_norm",)}
+"""What SGLang also calls a switch."""
+
+
+@dataclass(frozen=True)
+class Layout3:
+    """What a checkpoint's files hold besides the values of the network's tensors."""
+
+    shape: PretrainedConfig
+    """The config of the decoder layer."""
+    taps: tuple[int, ...]
+    """The layers of the target that are read, counted from 0: their outputs (t)."""
+    switches: Switches
+    dtype: torch.dtype = torch.bfloat16
+    support: Tensor | None = None
+    """The draft vocabulary, int64 [v]; None: the target's."""
+    rows: int | None = None
+    """How many rows the LM head has; None: there is none, the target's is meant."""
+    names: frozenset[str] = field(default_factory=frozenset)
+    """The stored tensors; none of a new drafter's."""
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of its decoder layer."""
+        return "qwen3" if self.shape.model_type == "qwen3" else "llama"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config.json that vLLM, SGLang and specframe read alike."""
+        shape = {name: value for name, value in self.shape.to_diff_dict().items() if name in ENGINE or "rope" in name}
+        shape |= {name: getattr(self.shape, name) for name in ENGINE if hasattr(self.shape, name)}
+        rope = dict(self.shape.rope_parameters or {})
+        theta = rope.pop("rope_theta", None)
+        older = {} if theta is None else {"rope_theta": theta}  # engines and older transformers look for these
+        if rope.get("rope_type", "default") != "default":
+            older["rope_scaling"] = rope
+        return {
+            **shape,
+            **older,
+            "architectures": ["Eagle3Qwen3ForCausalLM" if self.kind == "qwen3" else "LlamaForCausalLMEagle3"],
+            "model_type": self.kind,
+            "num_hidden_layers": 1,
+            "tie_word_embeddings": False,
+            "torch_dtype": str(self.dtype).removeprefix("torch."),
+            "draft_vocab_size": self.rows,
+            "num_aux_hidden_states": len(self.taps),
+            IDS: [layer + 1 for layer in self.taps],
+            "eagle_config": {"use_aux_hidden_state": True, IDS: list(self.taps)},
+            **{switch.name: getattr(self.switches, switch.name) for switch in fields(Switches)},
+        }
+
+    @classmethod
+    def read(cls, weights: str | Path, target: PretrainedConfig) -> Layout3:
+        """The layout of a stored drafter.
+
+        Raises WeightsError for a checkpoint of another kind, of another target, or one that leaves open what it means.
+        """
+        folder = checkpoint.locate(weights)
+        stored = checkpoint.read_config(folder)
+        shape, own = _shape(stored, folder), _tensors(folder)
+        wanted = {
+            "num_hidden_layers": 1,
+            "hidden_size": target.hidden_size,
+            "vocab_size": target.vocab_size,
+        }
+        problems = [
+            f"{name}: the checkpoint says {getattr(shape, name, None)!r}, needed is {value!r}"
+            for name, value in wanted.items()
+            if getattr(shape, name, None) != value
+        ]
+        if (other := stored.get("target_hidden_size")) not in (None, target.hidden_size):
+            problems.append(f"target_hidden_size: the checkpoint says {other!r}, needed is {target.hidden_size!r}")
+        if problems:
+            raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
+        taps = _taps(stored, target.num_hidden_layers, folder)
+        rows = own[LM_HEAD][0] if LM_HEAD in own else None
+        return cls(
+            shape=shape,
+            taps=taps,
+            switches=_switches(stored, folder),
+            dtype=_dtype(folder, own),
+            support=_support(folder, own, rows, stored, target.vocab_size),
+            rows=rows,
+            names=frozenset(own),
+        )
+
+
+ENGINE = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "attention_bias",
+    "mlp_bias",
+    "max_position_embeddings",
+    "vocab_size",
+    "rope_parameters",
+)
+"""What of a layer's config engines read."""
+
+
+def _shape(stored: Mapping[str, Any], folder: Path) -> PretrainedConfig:
+    """The config of the layer."""
+    names = stored.get("architectures") or []
+    known = [name for name in names if name in ARCHITECTURES]
+    kind = stored.get("speculators_model_type")
+    if kind not in (None, "eagle3") or not known:
+        says = f"speculators_model_type {kind!r}" if kind not in (None, "eagle3") else f"architectures {names}"
+        raise WeightsError(
+            f"the checkpoint in {folder} is no EAGLE-3 drafter that is known here: {says}; "
+            f"read are {', '.join(ARCHITECTURES)}"
+        )
+    inner = dict(stored["transformer_layer_config"]) if kind else dict(stored)
+    model = inner.pop("model_type", None) or ARCHITECTURES[known[0]] or "llama"
+    if model not in KINDS:
+        raise WeightsError(f"the drafter in {folder} has layers of {model!r}; read are those of {' and '.join(KINDS)}")
+    for name in ("architectures", "torch_dtype", "dtype", "_attn_implementation", "layer_types", "eagle_config"):
+        inner.pop(name, None)
+    try:
+        config: PretrainedConfig = AutoConfig.for_model(model, **inner)
+    except (TypeError, ValueError, KeyError) as error:
+        raise WeightsError(f"config.json of {folder} describes no layer: {checkpoint.reason(error)}") from error
+    return config
+
+
+def _taps(stored: Mapping[str, Any], layers: int, folder: Path) -> tuple[int, ...]:
+    """The layers that are read, counted from 0. Raises WeightsError where two statements differ, or none fits."""
+    top, nested = stored.get(IDS), (stored.get("eagle_config") or {}).get(IDS)
+    if top is not None and nested is not None and [k - 1 for k in top] != list(nested):
+        raise WeightsError(
+            f"the drafter in {folder} names two sets of layers: {IDS} is {top}, which counts hidden states, and that "
+            f"of eagle_config {nested}, which counts layers and should be {[k - 1 for k in top]}; correct one of them"
+        )
+    if top is None and nested is None and layers < 7:
+        raise WeightsError(
+            f"the drafter in {folder} does not say which layers it reads ({IDS}), and a target of {layers} "
+            "layers has no customary ones; add them to its config.json"
+        )
+    taps = [k - 1 for k in top] if top is not None else nested if nested is not None else published_taps(layers)
+    if not taps or any(not isinstance(tap, int) or not 0 <= tap < layers for tap in taps):
+        raise WeightsError(
+            f"the drafter in {folder} reads the outputs of layers {list(taps)}, and the target has 0 to {layers - 1}"
+        )
+    return tuple(taps)
+
+
+def _switches(stored: Mapping[str, Any], folder: Path) -> Switches:
+    """The switches, at the top or in `eagle_config`; an absent one is off."""
+    nested = stored.get("eagle_config") or {}
+    if "speculators_model_type" in stored and "norm_before_residual" not in stored:
+        raise WeightsError(
+            f"config.json of {folder} does not say norm_before_residual, which speculators takes for false and vLLM "
+            "for true; add the one that it was trained with"
+        )
+    found = {}
+    for switch in fields(Switches):
+        names = (switch.name, *OTHER_NAMES.get(switch.name, ()))
+        found[switch.name] = any(bool(place.get(name)) for place in (stored, nested) for name in names)
+    return Switches(**found)
+
+
+def _tensors(folder: Path) -> dict[str, list[int]]:
+    """The shapes of the stored tensors. Raises WeightsError where there is no safetensors file."""
+    if not (folder / checkpoint.WEIGHTS).exists():
+        raise WeightsError(
+            f"{folder} holds no {checkpoint.WEIGHTS}; if it holds {PICKLED}, convert it once: "
+            "python -m specframe_eagle.convert FOLDER NEW_FOLDER"
+        )
+    return checkpoint.shapes(folder)
+
+
+def _dtype(folder: Path, own: Mapping[str, list[int]]) -> torch.dtype:
+    """The dtype of `fc`."""
+    return _stored(folder, "fc.weight").dtype if "fc.weight" in own else torch.bfloat16
+
+
+def _support(
+    folder: Path, own: Mapping[str, list[int]], rows: int | None, stored: Mapping[str, Any], vocab: int
+) -> Tensor | None:
+    """The draft vocabulary that `d2t` holds as offsets. Raises WeightsError where it does not fit the LM head."""
+    says = stored.get("draft_vocab_size")
+    if rows is not None and says not in (None, rows):
+        raise WeightsError(f"the drafter in {folder} says draft_vocab_size {says}, and its LM head has {rows} rows")
+    if rows is None or D2T not in own:
+        if rows not in (None, vocab):
+            raise WeightsError(
+                f"the drafter in {folder} has a draft vocabulary of {rows} of {vocab} tokens and no {D2T}, which says "
+                "which ones they are: it cannot be used without"
+            )
+        return None
+    offsets = _stored(folder, D2T).long()
+    support = offsets + torch.arange(len(offsets))
+    if len(support) != rows or support.min() < 0 or support.max() >= vocab or len(support.unique()) < rows:
+        raise WeightsError(f"{D2T} of {folder} does not give {rows} different tokens of a vocabulary of {vocab}")
+    if T2D in own:
+        inside = torch.zeros(vocab, dtype=torch.bool)
+        inside[support] = True
+        if own[T2D] != [vocab] or not torch.equal(_stored(folder, T2D).bool(), inside):
+            raise WeightsError(f"{D2T} and {T2D} of {folder} name different tokens")
+    return None if torch.equal(support, torch.arange(vocab)) else support
+
+
+def _stored(folder: Path, name: str) -> Tensor:
+    """A stored tensor. Raises WeightsError for a file that cannot be read."""
+    try:
+        with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
+            found: Tensor = file.get_tensor(name)
+            return found
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot read {folder / checkpoint.WEIGHTS}: {checkpoint.reason(error)}") from error

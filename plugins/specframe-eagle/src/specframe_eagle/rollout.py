@@ -1,0 +1,93 @@
+"""EAGLE-3's training-time test: the drafter is unrolled in training as it will draft, gradients flowing through."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn.functional import pad
+from transformers import DynamicCache
+
+from specframe import CompositionError, InputError, Predicted, Student
+from specframe.neural import FeatureNetwork, NeuralDrafter, gather, support_of
+
+if TYPE_CHECKING:
+    from specframe import Teacher, Trainable
+
+
+class TrainingTimeTest:
+    """The drafter's own states fed back in training, with gradients (Li et al. 2025, EAGLE-3, Section 3.2).
+
+    Step 1 reads the target's features: entry i holds (features i, token i + 1), sees the entries up to its own and
+    predicts the law after token i + 1. In step s entry i holds what step s - 1 predicted there, beside token i + s; it
+    stands s - 1 positions further on, and sees step 1's entries up to i and, of every later step, entry i alone. A node
+    s - 1 levels below the root sees the same in decoding, so a step's predictions are decoding's, number by number.
+
+    Keys and values of earlier steps are kept, so that a step costs one forward of the text. Steps are levels: the loss
+    `cross_entropy` with `decay: 0.8` weighs them as the authors do.
+
+    Args:
+        steps: how many levels are trained (the authors: 7); 1 is `teacher_forced` without noise.
+    """
+
+    def __init__(self, *, steps: int = 7) -> None:
+        if steps < 1:
+            raise InputError(f"training_time_test: steps must be at least 1, not {steps}")
+        self.steps = steps
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """All steps' predictions, [B, steps n] of n = L - 1 entries, step after step; `progress` changes nothing."""
+        model = _unrolled(drafter)
+        network: FeatureNetwork = model.network
+        length = teacher.tokens.shape[1]
+        batch, n = len(teacher.tokens), length - 1
+        if n < 1:
+            raise InputError("texts of one token are too short to train on; raise train.length")
+        index = torch.arange(n, device=teacher.tokens.device)
+        own = torch.eye(n, dtype=torch.bool, device=index.device)
+        sees = torch.ones_like(own).tril()  # [n, n], True where an entry sees another
+        cache = DynamicCache()
+        state = model.fuse(gather(model.spec, teacher.features)[:, :n])  # [B, n, D]
+        steps: list[Predicted] = []
+        for step in range(self.steps):
+            tokens = pad(teacher.tokens[:, 1 + step :], (0, step))[:, :n]
+            pairs = torch.cat([model.target.embed(tokens), state], -1)
+            outputs = network(pairs, (index + step).expand(batch, -1), sees[None, None], cache)
+            made = network.predicted(outputs[:, :, None])
+            assert made.features is not None
+            state = made.features[:, :, 0].to(state.dtype)
+            steps.append(made)
+            sees = torch.cat([sees, own], 1)
+        hidden = torch.cat([made.hidden for made in steps], 1)  # [B, steps n, 1, H]
+        features = torch.cat([made.features for made in steps if made.features is not None], 1)
+        predicted = replace(steps[0], hidden=hidden, features=features)
+        below = torch.arange(self.steps, device=index.device).repeat_interleave(n)  # [steps n]
+        place = index.repeat(self.steps) + 1 + below
+        position = place.clamp(max=n).expand(batch, -1)
+        return Student(
+            logits=model.read(predicted).flatten(1, 2),
+            position=position,
+            mask=teacher.mask.gather(1, position) & (place <= n),
+            level=below + 1,
+            features=features.flatten(1, 2) if model.spec.imitates else None,
+            support=support_of(model),
+            hidden=hidden.flatten(1, 2),
+            tap=model.spec.imitates or "last",
+        )
+
+
+def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:
+    """The drafter itself, if it is of one layer and one level a forward. Raises CompositionError otherwise."""
+    if (
+        not isinstance(drafter, NeuralDrafter)
+        or not isinstance(drafter.network, FeatureNetwork)
+        or drafter.block != 1
+        or drafter.levels != 1
+        or not drafter.spec.feeds
+    ):
+        raise CompositionError(
+            "the rollout 'training_time_test' needs a drafter of one decoder layer and one level a forward (eagle3, "
+            f"eagle), and {type(drafter).__name__} is none; use 'glancing', 'groups' or 'all_levels' for it"
+        )
+    return drafter

@@ -1,0 +1,183 @@
+"""EAGLE-3's network: several taps fused, one decoder layer of twice the input, an LM head over a draft vocabulary."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from specframe import CompositionError, PairSpec, Predicted
+from specframe.neural import DecoderLayer, FeatureNetwork, State, TapFusion
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+Kind = Literal["llama", "qwen3"]
+KINDS: tuple[Kind, ...] = ("llama", "qwen3")
+"""The decoder layers that published drafters have."""
+SHARED = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "vocab_size",
+)
+"""What a drafter's layer takes from the target's config."""
+
+
+@dataclass(frozen=True)
+class Switches:
+    """The choices that published EAGLE-3 drafters differ in. EAGLE-3 has none of them, EAGLE-3.1 the first two."""
+
+    fc_norm: bool = False
+    """Whether each tap passes a norm of its own before `fc`."""
+    norm_output: bool = False
+    """Whether the state that is fed back has passed the norm before the LM head."""
+    norm_before_residual: bool = False
+    """Whether the residual connection starts at the normed state."""
+    norm_before_fc: bool = False
+    """Whether all taps together pass one norm before `fc`."""
+
+    def __post_init__(self) -> None:
+        if self.fc_norm and self.norm_before_fc:
+            raise CompositionError("eagle3: fc_norm gives every tap a norm, norm_before_fc all of them one; choose one")
+
+
+def published_taps(layers: int) -> tuple[int, ...]:
+    """The layers whose outputs a target of so many layers gives: an early, a middle and a late one, counted from 0.
+
+    The published choice is 1, L / 2 - 1 and L - 4; a target of fewer than seven layers has fewer to give.
+    """
+    return tuple(sorted({min(max(layer, 0), layers - 1) for layer in (1, layers // 2 - 1, layers - 4)}))
+
+
+def layer_config(target: PretrainedConfig, kind: Kind) -> PretrainedConfig:
+    """The config of a drafter's layer, of a target's sizes and rotary embedding."""
+    shape = {name: value for name in SHARED if (value := getattr(target, name, None)) is not None}
+    rope = dict(getattr(target, "rope_parameters", None) or {})
+    rope = dict(rope.get("full_attention") or rope)  # some targets have one for every kind of attention
+    if rope.get("rope_theta"):
+        shape["rope_parameters"] = rope
+    config: PretrainedConfig = AutoConfig.for_model(kind, num_hidden_layers=1, tie_word_embeddings=False, **shape)
+    return config
+
+
+class WideLayer(DecoderLayer):
+    """A decoder layer that attends from token and state side by side, [B, T, 2H] -> [B, T, H] (EAGLE-3, Section 3.1).
+
+    Token and state are normed apart, and queries, keys and values are made of both; the residual is the state alone.
+    """
+
+    def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:
+        super().__init__(config)
+        self.layer = _Wide(self.layer, self.config, norm_before_residual)
+
+
+class _Wide(nn.Module):
+    """The layer under the published names: transformers' parts, the attention's inputs twice as wide."""
+
+    def __init__(self, plain: nn.Module, config: Any, norm_before_residual: bool) -> None:
+        super().__init__()
+        parts: Any = plain
+        for name in ("q_proj", "k_proj", "v_proj"):
+            old = getattr(parts.self_attn, name)
+            new = nn.Linear(2 * old.in_features, old.out_features, bias=old.bias is not None)
+            nn.init.normal_(new.weight, std=config.initializer_range)
+            setattr(parts.self_attn, name, new)
+        self.self_attn = parts.self_attn
+        self.mlp = parts.mlp
+        self.input_layernorm = parts.input_layernorm
+        self.hidden_norm = copy.deepcopy(parts.input_layernorm)
+        self.post_attention_layernorm = parts.post_attention_layernorm
+        self.norm_before_residual = norm_before_residual
+
+    def forward(self, x: Tensor, **attention: Any) -> Tensor:
+        """The new states, [B, T, 2H] -> [B, T, H]; `attention` is what transformers' layers are called with."""
+        token, state = x.chunk(2, -1)
+        normed = self.hidden_norm(state)
+        mixed, _ = self.self_attn(hidden_states=torch.cat([self.input_layernorm(token), normed], -1), **attention)
+        y = (normed if self.norm_before_residual else state) + mixed
+        out: Tensor = y + self.mlp(self.post_attention_layernorm(y))
+        return out
+
+
+class Wide(FeatureNetwork):
+    """EAGLE-3's drafter (Li et al. 2025), and EAGLE-3.1's by its switches.
+
+    The taps' features, side by side, become a state by `fc`. From pairs (embedding of token i + 1, state i) the layer
+    makes the next state, which is fed back as it is; its norm goes to the LM head. No feature is imitated.
+
+    Args:
+        config: of the layer, as `layer_config` makes it.
+        taps: the target's layers that are read, counted from 0.
+        switches: what else the network has.
+        head: the first rows of an LM head of its own, [v, H]; None: it has none.
+        support: the tokens of these rows, int64 [v]; None: the whole vocabulary.
+    """
+
+    support: Tensor | None
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        taps: tuple[int, ...],
+        switches: Switches,
+        head: Tensor | None,
+        support: Tensor | None,
+    ) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.spec = PairSpec(taps=tuple(f"layer.{layer}" for layer in taps), imitates=None)
+        self.switches = switches
+        self.layer = WideLayer(config, switches.norm_before_residual)
+        wide: Any = self.layer.layer
+        self.norm: nn.Module = copy.deepcopy(wide.input_layernorm)
+        self.fusion = _fusion(len(taps), size, config.rms_norm_eps, switches)
+        self.lm_head = None
+        if head is not None:
+            self.lm_head = nn.Linear(size, len(head), bias=False, device="meta")
+            self.lm_head.weight = nn.Parameter(head.detach().float().cpu())
+        self.register_buffer("support", support, persistent=False)
+
+    @property
+    def width(self) -> int:
+        """Token and state side by side."""
+        return 2 * int(self.layer.config.hidden_size)
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The first state, given the taps' features side by side: [.., A H] -> [.., H]."""
+        fused: Tensor = self.fusion(features)
+        return fused
+
+    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+        """The layer's inputs, which are the pairs: [B, M, 2H]; there is no state to carry."""
+        return pairs, state
+
+    def hidden(self, outputs: Tensor) -> Tensor:
+        """What the head reads: the normed states, [.., H] -> [.., H]."""
+        normed: Tensor = self.norm(outputs)
+        return normed
+
+    def features(self, outputs: Tensor) -> Tensor:
+        """What is fed back: the states as they are, or normed with `norm_output`; [.., H] -> [.., H]."""
+        return self.hidden(outputs) if self.switches.norm_output else outputs
+
+    def predicted(self, outputs: Tensor) -> Predicted:
+        """The states as predictions, with the LM head of their own, if there is one."""
+        return Predicted(self.hidden(outputs), self.features(outputs), self.lm_head)
+
+
+def _fusion(taps: int, size: int, eps: float, switches: Switches) -> nn.Module:
+    """The map of the taps' features to one state, with the norms before it."""
+    if switches.fc_norm:
+        return TapFusion(taps, size, eps=eps)
+    fc = nn.Linear(taps * size, size, bias=False)
+    return nn.Sequential(nn.RMSNorm(taps * size, eps=eps), fc) if switches.norm_before_fc else nn.Sequential(fc)

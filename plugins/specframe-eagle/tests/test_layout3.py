@@ -1,0 +1,234 @@
+"""EAGLE-3's checkpoints: every published form comes in, and what leaves open what it means is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import eagle3_texts as texts
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specframe import WeightsError
+from specframe.testing import GivenSession, GrowingTree, random_teacher
+from specframe_eagle.convert import convert
+from specframe_eagle.eagle3 import Eagle3
+
+H, INNER, HEAD, KEPT = 8, 12, 4, 6
+IDS = "eagle_aux_hidden_state_layer_ids"
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": H,
+    "intermediate_size": INNER,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": HEAD,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "vocab_size": texts.VOCAB,
+    "rope_theta": 10000.0,
+    "max_position_embeddings": 64,
+    "tie_word_embeddings": False,
+}
+OFFICIAL = {**LLAMA, "architectures": ["LlamaForCausalLM"], "draft_vocab_size": KEPT}
+SPECFORGE = {
+    **OFFICIAL,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "eagle_config": {"use_aux_hidden_state": True, IDS: [0, 2, 6]},
+}
+VLLM = {
+    **OFFICIAL,
+    "architectures": ["Eagle3LlamaForCausalLM"],
+    IDS: [1, 3, 7],
+    "norm_before_residual": True,
+    "fc_norm": True,
+    "norm_output": True,
+}
+SPECULATORS = {
+    "architectures": ["Eagle3DraftModel"],
+    "speculators_model_type": "eagle3",
+    "speculators_version": "0.9.0",
+    "draft_vocab_size": KEPT,
+    IDS: [1, 3, 7],
+    "norm_before_residual": False,
+    "norm_before_fc": True,
+    "embed_requires_grad": False,
+    "speculators_config": {"algorithm": "eagle3"},
+    "transformer_layer_config": {**LLAMA, "model_type": "qwen3"},
+}
+FORMS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
+    "official": (OFFICIAL, (1, 3, 4)),
+    "specforge": (SPECFORGE, (0, 2, 6)),
+    "vllm": (VLLM, (0, 2, 6)),
+    "speculators": (SPECULATORS, (0, 2, 6)),
+}
+"""Their configs, and the layers that each means of a target of eight."""
+
+
+def publish(folder: Path, config: dict[str, Any], change: Callable[[dict[str, Any]], object] | None = None) -> None:
+    """Writes a checkpoint as its authors lay it out; `change` spoils its tensors."""
+    chance = torch.Generator().manual_seed(3)
+    layer = "layers.0." if "speculators_model_type" in config else "midlayer."
+    attention = {"q": 2 * HEAD, "k": HEAD, "v": HEAD}
+    shapes: dict[str, tuple[int, ...]] = {
+        "fc.weight": (H, 3 * H),
+        "norm.weight": (H,),
+        "lm_head.weight": (KEPT, H),
+        f"{layer}self_attn.o_proj.weight": (H, 2 * HEAD),
+        f"{layer}mlp.gate_proj.weight": (INNER, H),
+        f"{layer}mlp.up_proj.weight": (INNER, H),
+        f"{layer}mlp.down_proj.weight": (H, INNER),
+        **{f"{layer}self_attn.{which}_proj.weight": (size, 2 * H) for which, size in attention.items()},
+        **{f"{layer}{norm}.weight": (H,) for norm in ("input_layernorm", "hidden_norm", "post_attention_layernorm")},
+    }
+    if config.get("fc_norm"):
+        shapes |= {f"fc_norm.{tap}.weight": (H,) for tap in range(3)}
+    if config.get("norm_before_fc"):
+        shapes["input_norm.weight"] = (3 * H,)
+    if config.get("transformer_layer_config", {}).get("model_type") == "qwen3":
+        shapes |= {f"{layer}self_attn.{which}_norm.weight": (HEAD,) for which in "qk"}
+    tensors: dict[str, Any] = {name: torch.randn(shape, generator=chance).half() for name, shape in shapes.items()}
+    tokens = torch.tensor([0, 1, 4, 5, 8, 10])
+    tensors["d2t"] = tokens - torch.arange(KEPT)
+    tensors["t2d"] = torch.zeros(texts.VOCAB, dtype=torch.bool).index_fill(0, tokens, True)
+    if "speculators_model_type" in config:
+        tensors["embed_tokens.weight"] = texts.target(torch.float32).embed(torch.arange(texts.VOCAB)).half()
+    if change is not None:
+        change(tensors)
+    folder.mkdir(exist_ok=True)
+    save_file(tensors, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def bound(folder: Path, layers: int = texts.LAYERS, **options: Any) -> Eagle3:
+    drafter = Eagle3(weights=str(folder), **options)
+    drafter.bind(texts.target(torch.float32, layers=layers))
+    return drafter
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(form: str, tmp_path: Path) -> None:
+    config, taps = FORMS[form]
+    publish(tmp_path / "theirs", config)
+    drafter = bound(tmp_path / "theirs")
+    layout = drafter.layout
+    assert layout.taps == taps and drafter.support.tolist() == [0, 1, 4, 5, 8, 10]
+    assert [layout.switches.norm_before_residual, layout.switches.norm_output] == [form == "vllm"] * 2
+    drafter.save(tmp_path / "ours")
+    theirs, ours = (load_file(tmp_path / place / "model.safetensors") for place in ("theirs", "ours"))
+    assert theirs.keys() == ours.keys()
+    for name, tensor in theirs.items():
+        assert torch.equal(tensor, ours[name]) and tensor.dtype == ours[name].dtype, name
+    stored = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert stored[IDS] == [tap + 1 for tap in taps] and stored["eagle_config"][IDS] == list(taps)
+    again, rows = bound(tmp_path / "ours"), GivenSession.of(random_teacher(drafter.target, 1, 8))
+    committed = rows.admit([5])
+    for one in (drafter, again):
+        one.open(1, 12)
+        one.commit(committed)
+    root = GrowingTree(rows.root, texts.VOCAB).frontier([0])
+    assert torch.equal(drafter.expand(root).logits, again.expand(root).logits)
+
+
+@pytest.mark.parametrize("options", texts.NETWORKS)
+def test_a_new_drafter_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
+    drafter = texts.bound(torch.float32, **options)
+    drafter.module.bfloat16().float()
+    drafter.save(tmp_path)
+    head = texts.Trimmed(keep=6) if options.get("own_head") is False else None
+    again = Eagle3(weights=str(tmp_path), head=head)
+    again.bind(texts.target(torch.float32))
+    assert again.layout.taps == drafter.layout.taps and again.layout.switches == drafter.layout.switches
+    assert again.support.tolist() == drafter.support.tolist()
+    for name, tensor in drafter.module.state_dict().items():
+        assert torch.equal(tensor, again.module.state_dict()[name]), name
+
+
+def without(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], object]:
+    return lambda tensors: tensors.update({name: value})
+
+
+SPOILT = [
+    ({"hidden_size": 16}, None, "hidden_size: the checkpoint says 16, needed is 8"),
+    ({"vocab_size": 12}, None, "vocab_size: the checkpoint says 12, needed is 11"),
+    ({"num_hidden_layers": 2}, None, "num_hidden_layers: the checkpoint says 2, needed is 1"),
+    ({"target_hidden_size": 16}, None, "target_hidden_size: the checkpoint says 16, needed is 8"),
+    ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, None, "no EAGLE-3 drafter that is known here"),
+    ({"model_type": "gemma2"}, None, "has layers of 'gemma2'"),
+    ({IDS: [2, 4, 9]}, None, r"reads the outputs of layers \[1, 3, 8\], and the target has 0 to 7"),
+    ({IDS: [1, 3, 7], "eagle_config": {IDS: [1, 3, 7]}}, None, "names two sets of layers"),
+    ({IDS: [1, 3]}, None, r"fc.weight: has shape \[8, 24\], should have \[8, 16\]"),
+    ({"draft_vocab_size": 7}, None, "says draft_vocab_size 7, and its LM head has 6 rows"),
+    ({"fc_norm": True}, without("fc_norm.0.weight"), "fc_norm.0.weight: missing"),
+    ({}, put("midlayer.self_attn.q_norm.weight", torch.ones(HEAD)), "q_norm.weight: unexpected"),
+    ({}, without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
+    ({}, without("norm.weight"), "norm.weight: missing"),
+    ({}, put("norm.weight", torch.full((H,), torch.nan)), "norm.weight: holds values that are not finite"),
+    ({}, put("d2t", torch.zeros(KEPT, dtype=torch.int64) + 9), "does not give 6 different tokens"),
+    ({}, put("t2d", torch.ones(texts.VOCAB, dtype=torch.bool)), "d2t and t2d of .* name different tokens"),
+    ({}, put("embed_tokens.weight", torch.ones(texts.VOCAB, H)), "was trained on another target"),
+]
+
+
+@pytest.mark.parametrize(("config", "change", "says"), SPOILT)
+def test_what_does_not_fit_is_refused(
+    config: dict[str, Any], change: Callable[[dict[str, Any]], object] | None, says: str, tmp_path: Path
+) -> None:
+    publish(tmp_path, OFFICIAL | config, change)
+    with pytest.raises(WeightsError, match=says):
+        bound(tmp_path)
+
+
+def test_speculators_without_its_residual_switch_is_refused(tmp_path: Path) -> None:
+    publish(tmp_path, {name: value for name, value in SPECULATORS.items() if name != "norm_before_residual"})
+    with pytest.raises(WeightsError, match="which speculators takes for false and vLLM for true"):
+        bound(tmp_path)
+
+
+def test_another_algorithm_of_speculators_is_refused(tmp_path: Path) -> None:
+    publish(tmp_path, {**SPECULATORS, "speculators_model_type": "dflash"})
+    with pytest.raises(WeightsError, match="speculators_model_type 'dflash'"):
+        bound(tmp_path)
+
+
+def test_a_shallow_target_needs_explicit_layers(tmp_path: Path) -> None:
+    publish(tmp_path, OFFICIAL)
+    with pytest.raises(WeightsError, match="does not say which layers it reads"):
+        bound(tmp_path, layers=4)
+
+
+def test_options_that_contradict_the_checkpoint_are_refused(tmp_path: Path) -> None:
+    publish(tmp_path, OFFICIAL)
+    for options, says in [({"fc_norm": True}, "has no fc_norm"), ({"taps": [0, 1, 2]}, "reads the layers")]:
+        with pytest.raises(WeightsError, match=says):
+            bound(tmp_path, **options)
+    with pytest.raises(WeightsError, match="leave own_head out"):
+        bound(tmp_path, own_head=False)
+
+
+def test_a_pickle_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    publish(tmp_path / "new", OFFICIAL)
+    old = tmp_path / "old"
+    old.mkdir()
+    torch.save(load_file(tmp_path / "new" / "model.safetensors"), old / "pytorch_model.bin")
+    (old / "config.json").write_text(json.dumps(OFFICIAL))
+    with pytest.raises(WeightsError, match=r"python -m specframe_eagle\.convert"):
+        bound(old)
+    convert(old, tmp_path / "made")
+    assert bound(tmp_path / "made").layout.taps == (1, 3, 4)
+
+
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+    publish(tmp_path, OFFICIAL)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(WeightsError, match="cannot read"):
+        bound(tmp_path)

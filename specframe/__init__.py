@@ -57,7 +57,7 @@ _PUBLIC = {
         "SpecframeError",
         "WeightsError",
     ),
-    "specframe.kernel.plugins.hookspecs": ("Register", "hookimpl"),
+    "specframe.kernel.plugins.hookspecs": ("Command", "Register", "hookimpl"),
     "specframe.kernel.zoo": ("model_folder",),
     "specframe.sampling.random": ("SeededRandom",),
     "specframe.sampling.laws": ("Sampling",),
@@ -70,8 +70,11 @@ _PUBLIC = {
     "specframe.decoding.requests": ("Entry", "Request"),
     "specframe.decoding.session": ("Session",),
     "specframe.decoding.transformers.decoder": ("decoder",),
+    "specframe.cli.main": ("add_recipe_arguments", "read_plan"),
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
+    from specframe.cli.main import add_recipe_arguments as add_recipe_arguments
+    from specframe.cli.main import read_plan as read_plan
     from specframe.components.drafters.text import CommittedText as CommittedText
     from specframe.components.targets.conversion import convert_gguf as convert_gguf
     from specframe.components.trees.shapes.growth import Growth as Growth
@@ -154,6 +157,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.interfaces import (
         Verifier as Verifier,
     )
+    from specframe.kernel.plugins.hookspecs import Command as Command
     from specframe.kernel.plugins.hookspecs import Register as Register
     from specframe.kernel.plugins.hookspecs import hookimpl as hookimpl
     from specframe.kernel.promises import Needs as Needs

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specframe import __version__
+from specframe.cli.extensions import add_plugin_commands
 from specframe.files.text import printable, require_unicode
 from specframe.kernel.errors import SpecframeError
 
@@ -74,7 +75,8 @@ def _print_whatever_comes() -> None:
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     """The parsed arguments; overrides may stand anywhere, which argparse alone does not allow."""
-    parser = build_parser()
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
     options, rest = parser.parse_known_args(arguments)
     late = [word for word in rest if not word.startswith("-")]
     if len(late) < len(rest) or (late and not hasattr(options, "overrides")):
@@ -84,8 +86,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(called: str | None = None) -> argparse.ArgumentParser:
+    """The parser of all commands. Of plugins' commands the one that is called is imported; without `called`, all are.
+
+    Raises PluginError for a call of a command whose package is not installed, or broken.
+    """
     parser = argparse.ArgumentParser(
         prog="specframe", description="Speculative decoding from parts, by recipe, certified lossless."
     )
@@ -96,6 +101,8 @@ def build_parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
         module.add_arguments(command)
         command.set_defaults(execute=module.execute)
+    if called not in COMMANDS:
+        add_plugin_commands(commands, called, COMMANDS)
     return parser
 
 

@@ -27,6 +27,7 @@ from specframe.kernel.interfaces import Target
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.plugins.registry import Registry, one_line
 from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.types import Cycle
 from specframe.sampling.random import row_seed
 
 Prompt = str | Sequence[int]
@@ -151,10 +152,22 @@ class Pipeline:
             yield Session(parts, slots, longest + parts.nodes, clock=clock)
 
     @contextmanager
-    def open_endless(self, slots: int | None = None, clock: Clock | None = None) -> Iterator[Session]:
-        """A session for requests that are not known yet, by default `run.batch` at a time, as long as the context."""
+    def open_endless(
+        self,
+        slots: int | None = None,
+        clock: Clock | None = None,
+        *,
+        longest: int | None = None,
+        watch: Callable[[Cycle], None] | None = None,
+    ) -> Iterator[Session]:
+        """A session for requests that are not known yet, by default `run.batch` at a time, as long as the context.
+
+        `longest` limits a row to fewer tokens, prompt and continuation together; `watch` is called with every cycle,
+        admissions included.
+        """
         with alone(self.parts.target), self._timed(clock) as parts:
-            yield Session(parts, slots or self.run.batch, parts.target.context + parts.nodes, clock=clock)
+            room = min(longest or parts.target.context, parts.target.context) + parts.nodes
+            yield Session(parts, slots or self.run.batch, room, clock=clock, watch=watch)
 
     def _timed(self, clock: Clock | None) -> AbstractContextManager[Parts]:
         return nullcontext(self.parts) if clock is None else watch(self.parts, clock)

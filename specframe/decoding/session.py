@@ -96,9 +96,20 @@ class Session:
     """
 
     def __init__(
-        self, parts: Parts, slots: int, room: int, *, random: Streams | None = None, clock: Clock | None = None
+        self,
+        parts: Parts,
+        slots: int,
+        room: int,
+        *,
+        random: Streams | None = None,
+        clock: Clock | None = None,
+        watch: Callable[[Cycle], None] | None = None,
     ) -> None:
-        """A session of at most `slots` rows of at most `room` positions each, the nodes of a draft included."""
+        """A session of at most `slots` rows of at most `room` positions each, the nodes of a draft included.
+
+        `watch` is called with every cycle, admissions included, before rows that have ended leave: `cycle_rows` has the
+        entries of its rows.
+        """
         self.parts = parts
         self.slots = slots
         self.clock = clock or Clock()
@@ -114,6 +125,7 @@ class Session:
         self._greedy = verifier if isinstance(verifier, GreedyVerifier) else None
         self._by_position = verifier.needs.by_position
         self._observers = parts.observers
+        self._watch = watch
         self._stateful = parts.stateful
         self._room = room
         self._open()
@@ -209,6 +221,8 @@ class Session:
             self.parts.drafter.commit(committed)
             for observer in self._observers:
                 observer.observe(cycle)
+        if self._watch is not None:
+            self._watch(cycle)
         require_claim(self.parts.target, self)
         return cycle
 

@@ -38,6 +38,8 @@ def execute(options: argparse.Namespace) -> int:
         component = entry.load()
         if entry.kind == "model":
             described: dict[str, Any] = {"folder": str(component()), "options": []}
+        elif entry.kind == "command":
+            described = {"options": []}  # `specframe NAME --help` has them
         else:
             described = {"options": _options(component)}
         document = inspect.getdoc(component) or ""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
 from specframe.kernel.deprecation import Renamed
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 GROUP = "specframe"
 """The entry-point group that pip-installed plugins name themselves in."""
@@ -23,6 +26,21 @@ class Register(Protocol):
 
         `renamed` says that the name is an old one, kept for a while beside the new one.
         """
+        ...
+
+
+class Command(Protocol):
+    """A command that a plugin adds to the command line: a class of this shape, registered as the kind `command`.
+
+    Its module is imported when the command is called or its help is asked for.
+    """
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        ...
+
+    def execute(self, options: Namespace) -> int:
+        """Runs the command and returns its exit status. A SpecframeError is printed as one line, with status 2."""
         ...
 
 

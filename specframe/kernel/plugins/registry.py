@@ -27,9 +27,9 @@ KINDS: dict[str, type] = {
     "contestant": Contestant,
 }
 """Every kind of component a plugin can provide, by the word recipes use."""
-OTHER_KINDS = ("section", "model")
-"""Registered things that are no components: recipe sections' settings, and embedded models (functions
-that return a folder)."""
+OTHER_KINDS = ("section", "model", "command")
+"""Registered things that are no components: recipe sections' settings, embedded models (functions that return a
+folder), and commands of the command line (classes as of `Command`)."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

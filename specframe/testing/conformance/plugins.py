@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,9 @@ def check_entry(entry: Entry) -> None:
     """One component: it loads, says what it is, has readable options, and keeps its kind's contract."""
     component = entry.load()
     assert (component.__doc__ or "").strip(), f"{entry.kind} '{entry.name}' has no docstring"
+    if entry.kind == "command":
+        component().add_arguments(ArgumentParser())
+        return
     options = read_options(component)
     if entry.kind not in CHECKS or any(option.required for option in options.values()):
         return

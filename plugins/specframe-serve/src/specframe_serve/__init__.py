@@ -1,0 +1,21 @@
+"""`specframe serve` as a specframe plugin; importing this package imports no torch and no web server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe import hookimpl
+
+if TYPE_CHECKING:
+    from specframe.kernel.plugins.hookspecs import Register
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the command `serve`."""
+    register(
+        "command",
+        "serve",
+        "specframe_serve.command:Serve",
+        summary="answer OpenAI clients over HTTP, requests decoded together",
+    )

@@ -1,0 +1,82 @@
+"""`specframe serve RECIPE`: an OpenAI-compatible endpoint over one session."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+from pathlib import Path
+
+from specframe import InputError, add_recipe_arguments, read_plan
+
+KEY = "SPECFRAME_SERVE_KEY"
+"""The environment variable whose value clients must send as bearer token."""
+
+
+class Serve:
+    """Answers OpenAI clients over HTTP: completions and chat, streamed or not, requests decoded together."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        add_recipe_arguments(parser)
+        add = parser.add_argument
+        add("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
+        add("--port", type=int, default=8000, help="the port (default 8000; 0 takes a free one)")
+        add("--name", help="what clients call the model (default: the recipe's name)")
+        add("--slots", type=int, default=8, metavar="N", help="rows decoded together (default 8)")
+        add("--queue", type=int, default=64, metavar="N", help="rows that may wait; more get 429 (default 64)")
+        add("--context", type=int, default=4096, metavar="N", help="tokens of a row, answer included (default 4096)")
+        add("--prefill", type=int, default=512, metavar="N", help="prompt tokens between two cycles (default 512)")
+        add("--timeout", type=float, default=600.0, metavar="S", help="seconds a request may take (default 600)")
+        add("--body", type=int, default=1 << 20, metavar="BYTES", help="size of a request (default 1 MiB)")
+        add("--drain", type=float, default=60.0, metavar="S", help="seconds for what runs at shutdown (default 60)")
+
+    def execute(self, options: argparse.Namespace) -> int:
+        """Serves until SIGTERM or Ctrl-C; requests that are being answered then are finished."""
+        plan = read_plan(options)
+
+        import uvicorn
+        from specframe import Pipeline
+
+        from specframe_serve.app import Server
+        from specframe_serve.settings import ServeSettings
+
+        settings = ServeSettings(
+            name=options.name or Path(options.recipe).stem,
+            slots=options.slots,
+            queue=options.queue,
+            context=options.context,
+            prefill=options.prefill,
+            timeout=options.timeout,
+            body=options.body,
+            key=os.environ.get(KEY) or None,
+        )
+        with listen(options.host, options.port) as listener:
+            server = Server(Pipeline.build(plan), settings)
+            host, port = listener.getsockname()[:2]
+            shown = f"[{host}]" if ":" in host else host
+            locked = "; clients need the key" if settings.key else ""
+            print(f"{settings.name} at http://{shown}:{port}/v1, {settings.slots} rows at a time{locked}", flush=True)
+            config = uvicorn.Config(
+                server.app,
+                log_level="warning",
+                access_log=False,
+                lifespan="on",
+                timeout_graceful_shutdown=max(1, round(options.drain)),
+            )
+            # uvicorn drains at these signals, and raises them again when it is done: then there is nothing left to do.
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, lambda *_: None)
+            uvicorn.Server(config).run(sockets=[listener])
+        return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises InputError where it cannot."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot listen on {host} port {port}: {reason}") from error

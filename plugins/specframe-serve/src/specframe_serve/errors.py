@@ -1,0 +1,36 @@
+"""What a client is answered when it does not get what it asked for: one sentence, never a traceback."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+class ApiError(Exception):
+    """An answer with an error status, in OpenAI's form."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        kind: str = "invalid_request_error",
+        code: str | None = None,
+        field: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """`field` is the request's field that is wrong, OpenAI's `param`."""
+        super().__init__(message)
+        self.status = status
+        self.headers = dict(headers or {})
+        self.body: dict[str, Any] = {"error": {"message": message, "type": kind, "param": field, "code": code}}
+
+
+def failed() -> ApiError:
+    """The answer to a request that an error in the server ended: the log has the rest."""
+    return ApiError(500, "the server failed on this request; its log says why", kind="server_error")
+
+
+def too_slow(seconds: float) -> ApiError:
+    """The answer to a request that took too long."""
+    return ApiError(504, f"the request was not done after {seconds:g} seconds", kind="timeout", code="timeout")

@@ -1,0 +1,84 @@
+"""One answer in the making, as the engine and the web side share it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Any
+
+from specframe import Entry, Request
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The target's own log probabilities of one committed token, before temperature and top-p."""
+
+    chosen: float
+    top: list[tuple[int, float]]
+    """The likeliest tokens, as many as were asked for."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a cycle gave a job."""
+
+    tokens: list[int]
+    logprobs: list[TokenLogprobs]
+    """One for each of the tokens, or none where they were not asked for."""
+    ended: str | None = None
+    """`length`, `end`, `stop`, `cancelled`, `timeout` or `failed`; None while it goes on."""
+
+
+@dataclass
+class Speculation:
+    """What drafting did for one answer. Cycles without a draft count as steps with nothing drafted."""
+
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    histogram: list[int] = field(default_factory=lambda: [0])
+    """histogram[a]: steps that accepted a drafted tokens."""
+
+    def count(self, accepted: int, drafted: int, levels: int) -> None:
+        """Counts one cycle of the row: accepted of drafted nodes, in a draft of so many levels."""
+        self.steps += 1
+        self.drafted += drafted
+        self.accepted += accepted
+        self.histogram.extend([0] * (levels + 1 - len(self.histogram)))
+        self.histogram[accepted] += 1
+
+    def describe(self, nodes: int) -> dict[str, Any]:
+        """The figures by vLLM's names (its per-request `metrics.speculative_decoding`); `nodes` a draft has at most."""
+        return {
+            "mean_acceptance_length": 1 + self.accepted / self.steps if self.steps else 1.0,
+            "draft_acceptance_rate": self.accepted / self.drafted if self.drafted else 0.0,
+            "acceptance_histogram": list(self.histogram),
+            "num_spec_steps": self.steps,
+            "num_accepted_draft_tokens": self.accepted,
+            "num_draft_tokens": self.drafted,
+            "num_spec_tokens": nodes,
+        }
+
+
+@dataclass(eq=False)
+class Job:
+    """One row to decode: the engine's request, and where its progress goes."""
+
+    request: Request
+    deliver: Callable[[Progress], None]
+    """Called in the engine's thread."""
+    logprobs: int | None = None
+    """How many likeliest tokens to report with each token; None: no log probabilities."""
+    deadline: float = float("inf")
+    """When it is given up, by `monotonic`."""
+    arrived: float = field(default_factory=monotonic)
+    cancelled: bool = False
+    """Set by the web side when the client has left."""
+    entry: Entry | None = None
+    """What the session made of it, once it is admitted."""
+    sent: int = 0
+    """Tokens delivered."""
+    first: float | None = None
+    """When the first token was there."""
+    speculation: Speculation = field(default_factory=Speculation)

@@ -1,0 +1,36 @@
+"""How the server runs: where it listens, what it decodes at a time, what it refuses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from specframe import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeSettings:
+    """The limits of a server. Raises InputError for one that serves nothing."""
+
+    name: str
+    """What clients call the model."""
+    slots: int = 8
+    """Rows that are decoded together."""
+    queue: int = 64
+    """Rows that may wait for a slot; more are refused with 429."""
+    context: int = 4096
+    """Tokens of one row, prompt and answer together; the target's context where that is less."""
+    prefill: int = 512
+    """Prompt tokens that are read between two cycles; a longer prompt is read by itself."""
+    timeout: float = 600.0
+    """Seconds from a request's arrival to the end of its answer."""
+    body: int = 1 << 20
+    """Bytes of a request."""
+    key: str | None = None
+    """What clients must send as bearer token."""
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "queue", "context", "prefill", "body"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} {getattr(self, name)} serves nothing; use 1 or more")
+        if not self.timeout > 0:
+            raise InputError(f"--timeout {self.timeout:g} leaves no time; use a number of seconds above 0")

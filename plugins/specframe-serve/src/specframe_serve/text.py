@@ -1,0 +1,72 @@
+"""Tokens to text as they come: whole characters, and nothing of a stop text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+HALF = "\ufffd"
+"""What a decoder puts for the bytes of half a character."""
+
+
+class TextStream:
+    """The text of one answer, given out piece by piece; what was given out is never taken back.
+
+    Held back are half characters, and what may be the beginning of a stop text. The pieces together are the text of
+    all tokens, cut before the first stop text.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
+        self._decode = decode
+        self._stops = [stop for stop in stops if stop]
+        self._tokens: list[int] = []
+        self._read = 0  # tokens whose text is in `_text`
+        self._start = 0  # tokens before it are left out of decoding; a few before `_read`, as a piece may join them
+        self._text = ""
+        self._given = 0  # characters given out
+        self.stopped = False
+
+    def add(self, tokens: Sequence[int]) -> str:
+        """The text that can be given out now that these tokens came."""
+        if self.stopped:
+            return ""
+        self._tokens += tokens
+        known = self._decode(self._tokens[self._start : self._read])
+        longer = self._decode(self._tokens[self._start :])
+        if len(longer) <= len(known) or longer.endswith(HALF):
+            return ""
+        self._text += longer[len(known) :]
+        self._start, self._read = self._read, len(self._tokens)
+        return self._give(self._held())
+
+    def finish(self) -> str:
+        """The rest of the text."""
+        if self.stopped:
+            return ""
+        self._text += self._decode(self._tokens[self._start :])[
+            len(self._decode(self._tokens[self._start : self._read])) :
+        ]
+        return self._give(0)
+
+    def _give(self, held: int) -> str:
+        found = [place for stop in self._stops if (place := self._text.find(stop, self._searched(stop))) >= 0]
+        self.stopped = bool(found)
+        end = min(found) if found else len(self._text) - held
+        piece = self._text[self._given : end]
+        self._given = max(self._given, end)
+        return piece
+
+    def _searched(self, stop: str) -> int:
+        """Where a stop text that is not found yet may begin."""
+        return max(0, self._given - len(stop))
+
+    def _held(self) -> int:
+        """How many of the last characters may begin a stop text."""
+        return max(
+            (
+                size
+                for stop in self._stops
+                for size in range(1, min(len(stop), len(self._text) + 1))
+                if self._text.endswith(stop[:size])
+            ),
+            default=0,
+        )

@@ -68,17 +68,22 @@ def render_commands() -> str:
         "| 141 | the reader of a pipe went away |\n",
     ]
     subparsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    for name in COMMANDS:
-        parts.append(_render_command(name, subparsers.choices[name]))
+    packages = {
+        entry.name: entry.package for entry in discover().of("command") if entry.package in repository_packages()
+    }
+    for name in (*COMMANDS, *packages):
+        parts.append(_render_command(name, subparsers.choices[name], packages.get(name)))
     return "\n".join(parts)
 
 
-def _render_command(name: str, command: argparse.ArgumentParser) -> str:
+def _render_command(name: str, command: argparse.ArgumentParser, package: str | None) -> str:
     actions = [action for action in command._actions if action.dest != "help"]
     places = [_placed(action) for action in actions if not action.option_strings]
     usage = " ".join(["specframe", name, *places, *(["[options]"] if len(places) < len(actions) else [])])
     about = command.description or ""
     lines = [f"## specframe {name}\n", f"{about[:1].upper()}{about[1:]}.\n", f"```text\n{usage}\n```\n"]
+    if package:
+        lines.insert(1, f"Of the package `{package}`.\n")
     lines += ["| argument | |", "|---|---|"]
     lines += [f"| `{_shown(action)}` | {action.help or ''} |" for action in actions]
     return "\n".join([*lines, ""])

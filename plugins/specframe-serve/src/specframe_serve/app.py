@@ -10,19 +10,19 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from specframe import InputError, Pipeline
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from specframe import InputError, Pipeline
 from specframe_serve.answers import Answers
 from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, failed
 from specframe_serve.meters import Meters
 from specframe_serve.protocol import ChatRequest, CompletionRequest, read
-from specframe_serve.replies import ChatReply, Reply, TextReply
+from specframe_serve.replies import ChatReply, TextReply
 from specframe_serve.settings import ServeSettings
 
 UPLOAD = 30.0

@@ -37,8 +37,8 @@ class Serve:
         plan = read_plan(options)
 
         import uvicorn
-        from specframe import Pipeline
 
+        from specframe import Pipeline
         from specframe_serve.app import Server
         from specframe_serve.settings import ServeSettings
 
@@ -75,8 +75,10 @@ class Serve:
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens there. Raises InputError where it cannot."""
     try:
+        if not 0 <= port <= 65535:
+            raise OSError("a port is a number from 0 to 65535")
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family)
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(f"cannot listen on {host} port {port}: {reason}") from error

@@ -106,7 +106,7 @@ class Engine:
                 with self._pipeline.open_endless(
                     self.settings.slots, self._clock, longest=self.longest, watch=self._take_in
                 ) as self._session:
-                    while self._running or self._await_jobs():
+                    while self._running or self._waiting:  # an idle server leaves the target to others
                         self._drop(self._session)
                         self._admit(self._session)
                         if self._session.live:
@@ -115,6 +115,7 @@ class Engine:
                 log.exception("decoding failed; the requests it was decoding are given up")
                 for job in list(self._running.values()):
                     self._end(job, "failed")
+            self._session = None
 
     def _await_jobs(self) -> bool:
         """Waits for a job; false once the engine is closed and has none left."""
@@ -189,17 +190,17 @@ class Engine:
             self._meters.generated.inc(len(tokens))
             nodes = [0, *host.paths[row]][: len(tokens)]
             logprobs = [] if job.logprobs is None else _logprobs(cycle, row, nodes, tokens, job.logprobs)
-            job.deliver(Progress(tokens, logprobs, entry.ended))
             if entry.ended is not None:
                 self._finish(job, entry.ended, now)
+            job.deliver(Progress(tokens, logprobs, entry.ended))
         self._cycles += 1
         if self._cycles % SETTLE == 0:
             self._clock.settle()
 
     def _end(self, job: Job, reason: str) -> None:
         """Ends a job that the session does not end."""
-        job.deliver(Progress([], [], reason))
         self._finish(job, reason, monotonic())
+        job.deliver(Progress([], [], reason))
 
     def _finish(self, job: Job, reason: str, now: float) -> None:
         self._running.pop(job.request.number, None)

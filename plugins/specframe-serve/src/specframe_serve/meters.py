@@ -137,7 +137,7 @@ class Meters:
             return
         yield self._gauges("vllm:num_requests_waiting", "Rows that wait for a slot", {(): sources.waiting()})
         yield self._gauges("vllm:num_requests_running", "Rows that are being decoded", {(): sources.running()})
-        seconds = {(phase,): sources.seconds.get(phase, 0.0) for phase in PHASES}
+        seconds: dict[tuple[str, ...], float] = {(phase,): sources.seconds.get(phase, 0.0) for phase in PHASES}
         yield self._counters("specframe:phase_seconds", "Seconds by phase", seconds, "phase")
 
     def _counters(

@@ -158,7 +158,8 @@ def read(kind: type[Asked], body: bytes) -> Asked:
             raise ApiError(
                 422, f"this server does not know the field {listed}", code="unknown_field", field=unknown[0]
             ) from None
-        first = max(problems, key=lambda problem: len(problem["loc"]))  # of a union's members the one that came furthest
+        # Of a union's members the one that came furthest is meant.
+        first = max(problems, key=lambda problem: len(problem["loc"]))
         place = _place(first["loc"])
         raise ApiError(422, f"{place or 'the body'}: {first['msg']}", code="invalid_field", field=place) from None
 

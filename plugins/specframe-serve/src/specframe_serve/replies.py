@@ -117,9 +117,7 @@ class TextReply(Reply):
     def chunk(self, piece: Piece, answer: Answer) -> dict[str, Any]:
         """A piece as a chunk of a stream."""
         logprobs = self._logprobs(piece.tokens, piece.logprobs, len(answer.tokens) - len(piece.tokens))
-        return self._object(
-            "cmpl", "text_completion", [self._choice(piece.index, piece.text, logprobs, piece.finish)]
-        )
+        return self._object("cmpl", "text_completion", [self._choice(piece.index, piece.text, logprobs, piece.finish)])
 
     def closing(self) -> dict[str, Any]:
         """A chunk without choices, for the usage."""
@@ -128,9 +126,7 @@ class TextReply(Reply):
     def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
-    def _logprobs(
-        self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], start: int
-    ) -> dict[str, Any] | None:
+    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], start: int) -> dict[str, Any] | None:
         if not logprobs:
             return None
         return {

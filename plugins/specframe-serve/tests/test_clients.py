@@ -1,0 +1,159 @@
+"""A real server on loopback, and what clients do to it: OpenAI's own package, clients that vanish, SIGTERM."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Thread
+
+import httpx
+import pytest
+import uvicorn
+from serving import QUESTION, lone, long_model, make_pipeline
+
+from specframe.cli.main import main
+from specframe_serve.app import Server
+from specframe_serve.command import listen
+from specframe_serve.settings import ServeSettings
+from tests.small_model import make_tokenizer
+
+pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
+
+
+@pytest.fixture(autouse=True)
+def without_proxy(monkeypatch):
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+@contextmanager
+def listening(pipeline, **settings):
+    """A server that listens on loopback, and its address."""
+    server = Server(pipeline, ServeSettings(**{"name": "small", "slots": 4, "context": 3000} | settings))
+    web = uvicorn.Server(uvicorn.Config(server.app, log_level="warning", lifespan="on"))
+    with listen("127.0.0.1", 0) as listener:
+        thread = Thread(target=web.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            yield server, f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            web.should_exit = True
+            thread.join(30)
+    assert not thread.is_alive() and not server.engine._thread.is_alive()
+
+
+def until(condition, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def test_openais_client_works_unmodified(pipeline):
+    openai = pytest.importorskip("openai", reason="pip install openai")
+    wanted = lone(pipeline, "hello there", 1).texts[0]
+    with listening(pipeline) as (_, address), openai.OpenAI(base_url=f"{address}/v1", api_key="x") as client:
+        assert [model.id for model in client.models.list()] == ["small"]
+        ask = {"model": "small", "messages": QUESTION, "seed": 1}
+        reply = client.chat.completions.create(**ask)
+        assert reply.choices[0].message.content == wanted
+        assert reply.metrics["speculative_decoding"]["num_spec_steps"] > 0
+        chunks = list(client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == wanted
+        assert chunks[-1].usage == reply.usage
+        scored = client.chat.completions.create(**ask, logprobs=True, top_logprobs=2)
+        assert len(scored.choices[0].logprobs.content) == reply.usage.completion_tokens
+        text = client.completions.create(model="small", prompt=["hello there", "a"], n=2, max_tokens=5, stop=["q"])
+        assert len(text.choices) == 4
+        with pytest.raises(openai.UnprocessableEntityError, match="does not know the field magic"):
+            client.chat.completions.create(**ask, extra_body={"magic": 1})
+        with pytest.raises(openai.NotFoundError):
+            client.chat.completions.create(**ask | {"model": "other"})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_rows_of_clients_that_vanish_are_given_up(pipeline, stream):
+    with listening(pipeline, slots=2) as (server, address):
+        body = json.dumps({"prompt": "hello", "max_tokens": 2900, "ignore_eos": True, "stream": stream, "n": 3})
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as connection:
+            head = f"POST /v1/completions HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+            connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode())
+            until(lambda: len(server.engine._running) == 2)
+            if stream:
+                assert b"200 OK" in connection.recv(1000)
+        until(lambda: not server.engine._running and not server.engine._waiting)
+        wanted = lone(make_pipeline(), "hello there", 1).texts[0]
+        reply = httpx.post(f"{address}/v1/chat/completions", json={"messages": QUESTION, "seed": 1}, timeout=30)
+        assert reply.json()["choices"][0]["message"]["content"] == wanted
+        assert 'finished_reason="abort",model_name="small"} 3' in httpx.get(f"{address}/metrics").text
+
+
+def test_malformed_requests_leave_the_server_as_it_was(pipeline):
+    with listening(pipeline) as (_, address):
+        host, port = address.removeprefix("http://").split(":")
+        for junk in (b"\x00\xff\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nContent-Length: 9\r\n\r\n{", b"GET"):
+            with socket.create_connection((host, int(port))) as connection:
+                connection.sendall(junk)
+        reply = httpx.post(f"{address}/v1/completions", json={"prompt": "a" * 10}, timeout=30)
+        assert reply.status_code == 200
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    long_model().save_pretrained(tmp_path / "model")
+    make_tokenizer().save_pretrained(tmp_path / "model")
+    path = tmp_path / "small.yaml"
+    path.write_text(
+        f"target: {{use: hf, model: '{tmp_path / 'model'}', dtype: float64}}\n"
+        "drafter: {use: lookup}\nverifier: {use: match}\n"
+        "sampling: {temperature: 1.0, max_new_tokens: 12}\n"
+    )
+    return path
+
+
+def test_at_sigterm_what_runs_is_finished_and_what_comes_is_refused(recipe):
+    command = [sys.executable, "-m", "specframe", "serve", str(recipe), "--port", "0", "--slots", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "SPECFRAME_SERVE_KEY": "secret"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("small at http://127.0.0.1:") and "clients need the key" in line, process.stderr.read()
+        address = line.split()[2].rstrip(",")
+        body = {"prompt": "hello there", "max_tokens": 150, "ignore_eos": True}
+        headers = {"Authorization": "Bearer secret"}
+
+        def ask(seed):
+            return httpx.post(f"{address}/completions", json=body | {"seed": seed}, headers=headers, timeout=120)
+
+        with ThreadPoolExecutor(5) as pool:
+            asked = [pool.submit(ask, seed) for seed in range(5)]
+            metrics = address.replace("/v1", "/metrics")
+            until(lambda: 'num_requests_waiting{model_name="small"} 3.0' in httpx.get(metrics).text, 60)
+            process.send_signal(signal.SIGTERM)
+            replies = [reply.result() for reply in asked]
+        assert [reply.json()["usage"]["completion_tokens"] for reply in replies] == [150] * 5
+        with pytest.raises(httpx.TransportError):
+            httpx.get(metrics)
+        assert process.wait(30) == 0 and process.stderr.read() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_server_that_cannot_start_says_why_in_one_line(recipe, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for arguments, words in (
+            (["--port", str(port)], f"cannot listen on 127.0.0.1 port {port}: Address already in use"),
+            (["--port", "70000"], "a port is a number from 0 to 65535"),
+            (["--slots", "0"], "--slots 0 serves nothing"),
+            (["drafter.use=nothing"], "no drafter named 'nothing'"),
+        ):
+            assert main(["serve", str(recipe), *arguments]) == 2
+            error = capsys.readouterr().err.strip()
+            assert words in error and "Traceback" not in error

@@ -1,0 +1,181 @@
+"""What holds when many requests are served: no text depends on the others, and no row is lost."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from threading import Event
+from time import monotonic, sleep
+
+import pytest
+from serving import Serving, lone, make_pipeline
+
+from specframe_serve.settings import ServeSettings
+
+WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]
+DRAFTERS = {
+    "lookup": {},
+    "recycling": {"drafter": {"use": "suffix-recycling", "nodes": 8}},
+    "none": {"drafter": "none"},
+}
+
+
+def until(condition, seconds=20.0):
+    end = monotonic() + seconds
+    while not condition():
+        assert monotonic() < end, "it did not happen in time"
+        sleep(0.01)
+
+
+def load(count, seed=0):
+    """Requests of many kinds, each with the settings it has."""
+    random.seed(seed)
+    return [
+        {
+            "prompt": random.choice(WORDS),
+            "seed": random.randrange(1000),
+            "temperature": random.choice([0.0, 0.7, 1.0, 1.3]),
+            "top_p": random.choice([0.9, 1.0]),
+            "max_tokens": random.randint(1, 25),
+            "ignore_eos": random.random() < 0.5,
+        }
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_texts_are_those_of_lone_runs_whatever_else_is_served(drafter):
+    pipeline = make_pipeline(**DRAFTERS[drafter])
+    asked = load(40)
+    plain = make_pipeline(drafter="none")
+
+    def alone(fields):
+        sampling = {name: fields[name] for name in ("temperature", "top_p", "ignore_eos")}
+        prompt, seed = fields["prompt"], fields["seed"]
+        return lone(plain, prompt, seed, chat=False, max_new_tokens=fields["max_tokens"], **sampling).texts[0]
+
+    wanted = [alone(fields) for fields in asked]
+
+    def ask(fields):
+        if fields["seed"] % 2:
+            return "".join(event["choices"][0]["text"] for event in serving.stream("/v1/completions", **fields))
+        return serving.complete(**fields).json()["choices"][0]["text"]
+
+    with Serving(pipeline, prefill=40) as serving, ThreadPoolExecutor(16) as pool:
+        assert list(pool.map(ask, asked)) == wanted
+        found = serving.counters()
+    assert found["vllm:generation_tokens_total"] >= sum(map(len, wanted))
+    assert len(set(wanted)) > 20
+
+
+class Gate:
+    """Holds the engine before its next cycle until it is opened."""
+
+    def __init__(self, serving, monkeypatch):
+        self.opened, self.reached = Event(), Event()
+        drop = serving.engine._drop
+
+        def held(session):
+            self.reached.set()
+            assert self.opened.wait(20)
+            drop(session)
+
+        monkeypatch.setattr(serving.engine, "_drop", held)
+
+
+def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
+    with Serving(pipeline, slots=1, queue=2) as serving, ThreadPoolExecutor(4) as pool:
+        gate = Gate(serving, monkeypatch)
+        first = [pool.submit(serving.complete) for _ in range(2)]
+        until(lambda: len(serving.engine._waiting) == 2)
+        refused = serving.complete()
+        assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert serving.complete(n=3).status_code == 429, "all of a request's rows, or none"
+        gate.opened.set()
+        assert [reply.result().status_code for reply in first] == [200, 200]
+        assert serving.complete().status_code == 200
+        assert serving.counters()["specframe:requests_refused_total"] == 2
+
+
+def test_prompts_are_read_in_order_and_no_more_than_the_budget_at_a_time(pipeline, monkeypatch):
+    with Serving(pipeline, slots=4, prefill=30) as serving, ThreadPoolExecutor(8) as pool:
+        gate, engine, admitted = Gate(serving, monkeypatch), serving.engine, []
+        following = engine._next
+
+        def recorded(free):
+            jobs = following(free)
+            admitted.append([len(job.request.tokens) for job in jobs])
+            return jobs
+
+        monkeypatch.setattr(engine, "_next", recorded)
+        replies = []
+        for number, length in enumerate([10, 12, 8, 40, 3, 3]):
+            replies.append(pool.submit(serving.complete, prompt="a" * length, max_tokens=20, ignore_eos=True))
+            until(lambda number=number: len(engine._waiting) == number + 1)
+        gate.opened.set()
+        assert [reply.result().status_code for reply in replies] == [200] * 6
+        assert [lengths for lengths in admitted if lengths] == [[10, 12], [8], [40], [3, 3]]
+
+
+def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
+    with Serving(pipeline, slots=1, timeout=0.2) as serving:
+        gate = Gate(serving, monkeypatch)
+        with ThreadPoolExecutor(2) as pool:
+            late = [pool.submit(serving.complete), pool.submit(serving.chat, stream=True)]
+            until(lambda: len(serving.engine._waiting) == 2)
+            sleep(0.3)
+            gate.opened.set()
+        assert late[0].result().status_code == 504 and "0.2 seconds" in late[0].result().json()["error"]["message"]
+        assert '"code": "timeout"' in late[1].result().text and "[DONE]" not in late[1].result().text
+        serving.engine.settings = replace(serving.engine.settings, timeout=60.0)
+        assert serving.complete().status_code == 200
+        assert serving.counters()["vllm:request_success_total{finished_reason=abort}"] == 2
+
+
+def test_an_error_while_decoding_ends_its_requests_and_not_the_server(monkeypatch, caplog):
+    pipeline = make_pipeline()
+    with Serving(pipeline) as serving:
+        wanted = serving.complete().json()["choices"]
+        verify, broken = pipeline.parts.verifier.verify, []
+
+        def fail(*args):
+            broken.append(True)
+            raise RuntimeError("a secret of the server")
+
+        monkeypatch.setattr(pipeline.parts.verifier, "verify", fail)
+        reply = serving.complete()
+        assert reply.status_code == 500 and broken and "secret" not in reply.text and "Traceback" not in reply.text
+        monkeypatch.setattr(pipeline.parts.verifier, "verify", verify)
+        assert serving.complete().json()["choices"] == wanted
+    assert "a secret of the server" in caplog.text, "the log has it"
+
+
+def test_closing_finishes_what_was_asked_and_takes_no_more(pipeline, monkeypatch):
+    serving = Serving(pipeline, slots=1)
+    with serving, ThreadPoolExecutor(4) as pool:
+        gate = Gate(serving, monkeypatch)
+        asked = [pool.submit(serving.complete, seed=seed) for seed in range(3)]
+        until(lambda: len(serving.engine._waiting) == 3)
+        closing = pool.submit(serving.engine.close)
+        until(lambda: serving.engine._closed)
+        assert serving.complete().status_code == 503
+        assert serving.get("/health").status_code == 503
+        gate.opened.set()
+        closing.result(20)
+        assert [reply.result().status_code for reply in asked] == [200] * 3
+
+
+def test_memory_of_finished_requests_is_let_go(serving):
+    for _ in range(3):
+        serving.chat(n=2)
+    engine = serving.engine
+    until(lambda: engine._session is None)  # and with it the storage of its rows
+    assert not engine._running and not engine._waiting
+
+
+@pytest.mark.parametrize("field", ["slots", "queue", "context", "prefill", "body", "timeout"])
+def test_settings_that_serve_nothing_are_refused(field):
+    from specframe import InputError
+
+    with pytest.raises(InputError, match=f"--{field} 0"):
+        ServeSettings(name="small", **{field: 0})

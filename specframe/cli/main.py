@@ -29,6 +29,7 @@ COMMANDS = {
     "train": "train",
     "distill-data": "distill_data",
     "certify": "certify",
+    "export": "export",
     "plugins": "about.plugins",
     "explain": "about.explain",
     "validate": "about.validate",

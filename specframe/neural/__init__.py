@@ -22,6 +22,7 @@
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
+| `Export`, `Exportable` | a drafter in the form that another program reads |
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
 
@@ -38,6 +39,7 @@ from specframe.neural.state.cache import SlotCache
 from specframe.neural.state.rows import Pending, RowSession
 from specframe.neural.state.session import FeatureSession
 from specframe.neural.weights import checkpoint
+from specframe.neural.weights.export import Export, Exportable
 from specframe.neural.weights.fitting import output_weight, seeded
 
 __all__ = [
@@ -48,6 +50,8 @@ __all__ = [
     "DraftNetwork",
     "DraftSession",
     "Embed",
+    "Export",
+    "Exportable",
     "FeatureNetwork",
     "FeatureSession",
     "LastFeature",

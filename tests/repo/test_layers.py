@@ -10,7 +10,7 @@ import pytest
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
 LAYERS = ("kernel", "sampling", "neural", "components", "files", "stores", "decoding")
-USES = ("training", "certify", "bench", "inspect")
+USES = ("training", "certify", "bench", "inspect", "interchange")
 """What is made of decoding; these do not import each other, but for the pairs below."""
 ACROSS = {("inspect", "bench")}
 KERNEL_NEEDS = {"omegaconf", "packaging", "pluggy", "yaml"}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from specframe import WeightsError
-from specframe.neural import NeuralDrafter
-from specframe_eagle import published
+from specframe.neural import Export, NeuralDrafter
+from specframe_eagle import engines, published
 from specframe_eagle.network import Network, Variant
 from specframe_eagle.published import Layout
 
@@ -46,6 +46,7 @@ class Eagle(NeuralDrafter[Network]):
     """
 
     name = "eagle"
+    forms = engines.FORMS
 
     def __init__(
         self,
@@ -86,6 +87,11 @@ class Eagle(NeuralDrafter[Network]):
         layer: Any = self.network.layer.layer
         found = (getattr(layer.self_attn, "o_proj", None), getattr(layer.mlp, "down_proj", None))
         return [part for part in found if isinstance(part, nn.Linear)]
+
+    def export(self, form: str) -> Export:
+        """The drafter as vLLM, SGLang or the authors' code reads it. Raises WeightsError if none can."""
+        assert self._layout is not None, "bound"
+        return engines.export(self, self._layout, form)
 
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the published layout.

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from specframe import CompositionError, InputError, Trainable, WeightsError
-from specframe.neural import NeuralDrafter, TapFusion, checkpoint, seeded, support_of
-from specframe_eagle.layout3 import D2T, EMBEDDING, T2D, Layout3
-from specframe_eagle.published import check_embedding
+from specframe.neural import Export, NeuralDrafter, TapFusion, checkpoint, seeded, support_of
+from specframe_eagle import engines3
+from specframe_eagle.layout3 import D2T, T2D, Layout3
+from specframe_eagle.published import EMBEDDING, check_embedding
 from specframe_eagle.wide import Kind, Switches, Wide, layer_config, published_taps
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Eagle3(NeuralDrafter[Wide]):
     """
 
     name = "eagle3"
+    forms = engines3.FORMS
 
     def __init__(
         self,
@@ -121,17 +123,28 @@ class Eagle3(NeuralDrafter[Wide]):
             raise CompositionError("drafter eagle3 was used before bind(target)")
         return self._layout
 
+    def export(self, form: str) -> Export:
+        """The drafter as vLLM, SGLang, speculators or the authors' code reads it. Raises WeightsError if none can."""
+        return engines3.export(self, form)
+
+    @torch.no_grad()
+    def rows(self) -> Tensor:
+        """The rows of its LM head, [v, H]: its own, or those of the target's that it reads."""
+        own = self.network.lm_head
+        return self._read_off(self.target) if own is None else own.weight
+
     def _copied(self, target: NeuralTarget) -> tuple[Tensor, Tensor | None]:
         """The rows of the LM head that a new one starts from, [v, H], and their tokens."""
-        head = target.head
         if self._source is not None:
             self._source.bind(target)
-            head = self._source
-        size = target.config.hidden_size
-        with torch.no_grad():
-            units = torch.eye(size, device=target.device, dtype=target.dtype)
-            rows: Tensor = (head(units) - head(torch.zeros_like(units[:1]))).T
-        return rows, support_of(self._source)
+        return self._read_off(target), support_of(self._source)
+
+    @torch.no_grad()
+    def _read_off(self, target: NeuralTarget) -> Tensor:
+        """The weight of the head that was given, or of the target's, by its answers to unit vectors: [v, H]."""
+        head = target.head if self._source is None else self._source
+        units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
+        return (head(units) - head(torch.zeros_like(units[:1]))).T
 
 
 class Published3(nn.Module):

@@ -18,9 +18,9 @@ from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
 from specframe.neural import checkpoint
+from specframe_eagle.published import IDS, PICKLED
 from specframe_eagle.wide import KINDS, Kind, Switches, published_taps
 
-IDS = "eagle_aux_hidden_state_layer_ids"
 ARCHITECTURES: Mapping[str, Kind | None] = {
     "LlamaForCausalLMEagle3": "llama",
     "Eagle3LlamaForCausalLM": "llama",
@@ -30,8 +30,7 @@ ARCHITECTURES: Mapping[str, Kind | None] = {
     "Eagle3Speculator": None,
 }
 """The names that published EAGLE-3 checkpoints have, and the decoder layer that each means."""
-PICKLED = "pytorch_model.bin"
-LM_HEAD, D2T, T2D, EMBEDDING = "lm_head.weight", "d2t", "t2d", "embed_tokens.weight"
+LM_HEAD, D2T, T2D = "lm_head.weight", "d2t", "t2d"
 OTHER_NAMES = {"fc_norm": ("use_aux_norm",)}
 """What SGLang also calls a switch."""
 
@@ -92,6 +91,10 @@ class Layout3:
         folder = checkpoint.locate(weights)
         stored = checkpoint.read_config(folder)
         shape, own = _shape(stored, folder), _tensors(folder)
+        if own.get("fc.weight", [0, 0])[1] == 2 * shape.hidden_size and "norm.weight" not in own:
+            raise WeightsError(
+                f"the drafter in {weights} is one of EAGLE, EAGLE-2 or HASS: use the drafter eagle for it"
+            )
         wanted = {
             "num_hidden_layers": 1,
             "hidden_size": target.hidden_size,

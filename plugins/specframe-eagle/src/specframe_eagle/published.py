@@ -17,6 +17,7 @@ from specframe_eagle.network import Network, Variant
 
 PICKLED = "pytorch_model.bin"
 EMBEDDING = "embed_tokens.weight"
+IDS = "eagle_aux_hidden_state_layer_ids"
 SAMPLER = "fc.fc.weight"
 DOWN = "layers.0.mlp.down_proj.weight"
 PROBES = 64
@@ -61,8 +62,10 @@ class Layout:
             "hidden_size": target.config.hidden_size,
             "vocab_size": target.config.vocab_size,
         }
-        config = checkpoint.check(weights, wanted)
         folder = checkpoint.locate(weights)
+        if IDS in (stored := checkpoint.read_config(folder)) or "draft_vocab_size" in stored:
+            raise WeightsError(f"the drafter in {weights} is one of EAGLE-3: use the drafter eagle3 for it")
+        config = checkpoint.check(weights, wanted)
         path = folder / checkpoint.WEIGHTS
         if not path.exists():
             raise WeightsError(

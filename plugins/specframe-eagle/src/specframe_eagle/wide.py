@@ -144,7 +144,7 @@ class Wide(FeatureNetwork):
         self.lm_head = None
         if head is not None:
             self.lm_head = nn.Linear(size, len(head), bias=False, device="meta")
-            self.lm_head.weight = nn.Parameter(head.detach().float().cpu())
+            self.lm_head.weight = nn.Parameter(head.detach().float().cpu().contiguous())
         self.register_buffer("support", support, persistent=False)
 
     @property

@@ -1,0 +1,78 @@
+"""EAGLE's drafter in the forms of vLLM, SGLang and its authors' own code.
+
+A form is refused where it has no place for something: what an engine does not read, it drops without a word.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe import WeightsError
+from specframe.neural import Export
+from specframe_eagle.published import EMBEDDING, Layout, Published
+
+if TYPE_CHECKING:
+    from specframe_eagle.drafter import Eagle
+
+FORMS = ("vllm", "sglang", "eagle")
+ARCHITECTURES = {"vllm": "LlamaForCausalLM", "sglang": "LlamaForCausalLMEagle", "eagle": "LlamaForCausalLM"}
+"""vLLM puts its own prefix before the name."""
+KINDS = ("llama", "mistral")
+"""Targets whose decoder layers are, number by number, Llama's, which is what the readers build."""
+BIAS = "fc.bias"
+COMMANDS = {
+    "vllm": "vllm serve TARGET --speculative-config "
+    '\'{"method": "eagle", "model": "FOLDER", "num_speculative_tokens": 3}\'',
+    "sglang": "python -m sglang.launch_server --model-path TARGET --speculative-algorithm EAGLE "
+    "--speculative-draft-model-path FOLDER",
+    "eagle": "EaModel.from_pretrained(base_model_path=TARGET, ea_model_path='FOLDER', use_eagle3=False)",
+}
+
+
+def export(drafter: Eagle, layout: Layout, form: str) -> Export:
+    """The drafter in a form. Raises WeightsError, every reason named, where the form has no place for it."""
+    target, network = drafter.target, drafter.network
+    tensors = dict(Published(network).state_dict())
+    bias = tensors.get(BIAS)
+    reasons = []
+    if layout.variant.feature_sampling or layout.variant.partial_alignment:
+        reasons.append("feature_sampling and partial_alignment, FSPAD's parts, are not known there")
+    kind = str(layout.config.get("model_type", "llama"))
+    biased = [name for name in tensors if name.endswith("_proj.bias")]
+    if kind not in KINDS or biased:
+        reasons.append(
+            f"its layer is {kind}'s{', with biases' if biased else ''}, and those that are read there are Llama's"
+        )
+    if form == "vllm" and bias is not None and bool(bias.any()):
+        reasons.append("fc has a bias, which vLLM drops: train one with bias: false")
+    if reasons:
+        raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
+    fc = tensors["fc.weight"]
+    if form == "sglang" and bias is None:
+        tensors[BIAS] = fc.new_zeros(len(fc))  # it always has one, left random by a file without
+    if form == "vllm":
+        tensors.pop(BIAS, None)
+    if form == "eagle":
+        with torch.no_grad():
+            tensors[EMBEDDING] = target.embed(torch.arange(target.config.vocab_size, device=target.device))
+    config = {
+        **layout.config,
+        "architectures": [ARCHITECTURES[form]],
+        "model_type": "llama",
+        "bias": BIAS in tensors,
+        "torch_dtype": str(layout.dtype).removeprefix("torch."),
+    }
+    rows = drafter.support
+    share = "" if rows is None else f"; the recipe's draft vocabulary of {len(rows):,} tokens stays behind"
+    checklist = (
+        ("layer", f"llama, width {target.config.hidden_size}, no norm before attention"),
+        ("reads", "the target's last hidden state, after its final norm"),
+        ("fc.bias", "none" if BIAS not in tensors else "zero" if not bool(tensors[BIAS].any()) else "as trained"),
+        ("LM head", f"the target's, all {target.config.vocab_size:,} tokens{share}"),
+        ("embedding", "its own copy of the target's" if EMBEDDING in tensors else "the target's"),
+        ("dtype", config["torch_dtype"]),
+    )
+    stored = {name: tensor.to(layout.dtype) for name, tensor in tensors.items()}
+    return Export(config, stored, checklist, COMMANDS[form])

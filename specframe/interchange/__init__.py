@@ -1,0 +1,1 @@
+"""Trained drafters handed to the programs that serve them."""

@@ -1,0 +1,63 @@
+"""A recipe's drafter in another program's form, with where it came from beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from specframe.files.provenance import describe_run, write_json
+from specframe.kernel.build import Plan
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import Drafter, Target
+from specframe.neural import checkpoint
+from specframe.neural.weights.export import Export, Exportable
+
+PROVENANCE = "specframe.json"
+TRAINED = "train*.json"
+
+
+def export(plan: Plan, form: str) -> Export:
+    """The plan's drafter in a form.
+
+    Raises InputError for an untrained drafter, and for one that has no such form; WeightsError for a drafter that the
+    form has no place for.
+    """
+    target: Target = plan.parts["target"].build()
+    drafter: Drafter = plan.parts["drafter"].build()
+    name = plan.parts["drafter"].entry.name
+    if not isinstance(drafter, Exportable):
+        raise InputError(f"the drafter {name!r} has no form that other programs read")
+    if form not in drafter.forms:
+        raise InputError(f"the drafter {name!r} has no form {form!r}; it has {', '.join(drafter.forms)}")
+    if not plan.parts["drafter"].options.get("weights"):
+        raise InputError(f"the drafter {name!r} is untrained: name its weights, drafter.weights=FOLDER")
+    drafter.bind(target)
+    return drafter.export(form)
+
+
+def write(made: Export, plan: Plan, form: str, folder: Path) -> None:
+    """Writes the folder: the checkpoint, and in specframe.json the recipe, its origins and what is known of training.
+
+    Raises InputError for a folder that holds another checkpoint: nothing is overwritten unasked.
+    """
+    if (folder / checkpoint.CONFIG).exists() and not (folder / PROVENANCE).exists():
+        raise InputError(f"{folder} holds a checkpoint that was not exported here; give another --out")
+    made.write(folder)
+    content = (folder / made.file).read_bytes()
+    facts = {"form": form, "sha256": hashlib.sha256(content).hexdigest(), "trained": _trained(plan)}
+    write_json(folder / PROVENANCE, describe_run(plan, facts))
+
+
+def _trained(plan: Plan) -> dict[str, Any]:
+    """What the trained drafter's folder says of its training: data, steps, figures."""
+    found = {}
+    for path in sorted(checkpoint.locate(plan.parts["drafter"].options["weights"]).glob(TRAINED)):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict):
+            found[path.name] = {name: value for name, value in record.items() if name != "losses"}
+    return found

@@ -10,8 +10,13 @@ BYTES = 256
 VOCABULARY = BYTES + 2
 
 
-def write_gguf(path: Path, *, tokenizer: bool = True, architecture: str = "llama", layers: int = 2) -> Path:
-    """Writes the file: width 32, two heads, a byte-level vocabulary of 258 tokens, Q8_0 blocks and float32 norms."""
+def write_gguf(
+    path: Path, *, tokenizer: bool = True, architecture: str = "llama", layers: int = 2, blocks: str = "Q8_0"
+) -> Path:
+    """Writes the file: width 32, two heads, a byte-level vocabulary of 258 tokens, blocks and float32 norms.
+
+    The embedding, which is the LM head too, has Q8_0 blocks.
+    """
     from gguf import GGMLQuantizationType, GGUFWriter, quants
 
     width, inner, heads = 32, 64, 2
@@ -40,8 +45,8 @@ def write_gguf(path: Path, *, tokenizer: bool = True, architecture: str = "llama
 
     def add(name: str, rows: int) -> None:
         values = draw.normal(0, 0.3, (rows, inner if name.endswith("ffn_down") else width)).astype(np.float32)
-        blocks = quants.quantize(values, GGMLQuantizationType.Q8_0)
-        writer.add_tensor(f"{name}.weight", blocks, raw_dtype=GGMLQuantizationType.Q8_0)
+        kind = GGMLQuantizationType["Q8_0" if name == "token_embd" else blocks]
+        writer.add_tensor(f"{name}.weight", quants.quantize(values, kind), raw_dtype=kind)
 
     add("token_embd", VOCABULARY)
     writer.add_tensor("output_norm.weight", np.ones(width, np.float32))

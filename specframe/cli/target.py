@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
-    """The plan to decode by, and its target: `model` and, where that is not the one asked for, `asked` and `reason`.
+    """The plan to decode by, and its target: `model`, `quantize`; `asked` and `reason` of one that was replaced.
 
     A model of the zoo that has to be fetched and cannot be reached gives way to `target.otherwise`; the drafter's
     weights are those for the target that is taken. Raises FetchError where the recipe names no other target.
@@ -27,8 +27,16 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
             raise
         recipe.data["target"] |= {"model": otherwise, "otherwise": None}
         recipe.origins["target", "model"] = recipe.origin(("target", "otherwise"))
-        return plan(recipe, discover(), local_code), {"model": otherwise, "asked": model, "reason": str(error)}
-    return asked, {"model": model or target.entry.name}
+        chosen = plan(recipe, discover(), local_code)
+        return chosen, chosen_target(chosen) | {"asked": model, "reason": str(error)}
+    return asked, chosen_target(asked)
+
+
+def chosen_target(plan: Plan) -> dict[str, Any]:
+    """What a plan decodes with: `model`, and `quantize` where its weights are rounded to fewer bits."""
+    target = plan.parts["target"]
+    rounded = target.options.get("quantize")
+    return {"model": target.options.get("model") or target.entry.name} | ({"quantize": rounded} if rounded else {})
 
 
 def fetch_target(plan: Plan) -> None:
@@ -42,5 +50,6 @@ def fetch_target(plan: Plan) -> None:
 
 def describe_target(chosen: dict[str, Any]) -> str:
     """The first line of a run."""
+    rounded = f", quantized to {chosen['quantize']}: its distribution is the one kept" if "quantize" in chosen else ""
     because = f", because {chosen['reason']}" if "reason" in chosen else ""
-    return f"target: {chosen['model']}{because}"
+    return f"target: {chosen['model']}{rounded}{because}"

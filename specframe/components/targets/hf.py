@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
+from specframe.components.targets.passes import ModelPasses, Passes, QuantizedPasses
+from specframe.components.targets.quantized.decoder import Decoder, unfit
+from specframe.components.targets.quantized.replacement import Quantization, quantize
 from specframe.components.targets.sharing import Sharing
 from specframe.components.targets.state import State
 from specframe.components.targets.taps import Taps
@@ -27,7 +31,8 @@ class HFTarget:
     there is one; `attention` is transformers' attn_implementation (sdpa or eager), by default the one
     that transformers prefers. `otherwise` names the model that `specframe run` decodes with where `model` has to be
     fetched and cannot be reached; every other command refuses then. Weights load from safetensors, or from a GGUF
-    file, whose blocks are unpacked; no remote code runs.
+    file, whose blocks are unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in so many bits,
+    on a CPU; the law is then the quantized model's, and so are plain decoding and every report.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
     weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound.
@@ -42,9 +47,13 @@ class HFTarget:
         revision: str | None = None,
         attention: str | None = None,
         otherwise: str | None = None,
+        quantize: Quantization | None = None,
     ) -> None:
         loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
-        self._attach(loaded, loading.TokenizerSource(loading.locate(model), revision))
+        place = loading.locate(model)
+        self._attach(loaded, loading.TokenizerSource(place, revision), loading.gguf_file(place))
+        if quantize is not None:
+            self._quantize(quantize)
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -53,7 +62,7 @@ class HFTarget:
         target._attach(model, loading.TokenizerSource(tokenizer))
         return target
 
-    def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource) -> None:
+    def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
         config: Any = model.config
         self.model = model
         self.config = config.get_text_config()
@@ -65,12 +74,26 @@ class HFTarget:
             raise CompositionError(f"this model cannot be a target: {reason}")
         self._decoder, self._layers = found
         self._taps = Taps(self._decoder, self._layers)
-        self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self._model_passes = ModelPasses(model, self._taps)
+        self._passes: Passes = self._model_passes
         self._tokenizer = tokenizer
         self._sharing: Sharing | None = None
         self._state: State | None = None
         self.context = architectures.context(self.config)
-        self.vocab_size: int = model.get_output_embeddings().weight.shape[0]  # type: ignore[operator]
+        self.vocab_size: int = model.get_output_embeddings().out_features  # type: ignore[operator]
+        self.quantization: Quantization | None = None
+        self.gguf = gguf  # the GGUF file of the same model, where there is one
+
+    def _quantize(self, quantization: Quantization) -> None:
+        """Replaces the matrices, and takes the decoder that computes them fastest, where there is one."""
+        quantize(self.model, quantization, self.gguf)
+        self.quantization = quantization
+        reason = unfit(self.config, self._decoder, self._layers)
+        if reason is None:
+            decoder = Decoder(self.model, self.config, self._decoder, self._layers)
+            self._passes = QuantizedPasses(decoder, self.model.get_output_embeddings(), self._taps)  # type: ignore[operator]
+        else:
+            logging.getLogger(__name__).warning("quantize: %s, so its forward pass is transformers' own", reason)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -124,17 +147,12 @@ class HFTarget:
         """
         state = self._running()
         self._check(prompts)
-        batch, width = prompts.tokens.shape
         state.aim_prompts(prompts)
-        positions = torch.arange(width, device=prompts.tokens.device).expand(batch, width)
         last = prompts.count - 1
         ends, which = torch.unique(last, return_inverse=True)
-        trim: dict[str, Tensor] = {"logits_to_keep": ends} if self._trims else {}
-        logits, state.features = self._forward(
-            prompts.tokens, past_key_values=state.cache, position_ids=positions, use_cache=True, **trim
-        )  # [A, ends, V], or [A, L, V] from models that cannot leave positions out
-        which = which if self._trims else last
-        rows = torch.arange(batch, device=which.device)
+        self._require_evaluation()
+        logits, state.features = self._passes.read(prompts.tokens, state, ends)  # [A, ends, V]
+        rows = torch.arange(len(last), device=which.device)
         state.admitted = prompts
         tree = TokenTree.root_only(prompts.tokens[rows, last])
         return tree, Scores(logits[rows, which][:, None], state.features)
@@ -145,16 +163,9 @@ class HFTarget:
         state = self._running()
         if state.admitted is not None:
             raise InputError("the admission is not committed yet: call commit before score")
-        count = tree.tokens.shape[1]
-        state.aim(count)
-        positions = self._positions(state, tree)
-        logits, state.features = self._forward(
-            tree.tokens,
-            past_key_values=state.cache,
-            position_ids=positions,
-            attention_mask=state.mask(tree),
-            use_cache=True,
-        )
+        state.aim(tree.tokens.shape[1])
+        self._require_evaluation()
+        logits, state.features = self._passes.score(tree, state, self._positions(state, tree))
         return Scores(logits, state.features)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
@@ -209,7 +220,8 @@ class HFTarget:
     @torch.no_grad()
     def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
         """One causal forward over training texts [B, L], right-padded, without cache or gradients."""
-        logits, features = self._forward(tokens, use_cache=False)
+        self._require_evaluation()
+        logits, features = self._model_passes.run(tokens, use_cache=False)
         return Teacher(tokens, mask, features, logits)
 
     def check(self) -> None:
@@ -258,9 +270,6 @@ class HFTarget:
             raise InputError("the target has no session: call open first")
         return self._state
 
-    def _forward(self, tokens: Tensor, **options: Any) -> tuple[Tensor, Mapping[str, Tensor]]:
+    def _require_evaluation(self) -> None:
         if self.model.training:
             raise InputError("the target is in training mode, and dropout changes its law; call model.eval()")
-        with self._taps.listening() as features:
-            logits = self.model(tokens, **options).logits
-        return logits, features

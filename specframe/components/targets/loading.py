@@ -36,6 +36,14 @@ def locate(model: str) -> str | Path:
     raise InputError(f"there is no {kind} {model!r}; `model` takes a folder, a {GGUF} file, a Hub name or zoo://name")
 
 
+def gguf_file(place: str | Path) -> Path | None:
+    """The GGUF file that a place, as `locate` gives it, is or holds; None where it holds none, or several."""
+    if not isinstance(place, Path):
+        return None
+    files = [place] if place.suffix == GGUF else list(place.glob(f"*{GGUF}"))
+    return files[0] if len(files) == 1 else None
+
+
 def load(model: str, *, dtype: str, device: str, revision: str | None, attention: str | None) -> nn.Module:
     """The model in evaluation mode, its weights frozen, checked and on the device.
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specframe.components.targets.quantized.linear import QuantizedLinear
 from specframe.kernel.errors import CompositionError
 
 Rule = Callable[[Tensor], Tensor]
@@ -55,6 +56,9 @@ class Sharing:
     def head_for(self, tokens: slice | Tensor) -> Rule:
         """The logits of these tokens alone; rows of a slice are shared, others copied."""
         warp, output = self._known(), self._output
+        if isinstance(output, QuantizedLinear):
+            part = output.take(tokens)
+            return lambda features: warp(part(features))
         if not isinstance(output, nn.Linear) or not output.weight.is_floating_point():
             raise CompositionError(
                 f"the LM head of {self._name}, {type(output).__name__}, has no rows to choose from; use the head full"

@@ -33,6 +33,11 @@ class Taps:
             )
         self._wanted = tuple(sorted(names.union(self._wanted)))
 
+    @property
+    def wanted(self) -> frozenset[str]:
+        """The taps requested so far."""
+        return frozenset(self._wanted)
+
     @contextmanager
     def listening(self) -> Iterator[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""

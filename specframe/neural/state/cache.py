@@ -97,6 +97,15 @@ class SlotCache(Cache):
         block, plane = place
         return self._blocks[block][plane]
 
+    def storage(self, sample: Tensor) -> Tensor:
+        """All layers' keys and values in one tensor, [2 * layers, B, H, S, D], like a sample [B, H, 1, D] at first.
+
+        Layer `index` has its keys in plane 2 * index and its values behind them.
+        """
+        if not self._blocks:
+            self._allocate(2 * len(self.layers), sample)
+        return self._blocks[0]
+
     def _allocate(self, planes: int, states: Tensor) -> int:
         batch, heads, _, size = states.shape
         self.rows = self.rows or batch

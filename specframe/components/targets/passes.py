@@ -1,0 +1,94 @@
+"""Forward passes over a session's rows: transformers' own, or the quantized decoder's."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.targets.quantized.decoder import Decoder, Nodes
+from specframe.components.targets.state import State
+from specframe.components.targets.taps import Taps
+from specframe.kernel.types import TokenTree
+
+Found = tuple[Tensor, Mapping[str, Tensor]]
+"""Logits [B, T, V], and the features [B, T, D] of the taps."""
+CHUNK = 256
+"""Tokens of a prompt that the quantized decoder reads at once, which bounds its memory."""
+
+
+class Passes(Protocol):
+    """The two forward passes of a session. Its state is aimed at the slots to write before each."""
+
+    def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
+        """Over prompts [A, L]: logits at the `wanted` positions [E], in order, and features of all."""
+        ...
+
+    def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
+        """Over a tree whose nodes are at `positions` [B, N]."""
+        ...
+
+
+class ModelPasses:
+    """transformers' own forward pass, with a cache that writes where it is told to."""
+
+    def __init__(self, model: nn.Module, taps: Taps) -> None:
+        self._model = model
+        self._taps = taps
+        self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
+        """Right padding needs no mask: causal attention keeps it from the tokens before it."""
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
+        trim: dict[str, Tensor] = {"logits_to_keep": wanted} if self._trims else {}
+        logits, features = self.run(
+            tokens, past_key_values=state.cache, position_ids=positions, use_cache=True, **trim
+        )  # [A, E, V], or [A, L, V] from models that cannot leave positions out
+        return logits if self._trims else logits[:, wanted], features
+
+    def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
+        """Over a tree."""
+        mask = state.mask(tree)
+        return self.run(
+            tree.tokens, past_key_values=state.cache, position_ids=positions, attention_mask=mask, use_cache=True
+        )
+
+    def run(self, tokens: Tensor, **options: Any) -> Found:
+        """Over any tokens, with the options of transformers' models."""
+        with self._taps.listening() as features:
+            logits = self._model(tokens, **options).logits
+        return logits, features
+
+
+class QuantizedPasses:
+    """The quantized decoder's forward pass, and the LM head."""
+
+    def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
+        self._decoder = decoder
+        self._head = head
+        self._taps = taps
+
+    def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
+        """In chunks, which changes no bit of the result."""
+        batch, width = tokens.shape
+        features: list[Mapping[str, Tensor]] = []
+        hidden: list[Tensor] = []
+        for start in range(0, width, CHUNK):
+            positions = torch.arange(start, min(start + CHUNK, width)).expand(batch, -1)
+            sees = torch.ones(positions.shape[1], positions.shape[1], dtype=torch.bool).tril().expand(batch, -1, -1)
+            length = torch.full((batch,), start)
+            nodes = Nodes(tokens[:, start : start + CHUNK], positions, sees, length, start, state.cache.row)
+            found, heard = self._decoder.run(nodes, state.cache, self._taps.wanted)
+            hidden.append(found)
+            features.append(heard)
+        whole = {tap: torch.cat([heard[tap] for heard in features], 1) for tap in features[0]}
+        return self._head(torch.cat(hidden, 1)[:, wanted]), whole
+
+    def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
+        """Over a tree."""
+        nodes = Nodes(tree.tokens, positions, tree.ancestors, state.length, state.base)
+        hidden, features = self._decoder.run(nodes, state.cache, self._taps.wanted)
+        return self._head(hidden), features

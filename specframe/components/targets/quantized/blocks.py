@@ -1,0 +1,95 @@
+"""Weights of 4 or 8 bits in blocks of 32 inputs: what they stand for, and the order in which the kernels read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+BLOCK = 32
+"""Inputs that share a scale."""
+TILE = 16
+"""Outputs that the kernels compute at once."""
+Bits = Literal[4, 8]
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """A matrix [N, K] as GGUF's formats Q4_0, Q4_1 and Q8_0 hold it: weight = scale * code + low.
+
+    With 8 bits, low is -128 * scale.
+    """
+
+    codes: Tensor  # [N, K] uint8; with 4 bits 0 .. 15
+    scale: Tensor  # [N, K / 32] float16
+    low: Tensor | None  # [N, K / 32] float16; None with 8 bits
+
+    @property
+    def bits(self) -> Bits:
+        """Of a code."""
+        return 8 if self.low is None else 4
+
+    def values(self) -> Tensor:
+        """The weights, [N, K] float32."""
+        codes = self.codes.unflatten(1, (-1, BLOCK)).float()  # [N, K / 32, 32]
+        scale = self.scale.float()[..., None]
+        return (scale * (codes - 128) if self.low is None else scale * codes + self.low.float()[..., None]).flatten(1)
+
+    def take(self, rows: slice | Tensor) -> Blocks:
+        """These outputs alone."""
+        return Blocks(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
+
+    def pack(self) -> Tensor:
+        """The bytes as `kernels.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
+        outputs, inputs = self.codes.shape
+        missing = -outputs % TILE
+        codes, scale, low = (
+            None if part is None else torch.cat([part, part.new_zeros(missing, part.shape[1])])
+            for part in (self.codes, self.scale, self.low)
+        )
+        assert codes is not None and scale is not None
+        shape = (-1, TILE, inputs // BLOCK, 8, 4)  # tile, output, block, four inputs at a time
+        quads = codes.view(shape).permute(0, 2, 3, 1, 4)  # [tiles, K / 32, 8, 16, 4]
+        if low is not None:
+            quads = quads[:, :, :4] | quads[:, :, 4:] << 4
+        parts = [quads.flatten(2)]
+        for part in (scale,) if low is None else (scale, low):
+            lines = part.view(-1, TILE, inputs // BLOCK).transpose(1, 2).contiguous()  # [tiles, K / 32, 16]
+            parts.append(lines.view(torch.uint8))
+        return torch.cat(parts, -1).contiguous()
+
+
+def unpack(packed: Tensor, outputs: int, bits: Bits) -> Blocks:
+    """The blocks that were packed, without the outputs that were filled up."""
+    tiles, count, _ = packed.shape
+    behind = TILE * BLOCK * bits // 8
+    quads = packed[..., :behind].view(tiles, count, -1, TILE, 4)
+    if bits == 4:
+        quads = torch.cat([quads & 15, quads >> 4], 2)
+    codes = quads.permute(0, 3, 1, 2, 4).reshape(tiles * TILE, count * BLOCK)[:outputs]
+
+    def lines(start: int) -> Tensor:
+        part = packed[..., start : start + 2 * TILE].contiguous().view(torch.float16)  # [tiles, K / 32, 16]
+        return part.transpose(1, 2).reshape(tiles * TILE, count)[:outputs]
+
+    return Blocks(codes, lines(behind), lines(behind + 2 * TILE) if bits == 4 else None)
+
+
+def round_to_blocks(weight: Tensor, bits: Bits) -> Blocks:
+    """A matrix [N, K] rounded as GGUF's Q4_1 (lowest to highest in 15 steps) or Q8_0 (127 steps either way) are."""
+    values = weight.detach().float().unflatten(1, (-1, BLOCK))  # [N, K / 32, 32]
+    if bits == 8:
+        scale = (values.abs().amax(-1) / 127).half()
+        codes = (values / _positive(scale)).round().clamp(-127, 127) + 128
+        return Blocks(codes.to(torch.uint8).flatten(1), scale, None)
+    low, high = values.aminmax(dim=-1)
+    scale, low = ((high - low) / 15).half(), low.half()
+    codes = ((values - low.float()[..., None]) / _positive(scale)).round().clamp(0, 15)
+    return Blocks(codes.to(torch.uint8).flatten(1), scale, low)
+
+
+def _positive(scale: Tensor) -> Tensor:
+    """Scales to divide by, [N, K / 32, 1] float32: 1 where a block is constant."""
+    return scale.float().where(scale > 0, 1.0)[..., None]

@@ -1,0 +1,73 @@
+"""A linear layer whose weights stay in 4 or 8 bits."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.targets.quantized.blocks import Blocks, unpack
+from specframe.components.targets.quantized.library import Weight, load_kernels
+
+
+class QuantizedLinear(nn.Module):
+    """x W^T + bias, where W is held in blocks and x is rounded to 8 bits, row by row and block by block.
+
+    A row's result does not depend on the rows next to it. With gradients the weights are unpacked, x is not rounded,
+    and gradients reach x alone.
+    """
+
+    def __init__(self, blocks: Blocks, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = blocks.codes.shape
+        self.bits = blocks.bits
+        self.packed: Tensor
+        self.bias: Tensor | None
+        self.register_buffer("packed", blocks.pack(), persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
+
+    @property
+    def blocks(self) -> Blocks:
+        """The weights, unpacked to codes."""
+        return unpack(self.packed, self.out_features, self.bits)
+
+    def take(self, rows: slice | Tensor) -> QuantizedLinear:
+        """A layer of these outputs alone."""
+        return QuantizedLinear(self.blocks.take(rows), None if self.bias is None else self.bias[rows])
+
+    @classmethod
+    def join(cls, layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
+        """One layer of all their outputs, which are whole tiles of as many bits; they share its storage afterwards."""
+        joined = cls.__new__(cls)
+        nn.Module.__init__(joined)
+        joined.out_features = sum(layer.out_features for layer in layers)
+        joined.in_features, joined.bits = layers[0].in_features, layers[0].bits
+        joined.register_buffer("packed", torch.cat([layer.packed for layer in layers]), persistent=False)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        joined.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
+        for layer, part in zip(layers, joined.packed.split([len(layer.packed) for layer in layers]), strict=True):
+            layer.packed = part
+        return joined
+
+    @property
+    def record(self) -> Weight:
+        """The matrix as the kernels take it: pointers, valid while this layer lives."""
+        bias = None if self.bias is None else self.bias.data_ptr()
+        return Weight(self.packed.data_ptr(), bias, self.out_features, self.in_features, self.bits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N], in the dtype of x."""
+        if torch.is_grad_enabled() and x.requires_grad:
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return nn.functional.linear(x, self.blocks.values().to(x.dtype), bias)
+        rows = x.reshape(-1, self.in_features).float().contiguous()  # [M, K]
+        out = torch.empty(len(rows), self.out_features)
+        weight = self.record
+        load_kernels().specframe_multiply(ctypes.byref(weight), rows.data_ptr(), len(rows), out.data_ptr())
+        return out.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        """Its shape and bits."""
+        return f"{self.in_features}, {self.out_features}, bits={self.bits}"

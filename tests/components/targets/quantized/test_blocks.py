@@ -1,0 +1,106 @@
+"""Blocks hold GGUF's values exactly, and the kernels compute with them, row by row."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType, dequantize, quants
+
+from specframe.components.targets.quantized import library
+from specframe.components.targets.quantized.blocks import round_to_blocks, unpack
+from specframe.components.targets.quantized.linear import QuantizedLinear
+from specframe.components.targets.quantized.stored import _read
+from specframe.kernel.errors import InputError
+
+SHAPES = [(50, 64), (96, 160), (16, 32), (1, 32)]
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_blocks_of_a_file_are_taken_over_exactly(kind):
+    weights = np.random.default_rng(0).normal(0, 1, (5, 96)).astype(np.float32)
+    stored = quants.quantize(weights, GGMLQuantizationType[kind])
+    blocks = _read(stored, kind)
+    assert torch.equal(blocks.values(), torch.from_numpy(dequantize(stored, GGMLQuantizationType[kind])))
+
+
+def test_other_kinds_of_blocks_are_not():
+    assert _read(np.zeros((2, 144), np.uint8), "Q4_K") is None
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_packing_loses_nothing(bits, shape):
+    blocks = round_to_blocks(torch.randn(shape), bits)
+    again = unpack(blocks.pack(), shape[0], bits)
+    assert torch.equal(again.codes, blocks.codes)
+    assert torch.equal(again.values(), blocks.values())
+
+
+@pytest.mark.parametrize(("bits", "steps"), [(4, 15), (8, 254)])
+def test_rounding_is_to_the_nearest_step(bits, steps):
+    weights = torch.randn(8, 64)
+    weights[3] = 0.7  # a constant row has no steps
+    blocks = round_to_blocks(weights, bits)
+    groups = weights.unflatten(1, (-1, 32))
+    span = 2 * groups.abs().amax(-1) if bits == 8 else groups.amax(-1) - groups.amin(-1)
+    error = (blocks.values() - weights).unflatten(1, (-1, 32)).abs().amax(-1)
+    assert (error <= 0.51 * span / steps + 2e-3).all()
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_product_is_that_of_the_unpacked_weights(bits, shape):
+    layer = QuantizedLinear(round_to_blocks(torch.randn(shape), bits), torch.randn(shape[0]))
+    x = torch.randn(3, 5, shape[1])
+    steps = x.unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True) / 127
+    rounded = ((x.unflatten(-1, (-1, 32)) / steps).round() * steps).flatten(-2)
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(rounded, layer.blocks.values(), layer.bias))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_a_row_is_the_same_whatever_stands_next_to_it(bits):
+    layer = QuantizedLinear(round_to_blocks(torch.randn(80, 96), bits))
+    x = torch.randn(19, 96)
+    for count in (1, 2, 3, 7, 8, 9, 16):
+        assert torch.equal(layer(x[:count]), layer(x)[:count]), count
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_without_vector_instructions_the_result_is_the_same(bits, monkeypatch):
+    layer = QuantizedLinear(round_to_blocks(torch.randn(80, 96), bits))
+    x = torch.randn(9, 96)
+    fast = layer(x)
+    portable = library.load_kernels((*library.FLAGS, "-DPORTABLE"))
+    monkeypatch.setattr("specframe.components.targets.quantized.linear.load_kernels", lambda: portable)
+    torch.testing.assert_close(layer(x), fast, rtol=1e-6, atol=1e-6)
+
+
+def test_gradients_reach_the_input_alone():
+    layer = QuantizedLinear(round_to_blocks(torch.randn(48, 64), 4), torch.randn(48))
+    x = torch.randn(2, 64, requires_grad=True)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, layer.blocks.values().sum(0).expand(2, -1))
+    assert not list(layer.parameters())
+
+
+def test_chosen_outputs_are_a_layer_of_their_own():
+    layer = QuantizedLinear(round_to_blocks(torch.randn(80, 64), 8), torch.randn(80))
+    rows = torch.tensor([70, 3, 3, 12])
+    x = torch.randn(4, 64)
+    assert torch.equal(layer.take(rows)(x), layer(x)[:, rows])
+
+
+@pytest.mark.parametrize(
+    ("compiler", "message"),
+    [("no-such-compiler", r"there is no C\+\+ compiler"), ("false", "cannot compile the kernels")],
+)
+def test_a_compiler_that_will_not_do_is_one_line(compiler, message, monkeypatch, tmp_path):
+    monkeypatch.setenv("CXX", compiler)
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
+    found = library.shutil.which
+    monkeypatch.setattr(library.shutil, "which", lambda name: None if name == "clang++" else found(name))
+    with pytest.raises(InputError, match=message) as caught:
+        library.load_kernels(("-unused",))
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.rglob("*.so"))

@@ -1,0 +1,229 @@
+"""A quantized target: its weights, its own forward pass next to transformers', and what cannot be quantized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import specframe
+from specframe.cli.main import main
+from specframe.components.targets import probe
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.passes import CHUNK, ModelPasses, QuantizedPasses
+from specframe.components.targets.quantized import replacement
+from specframe.components.targets.quantized.linear import QuantizedLinear
+from specframe.kernel.errors import CompositionError, InputError
+from tests.components.targets.models import PROMPTS, VOCABULARY, accept, batch, random_tree
+from tests.small_gguf import write_gguf
+
+BROAD = {
+    "hidden_size": 64,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "rms_norm_eps": 1e-5,
+    "max_position_embeddings": 600,
+}
+FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
+
+
+@pytest.fixture
+def quantized(build):
+    """A tiny random model as a quantized target in float32."""
+
+    def make(family: str = "llama", quantization: str = "int4", **changes) -> HFTarget:
+        target = HFTarget.from_model(build(family, **(BROAD | changes)).float())
+        target._quantize(quantization)
+        return target
+
+    return make
+
+
+def layers(target):
+    return {name: module for name, module in target.model.named_modules() if isinstance(module, QuantizedLinear)}
+
+
+@pytest.mark.parametrize(("blocks", "quantization"), [("Q4_0", "int4"), ("Q4_1", "int4"), ("Q8_0", "int8")])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_files_blocks_are_its_weights(blocks, quantization, dtype, tmp_path):
+    file = str(write_gguf(tmp_path / "small.gguf", blocks=blocks))
+    unpacked = HFTarget(model=file, dtype="float32", device="cpu").model
+    target = HFTarget(model=file, dtype=dtype, device="cpu", quantize=quantization)
+    assert target.quantization == quantization
+    found = layers(target)
+    assert len(found) == 2 * 7 + 1
+    for name, layer in found.items():
+        assert torch.equal(layer.blocks.values(), unpacked.get_submodule(name).weight), name
+    assert target.model.get_input_embeddings().weight.dtype == getattr(torch, dtype)
+
+
+def test_a_converted_file_gives_its_blocks_from_the_folder(tmp_path):
+    file = write_gguf(tmp_path / "small.gguf", blocks="Q4_1")
+    specframe.convert_gguf(file, tmp_path / "model")
+    file.rename(tmp_path / "model" / file.name)
+    target = HFTarget(model=str(tmp_path / "model"), dtype="bfloat16", device="cpu", quantize="int4")
+    exact = HFTarget(model=str(tmp_path / "model" / file.name), dtype="float32", device="cpu").model
+    for name, layer in layers(target).items():
+        assert torch.equal(layer.blocks.values(), exact.get_submodule(name).weight), name
+
+
+def test_weights_of_another_size_are_rounded(tmp_path):
+    file = str(write_gguf(tmp_path / "small.gguf", blocks="Q8_0"))
+    exact = HFTarget(model=file, dtype="float32", device="cpu").model
+    for name, layer in layers(HFTarget(model=file, device="cpu", quantize="int4")).items():
+        assert layer.bits == (8 if name == "lm_head" else 4)
+        error = (layer.blocks.values() - exact.get_submodule(name).weight).norm() / exact.get_submodule(
+            name
+        ).weight.norm()
+        assert error < (1e-6 if name == "lm_head" else 0.12), name
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("quantization", ["int4", "int8"])
+def test_its_forward_pass_is_transformers_over_the_same_weights(family, quantization, quantized):
+    target = quantized(family, quantization)
+    assert isinstance(target._passes, QuantizedPasses)
+    assert probe.deviation(target) < 2e-2, "activations that differ by an ulp may round to another of 255 steps"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_its_features_are_transformers(family, quantized):
+    target = quantized(family)
+    target.request(frozenset({"last", "layer.0", "layer.2"}))
+    prompts = batch(PROMPTS)
+    target.open(3, 20)
+    _, scores = target.admit(prompts)
+    wanted = target.teach(prompts.tokens, prompts.tokens > 0).features
+    for tap, features in scores.features.items():
+        for row, count in enumerate(prompts.count.tolist()):
+            difference = (features[row, :count] - wanted[tap][row, :count]).norm() / wanted[tap][row, :count].norm()
+            assert difference < 2e-2, tap
+
+
+def test_a_tree_gets_the_very_bits_of_each_path_alone(quantized):
+    target, noise = quantized(), torch.Generator().manual_seed(3)
+    target.request(frozenset({"last", "layer.1"}))
+    target.open(3, 64)
+    tree, scores = target.admit(batch(PROMPTS))
+    texts = [list(prompt) for prompt in PROMPTS]
+    for _ in range(4):
+        verdict = accept(tree, scores.logits)
+        committed = target.commit(tree, verdict)
+        for text, path, bonus in zip(texts, verdict.path.tolist(), verdict.bonus.tolist(), strict=True):
+            text += [int(tree.tokens[texts.index(text), node]) for node in path if node >= 0] + [bonus]
+        tree = random_tree(committed.root, [[1, 2, 3]] * 3, 9, noise)
+        scores = target.score(tree)
+        alone = HFTarget.from_model(target.model)
+        alone._passes = target._passes
+        for row, text in enumerate(texts):
+            for node in range(9):
+                path = tree.ancestors[row, node].nonzero()[1:, 0]
+                alone.open(1, 64)
+                _, wanted = alone.admit(batch([[*text, *tree.tokens[row, path].tolist()]]))
+                assert torch.equal(scores.logits[row, node], wanted.logits[0, 0])
+                for tap, features in wanted.features.items():
+                    assert torch.equal(scores.features[tap][row, node], features[0, -1]), tap
+
+
+def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantized, monkeypatch):
+    target = quantized()
+    prompt = batch([torch.randint(VOCABULARY, (CHUNK + 50,)).tolist(), [1, 2, 3]])
+
+    def read():
+        target.open(2, 400)
+        return target.admit(prompt)[1].logits
+
+    whole = read()
+    for chunk in (7, 1000):
+        monkeypatch.setattr("specframe.components.targets.passes.CHUNK", chunk)
+        assert torch.equal(read(), whole), chunk
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter", ["lookup", {"use": "recycling", "nodes": 8}])
+def test_speculative_texts_are_plain_texts(temperature, drafter, quantized):
+    target = quantized()
+    sampling = {"temperature": temperature, "max_new_tokens": 40}
+    prompts = [list(prompt) for prompt in PROMPTS]
+    plain = specframe.compose(target=target, sampling=sampling).generate(prompts).tokens
+    for rows in (1, 3):
+        run = {"batch": rows}
+        assert (
+            specframe.compose(target=target, drafter=drafter, sampling=sampling, run=run).generate(prompts).tokens
+            == plain
+        )
+
+
+def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
+    target = quantized("gemma", hidden_act="gelu_pytorch_tanh")
+    assert isinstance(target._passes, ModelPasses)
+    assert caplog.messages == [
+        "quantize: the layers of gemma are not Llama's, so its forward pass is transformers' own"
+    ]
+    assert probe.deviation(target) < 2e-2
+
+
+def test_drafters_share_its_embedding_and_head(quantized):
+    target = quantized()
+    features = torch.randn(2, 64)
+    rows = torch.tensor([4, 40, 7])
+    assert target.embed(torch.tensor([3])).shape == (1, 64)
+    assert torch.equal(target.head_for(rows)(features), target.head(features)[:, rows])
+    leaf = features.clone().requires_grad_()
+    target.head(leaf).sum().backward()
+    assert leaf.grad is not None and leaf.grad.abs().sum() > 0
+
+
+def test_without_a_compiler_the_weights_are_unpacked(build, monkeypatch, caplog):
+    def refuse():
+        raise InputError("there is no C++ compiler (g++)")
+
+    exact = HFTarget.from_model(build("llama", **BROAD).float())
+    wanted = replacement.round_to_blocks(exact.model.model.layers[0].mlp.up_proj.weight, 4).values()
+    monkeypatch.setattr(replacement, "load_kernels", refuse)
+    exact._quantize("int4")
+    assert "there is no C++ compiler (g++): the int4 weights are unpacked, which is no faster" in caplog.messages
+    assert isinstance(exact._passes, ModelPasses)
+    assert torch.equal(exact.model.model.layers[0].mlp.up_proj.weight, wanted)
+    exact.check()
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("gpt2", {}, "its layers have weights in Conv1D"),
+        ("llama", BROAD | {"intermediate_size": 100}, r"down_proj has 100 inputs, which blocks of 32 do not divide"),
+    ],
+)
+def test_what_cannot_be_quantized_is_one_line(family, changes, message, build):
+    target = HFTarget.from_model(build(family, **changes).float())
+    with pytest.raises(CompositionError, match=message) as caught:
+        target._quantize("int4")
+    assert "\n" not in str(caught.value)
+
+
+def test_float64_is_refused(build):
+    with pytest.raises(CompositionError, match="dtype: float64 is more than it can keep"):
+        HFTarget.from_model(build("llama", **BROAD))._quantize("int8")
+
+
+def test_a_device_that_is_no_cpu_is_refused(build):
+    target = HFTarget.from_model(build("llama", **BROAD).float().to("meta"))
+    with pytest.raises(CompositionError, match="computes on a CPU, and this target is on meta"):
+        target._quantize("int8")
+
+
+def test_run_says_so(tmp_path: Path, capsys):
+    file = write_gguf(tmp_path / "small.gguf", blocks="Q4_1")
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        f"target: {{use: hf, model: '{file}', quantize: int4}}\ndrafter: lookup\nverifier: match\n"
+        "sampling: {max_new_tokens: 8}\nrun: {prompts: [abab], repeats: 1}\n"
+    )
+    assert main(["run", str(recipe), "--out", str(tmp_path / "out")]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"target: {file}, quantized to int4: its distribution is the one kept"
+    assert '"quantize": "int4"' in (tmp_path / "out" / "run.json").read_text()
+    assert main(["run", str(recipe), "target.quantize=int3", "--out", str(tmp_path / "out")]) == 2
+    assert "quantize" in capsys.readouterr().err

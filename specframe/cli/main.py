@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "run": "run",
+    "chat": "chat",
     "show": "show",
     "bench": "bench",
     "profile": "profile",

@@ -7,6 +7,7 @@ texts and one system of 2 D + 1 unknowns.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.kernel.types import Teacher
 from specframe.training.data.texts import Texts
 from specframe.training.teaching import Teaching
 
@@ -36,13 +38,25 @@ class FusingDrafter(Trainable, Protocol):
         ...
 
 
+@runtime_checkable
+class FittingDrafter(Trainable, Protocol):
+    """A trainable drafter that knows how to start from a regression on texts (EAGLE-3)."""
+
+    def fit(self, teachers: Iterable[Teacher]) -> float:
+        """The share of the target's features that the regression explains, whose solution is in the drafter then."""
+        ...
+
+
 def fit(drafter: Trainable, target: NeuralTarget, texts: Texts, teaching: Teaching, count: int) -> float:
     """The share of the features' variance that the fitted map explains, on the `count` texts it was fitted to.
 
     The map from (embedding of token i + 1, feature i) to feature i + 1 is put into the drafter, and the branches
     behind it start at zero, so that the drafter begins with the map's predictions. Raises CompositionError for a
-    drafter without such a map, InputError where the texts hold too little to be fitted to.
+    drafter without such a map, InputError where the texts hold too little to be fitted to. A drafter with a regression
+    of its own is asked for it.
     """
+    if isinstance(drafter, FittingDrafter):
+        return drafter.fit(teaching(torch.tensor([row])) for row in range(min(count, len(texts))))
     fusion = drafter.fusion if isinstance(drafter, FusingDrafter) else None
     if fusion is None:
         raise CompositionError(

@@ -181,3 +181,23 @@ def test_the_rollout_refuses_what_it_cannot_unroll() -> None:
 @pytest.mark.parametrize("options", [{}, {"fc_norm": True, "norm_output": True}, {"own_head": False}])
 def test_it_keeps_the_contract_of_drafters(options: dict[str, object]) -> None:
     check_drafter(lambda: Eagle3(head=texts.Trimmed(keep=2), **options))
+
+
+def test_a_drafter_fitted_to_texts_starts_with_a_regression() -> None:
+    target = texts.target(torch.float32, vocab=40)
+    tokens = torch.randint(40, (60, 20), generator=torch.Generator().manual_seed(4))
+    teachers = [target.teach(part, torch.ones_like(part, dtype=torch.bool)) for part in tokens.split(1)]
+    for options in ({}, {"fc_norm": True}, {"norm_before_fc": True, "layer": "qwen3"}):
+        losses = []
+        for fitted in (False, True):
+            drafter = Eagle3(**options)
+            drafter.bind(target)
+            teachers = [target.teach(part, torch.ones_like(part, dtype=torch.bool)) for part in tokens.split(1)]
+            if fitted:
+                assert 0 < drafter.fit(teachers) < 1
+            held = random_teacher(target, 8, 20, seed=9)
+            with torch.no_grad():
+                losses.append(CrossEntropy()(TrainingTimeTest(steps=1)(drafter, held, 0.0), held).item())
+        assert losses[1] < losses[0]
+    with pytest.raises(InputError, match="fewer than the 32 numbers to be fitted"):
+        drafter.fit(teachers[:1])

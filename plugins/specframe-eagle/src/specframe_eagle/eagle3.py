@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from specframe import CompositionError, InputError, Trainable, WeightsError
 from specframe.neural import Export, NeuralDrafter, TapFusion, checkpoint, seeded, support_of
-from specframe_eagle import engines3
+from specframe_eagle import engines3, fitting3
 from specframe_eagle.layout3 import D2T, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, check_embedding
 from specframe_eagle.wide import Kind, Switches, Wide, layer_config, published_taps
 
 if TYPE_CHECKING:
-    from specframe import Head, NeuralTarget
+    from collections.abc import Iterable
+
+    from specframe import Head, NeuralTarget, Teacher
 
 
 class Eagle3(NeuralDrafter[Wide]):
@@ -107,6 +109,10 @@ class Eagle3(NeuralDrafter[Wide]):
         super().bind(target)
         if self.network.lm_head is not None:
             self.head = None  # its rows were copied, or the checkpoint has others
+
+    def fit(self, teachers: Iterable[Teacher]) -> float:
+        """Starts a new drafter from a linear regression on texts; returns the share that it explains (`fitting3`)."""
+        return fitting3.fit(self.network, self.target, teachers)
 
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the form that vLLM and SGLang read.

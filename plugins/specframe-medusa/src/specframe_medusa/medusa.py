@@ -87,7 +87,7 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
         checklist = (
             (
                 "heads",
-                f"{self.levels}, each {self.layers} residual blocks and an LM head of {target.vocab_size:,}",
+                f"{self.levels} of {self.layers} residual block(s) and an LM head of {target.vocab_size:,} tokens",
             ),
             ("reads", "the target's last hidden state, after its final norm"),
             ("dtype", "float16"),

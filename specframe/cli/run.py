@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     parser.add_argument("--prompt", action="append", metavar="TEXT", help="decode this instead; may be repeated")
     parser.add_argument(
-        "--prompts", type=as_path, metavar="FILE", help="decode the prompts of a JSONL benchmark file or text file"
+        "--prompts", type=as_path, metavar="FILE", help="decode the prompts of a JSON, JSONL or text file"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
     parser.add_argument("--json", action="store_true", help="figures as one JSON object on the last line")
@@ -41,7 +41,11 @@ def execute(options: argparse.Namespace) -> int:
     if options.prompts is not None:
         from specframe.files.prompts import read_prompts
 
-        prompts = (options.prompt or []) + read_prompts(options.prompts, options.limit)
+        if options.prompt:
+            raise InputError("--prompt and --prompts were both given: choose one")
+        prompts = read_prompts(options.prompts, options.limit)
+    elif options.limit is not None:
+        raise InputError("--limit counts the prompts of a file: give --prompts FILE, too")
     if not prompts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
 

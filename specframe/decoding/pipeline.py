@@ -268,6 +268,8 @@ def load(
 
 
 def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if not isinstance(prompts, Sequence):
+        raise InputError(f"a prompt is a text or a list of token ids, and several stand in a list; got {prompts!r:.60}")
     if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
         return [prompts]  # type: ignore[list-item]
     if len(prompts) == 0:

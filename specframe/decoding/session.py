@@ -14,7 +14,7 @@ from specframe.components.verifiers.greedy import GreedyVerifier
 from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
 from specframe.decoding.requests import Entry, Request, as_prompts, enrol, enter, following, sampling_of
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree
@@ -110,6 +110,11 @@ class Session:
         `watch` is called with every cycle, admissions included, before rows that have ended leave: `cycle_rows` has the
         entries of its rows.
         """
+        if parts.nodes > parts.target.context:
+            raise CompositionError(
+                f"a draft of {parts.nodes} nodes does not fit the target's context of {parts.target.context}: "
+                "make the tree smaller"
+            )
         self.parts = parts
         self.slots = slots
         self.clock = clock or Clock()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import isfinite
 
 from specframe.kernel.errors import InputError
 from specframe.sampling.laws import Sampling
@@ -31,14 +32,18 @@ class SamplingSettings:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
-            raise InputError(f"temperature {self.temperature} is negative; 0 is greedy, 1 the model's own law")
+        if not (self.temperature >= 0 and isfinite(self.temperature)):
+            raise InputError(
+                f"temperature {self.temperature} is no number of at least 0; 0 is greedy, 1 the model's distribution"
+            )
         if self.top_k < 0:
             raise InputError(f"top_k {self.top_k} is negative; 0 keeps all tokens")
         if not 0 < self.top_p <= 1:
             raise InputError(f"top_p {self.top_p} is outside (0, 1]; 1 keeps all tokens")
         if not 0 <= self.min_p < 1:
             raise InputError(f"min_p {self.min_p} is outside [0, 1); 0 keeps all tokens")
+        if "" in self.stop:
+            raise InputError("an empty stop text would end every continuation at once; leave it out")
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens {self.max_new_tokens} generates nothing; use 1 or more")
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,7 @@ class Record:
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[str]:
-    """The first turns of the prompts of a `.jsonl`, `.jsonl.gz` or text file, the first `limit` of them.
+    """The first turns of the prompts of a `.json`, `.jsonl` (`.gz`) or text file, the first `limit` of them.
 
     Raises InputError, with the line number, for a line that holds no prompt.
     """
@@ -36,20 +38,30 @@ def read_prompts(path: Path, limit: int | None = None) -> list[str]:
 
 
 def read_records(path: Path, limit: int | None = None) -> list[Record]:
-    """The prompts of a `.jsonl`, `.jsonl.gz` or text file with all their turns, the first `limit` of them.
+    """The prompts of a `.json`, `.jsonl` (`.gz`) or text file with all their turns, the first `limit` of them.
 
     Raises InputError, with the line number, for a line that holds no prompt.
     """
-    structured = is_structured(path)
-    records: list[Record] = []
-    for number, line in read_lines(path):
-        if limit is not None and len(records) >= limit:
-            break
-        where = f"{path}:{number}"
-        records.append(as_record(parse(line, where), where) if structured else Record((line,)))
+    if limit is not None and limit < 1:
+        raise InputError(f"a limit is a number of prompts of at least 1, not {limit}")
+    records = list(islice(_records(path), limit))
     if not records:
         raise InputError(f"{path}: there is no prompt in it")
     return records
+
+
+def _records(path: Path) -> Iterator[Record]:
+    if path.suffixes[-1:] == [".json"] or path.suffixes[-2:] == [".json", ".gz"]:
+        whole = parse("\n".join(line for _, line in read_lines(path)), str(path))
+        if not isinstance(whole, list):
+            raise InputError(f"{path}: a .json file of prompts holds a list; for one object a line use .jsonl")
+        for place, value in enumerate(whole):
+            yield Record((value,)) if _says_something(value) else as_record(value, f"{path}: [{place}]")
+        return
+    structured = is_structured(path)
+    for number, line in read_lines(path):
+        where = f"{path}:{number}"
+        yield as_record(parse(line, where), where) if structured else Record((line,))
 
 
 def is_structured(path: Path) -> bool:

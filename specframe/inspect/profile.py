@@ -155,6 +155,9 @@ def profile(
         raise InputError(
             f"the recipe's verifier does not accept nodes drawn {', '.join(d.name.lower() for d in refused)}"
         )
+    sizes = tuple(sizes)
+    if sizes and max(sizes) > (most := pipeline.parts.target.context // 2):
+        raise InputError(f"a tree of {max(sizes)} nodes is too large for this target: time at most {most}")
     ranks, fit, heard = Ranks(), Fit(), Overheard(comb)
     pipelines = {comb.shape.nodes: pipeline.with_parts(tree=heard)}
     for size in sorted({*sizes} - {comb.shape.nodes}):

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +18,7 @@ from specframe.kernel.options import Mismatch, Option, convert, read_options
 from specframe.kernel.plugins.registry import Entry, Registry, one_line, suggest
 from specframe.kernel.recipes.recipe import Recipe, dotted
 from specframe.kernel.recipes.source import Key
-from specframe.kernel.zoo import find_weights
+from specframe.kernel.zoo import find_weights, require_model
 
 VERSION = 1
 """The recipe format this release reads: `specframe: 1`."""
@@ -153,6 +154,8 @@ class _Reader:
             weight = options.pop("weight", 1.0) if isinstance(options, dict) else 1.0
             if not isinstance(weight, int | float) or isinstance(weight, bool):
                 self.report((*key, "weight"), f"expected number, not {weight!r}")
+            elif not 0 <= weight < inf:
+                self.report((*key, "weight"), f"a loss weighs at least 0, not {weight}")
             elif part := self.read_part("loss", options, key):
                 result.losses.append((part, float(weight)))
 
@@ -226,6 +229,16 @@ class _Reader:
             options[option.name] = convert(value, option.annotation)
         except Mismatch as mismatch:
             self.report(key, str(mismatch))
+            return
+        if option.name == "model" and isinstance(value, str):
+            try:
+                require_model(value, self.registry)
+            except PluginError as error:
+                self.report(key, str(error))
+
+    def blamed(self, kind: str) -> Key:
+        """The key to name for a section that is wrong as a whole: an override in it, if there is one."""
+        return next((key for key in self.recipe.origins if key[0] == kind and self.recipe.overridden(key)), (kind,))
 
     def check_composition(self, result: Plan) -> None:
         from specframe.kernel.composition import misfits
@@ -235,7 +248,7 @@ class _Reader:
             try:
                 built[kind] = result.parts[kind].build() if kind in result.parts else None
             except SpecframeError as error:
-                self.report((kind,), str(error))
+                self.report(self.blamed(kind), str(error))
         if self.problems:
             return
         result.tree, result.verifier = built["tree"], built["verifier"]

@@ -25,6 +25,15 @@ def model_folder(name: str, registry: Registry | None = None) -> Path:
     return folder
 
 
+def require_model(name: str, registry: Registry) -> None:
+    """Raises PluginError for a name of the zoo that is no whole model's; other names are not looked at."""
+    if not name.startswith(ZOO):
+        return
+    entry = registry.find("model", name.removeprefix(ZOO))
+    if getattr(entry.load(), "method", None):
+        raise PluginError(f"{name} is a drafter's weights, not a model: name it in drafter.weights")
+
+
 def find_weights(weights: str, target: str | None, registry: Registry) -> str:
     """The name of the drafter that `weights` means for a target: `zoo://falcon` is `zoo://TARGET-falcon`.
 

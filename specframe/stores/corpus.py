@@ -52,7 +52,7 @@ class Corpus:
         self._read()
         mark = fingerprint(target)
         index = self._index
-        if not self._arrays:
+        if not self._arrays or not index.vocabulary:  # in memory, and not bound before
             self._index = replace(index, vocabulary=target.vocab_size, tokenizer=mark)
         elif index.vocabulary != target.vocab_size or (mark and index.tokenizer and mark != index.tokenizer):
             raise InputError(f"the store {self.path or 'in memory'} is of another tokenizer than the target's")

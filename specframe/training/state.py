@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,8 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fres
             f"the training state {path} cannot be read ({reason(error)}); delete it to start afresh"
         ) from error
     there, here = ledger.identity, fresh.identity
-    if differing := sorted(k for k in there.keys() | here.keys() if there.get(k) != here.get(k)):
-        lines = "".join(f"\n  {k}: {there.get(k)!r} there, {here.get(k)!r} here" for k in differing)
+    if differing := sorted(_differences(there, here)):
+        lines = "".join(f"\n  {line}" for line in differing)
         raise WeightsError(
             f"{folder} holds another run's training state; choose another train.out, or delete {path}. "
             f"What differs:{lines}"
@@ -92,6 +93,18 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fres
         state.setdefault(int(index), {})[key] = tensor
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     return ledger
+
+
+def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
+    """The values in which two trees of mappings and lists differ, a line each."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for key in there.keys() | here.keys():
+            yield from _differences(there.get(key), here.get(key), f"{name}.{key}".lstrip("."))
+    elif isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        for place, pair in enumerate(zip(there, here, strict=True)):
+            yield from _differences(*pair, f"{name}.{place}")
+    elif there != here:
+        yield f"{name}: {there!r} there, {here!r} here"
 
 
 def _host(tensor: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import pytest
 
@@ -52,10 +53,18 @@ WITNESS = "specframe/model"
 """The drafter that meets all verifiers with every tree: of a drafter, a verifier sees no more than its trees."""
 
 
+def builds_its_own_trees(drafter):
+    """Whether a drafter promises whole trees."""
+    sections = {"drafter": {"use": drafter} | SMALL.get(drafter.partition("/")[2], dict)(), "target": "table"}
+    recipe = Recipe(Path("own.yaml"), {"specframe": 1, "verifier": "match", "tree": "chain", **sections})
+    try:
+        return plan(recipe, REGISTRY).parts["drafter"].build().promise.complete
+    except RecipeError as refusal:
+        return "builds its own tree" in str(refusal)
+
+
 OWN_TREE = {
-    entry.qualified
-    for entry in REGISTRY.of("drafter")
-    if getattr(entry.load(), "draws", None) and entry.name != "lookup"
+    drafter for drafter, _ in variants("drafter") if builds_its_own_trees(drafter) and drafter != "specframe/lookup"
 }
 """Drafters that are refused with every tree, as `lookup` is for all of them to see."""
 

@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,12 @@ def load_function(where: str) -> Callable[..., Any]:
     if not callable(function):
         raise InputError(f"'{name}' of {file} is not a function")
     accept: Callable[..., Any] = function
+    try:
+        signature(accept).bind(None, None, None)
+    except TypeError as error:
+        raise InputError(f"{where} is called with (paths, p, q), which it does not take: {error}") from None
+    except ValueError:
+        pass  # a function in C has no signature to look at
     return accept
 
 

@@ -29,6 +29,8 @@ def execute(options: argparse.Namespace) -> int:
         for entry in registry.entries
         if options.name in (entry.name, entry.qualified) and options.kind in (None, entry.kind)
     ]
+    if not matches and (others := sorted({e.kind for e in registry.entries if options.name in (e.name, e.qualified)})):
+        raise PluginError(f"there is no {options.kind} named '{options.name}'; it is a {' and a '.join(others)}")
     if not matches:
         names = {entry.name for entry in registry.entries}
         raise PluginError(

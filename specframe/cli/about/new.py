@@ -88,6 +88,9 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
         )
     if any(entry.name == bare for entry in discover([]).of(kind)):  # of the built-ins alone
         raise InputError(f"there is a built-in {kind} '{bare}', and recipes could not tell the two apart")
+    package = f"specframe-{bare.replace('_', '-')}"
+    if any(entry.package == package for entry in discover().entries):
+        raise InputError(f"a package {package} is installed already; choose another name")
     component = _template(f"component/{kind}.py")
     title = bare.title().replace("_", "")
     if re.search(rf"\b{title}\b", component):
@@ -96,7 +99,7 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
     words = {
         "kind": kind,
         "name": bare,
-        "package": f"specframe-{bare.replace('_', '-')}",
+        "package": package,
         "module": f"specframe_{bare}",
         "Class": title,
         "Summary": summary,

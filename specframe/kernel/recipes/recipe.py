@@ -41,6 +41,10 @@ class Recipe:
             key = key[:-1]
         return self.origins.get(key, str(self.path))
 
+    def overridden(self, key: Key) -> bool:
+        """Whether the value at `key` was given on the command line."""
+        return self.origins.get(key) == COMMAND_LINE
+
     def folder(self, key: Key) -> Path:
         """The folder of the file that the value at `key` was written in; the recipe's for one of the command line."""
         file, _, line = self.origin(key).rpartition(":")
@@ -57,6 +61,8 @@ class Recipe:
         recipe = _read_file(_home(str(path), str(path)), (), {})
         for override in overrides or []:
             recipe._override(override)
+        if not recipe.data:
+            raise RecipeError(f"{recipe.path}: the recipe is empty")
         recipe.data = interpolate(recipe.data, recipe.origin, environment)
         return recipe
 
@@ -69,6 +75,8 @@ class Recipe:
         except (OmegaConfBaseException, yaml.YAMLError, RecursionError) as error:
             problem = str(getattr(error, "problem", None) or error).splitlines()[0]
             raise RecipeError(f"{COMMAND_LINE}: the value of '{override}' is no YAML: {problem}") from error
+        if name.strip() == "extends":
+            raise RecipeError(f"{COMMAND_LINE}: a recipe extends others by its file alone: write a file that says so")
         parts: Key = tuple(int(p) if p.isdigit() else p for p in name.strip().split("."))
         layer: Any = value
         if parts[-1] == "use" and len(parts) > 1:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
+from operator import mul
 
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from specframe.kernel.promises import Promise
 from specframe.kernel.types import Draw
 
 Path = tuple[int, ...]
+MOST_NODES = 8192
+"""Trees of so many nodes are refused: their attention mask alone would have 67 million entries a row."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Shape:
         """Every node of level i with `widths[i]` children."""
         if not widths or min(widths) < 1:
             raise InputError(f"a tree needs a level or more, and widths of at least 1, got {list(widths)}")
+        if sum(accumulate(widths, mul)) >= MOST_NODES:
+            raise InputError(f"a tree of these widths has {MOST_NODES:,} nodes or more, which no target scores at once")
         depths = range(1, len(widths) + 1)
         return cls(path for depth in depths for path in product(*(range(width) for width in widths[:depth])))
 

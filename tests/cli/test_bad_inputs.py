@@ -1,0 +1,199 @@
+"""Bad input: one clear line that says what to do, exit status 2, no traceback."""
+
+import json
+
+import pytest
+
+from specframe.cli.main import main
+
+RECIPE = """specframe: 1
+target: {use: table, vocab: 16}
+drafter: {use: lookup}
+verifier: match
+sampling: {max_new_tokens: 4}
+run: {prompts: [], repeats: 0}
+"""
+FILES = {
+    "r.yaml": RECIPE,
+    "grows.yaml": RECIPE.replace("{use: lookup}", "{use: model, model: zoo://talk-7m}")
+    + "tree: {use: chain, depth: 2}\n",
+    "list.yaml": "- specframe\n",
+    "circle.yaml": "extends: circle.yaml\n",
+    "loop.yaml": "specframe: 1\ntarget: &a {use: table, vocab: *a}\n",
+    "torn.yaml": "specframe: 1\ntarget: {use: table\n",
+    "twice.yaml": "specframe: 1\nspecframe: 1\n",
+    "empty.yaml": "",
+    "empty.txt": "\n \n",
+    "object.json": '{"prompt": "a"}',
+    "numbers.json": "[1, 2]",
+    "torn.jsonl": '{"prompt": ',
+    "other.jsonl": '{"answer": "a"}\n',
+    "accept.py": "def one(x):\n    return 1\nnumber = 3\n",
+    "afile": "",
+}
+VALIDATE = [
+    ("gone.yaml", "no such recipe"),
+    ("list.yaml", "mapping"),
+    ("empty.yaml", "empty"),
+    ("circle.yaml", "extends itself"),
+    ("loop.yaml", "an alias stands for something that it is a part of"),
+    ("torn.yaml", "torn.yaml:"),
+    ("twice.yaml", "specframe"),
+    ("afile", "empty"),
+]
+OVERRIDES = [
+    ("specframe=2", "reads recipes of version 1"),
+    ("nonsense=1", "unknown section"),
+    ("target=null", "missing section 'target'"),
+    ("target.use=tabel", "did you mean 'table'"),
+    ("target.vocab=many", "expected integer"),
+    ("target.vocabulary=3", "unknown option"),
+    ("target={use: hf}", "missing: target 'hf' needs it"),
+    ("target={use: hf, model: 'zoo://gone'}", "no model named 'gone'"),
+    ("target={use: hf, model: 'zoo://talk-7m-falcon'}", "is a drafter's weights, not a model"),
+    ("target=3", "expected {use: NAME"),
+    ("drafter.use=nothing", "nothing"),
+    ("drafter.length=0", "length"),
+    ("drafter.length=[1]", "expected integer"),
+    ("drafter={use: falcon, block: 0}", "block must be at least 1"),
+    ("drafter={use: falcon, dropout: 2}", "dropout"),
+    ("drafter={use: medusa, heads: 0}", "heads"),
+    ("drafter={use: chimera, ngram: 0}", "ngram"),
+    ("drafter={use: parallelspec, masks: 0}", "masks"),
+    ("drafter={use: falcon, head: {use: trimmed}}", "trimmed: give either keep"),
+    ("drafter={use: falcon, head: {use: router, groups: 2, active: 3}}", "router: active must be between"),
+    ("drafter={use: falcon}", "add `tree: {use: dynamic}`"),
+    ("drafter={use: suffix, cap: -1}", "cap"),
+    ("drafter={use: recycling, nodes: 0}", "nodes"),
+    ("drafter={use: lookahead, ngram: 1}", "ngram"),
+    ("drafter={use: retrieval}", "needs it"),
+    ("drafter={use: fused, first: {use: lookup}, second: {use: falcon}}", "must build its own tree"),
+    ("drafter={use: './gone.py:Mine'}", "no such Python file"),
+    ("tree={use: chain}", "builds its own tree: remove the tree section"),
+    ("verifier=matsch", "did you mean 'match'"),
+    ("verifier={use: kseq, steps: -1}", "0 or more steps"),
+    ("verifier=null", "missing section 'verifier'"),
+    ("sampling.temperature=-1", "temperature"),
+    ("sampling.temperature=.nan", "temperature"),
+    ("sampling.temperature=.inf", "temperature"),
+    ("sampling.temperature=warm", "expected number"),
+    ("sampling.top_k=-2", "top_k"),
+    ("sampling.top_p=0", "top_p"),
+    ("sampling.top_p=.nan", "top_p"),
+    ("sampling.min_p=1", "min_p"),
+    ("sampling.max_new_tokens=0", "max_new_tokens"),
+    ("sampling.max_new_tokens=2.5", "expected integer"),
+    ("sampling.stop=['']", "empty stop text"),
+    ("sampling.stop=3", "sampling.stop"),
+    ("sampling.temprature=1", "did you mean 'temperature'"),
+    ("run.batch=0", "batch 0"),
+    ("run.repeats=-1", "repeats -1"),
+    ("run.seed=x", "expected integer"),
+    ("run.prompts=3", "run.prompts"),
+    ("loss=[{use: distillation, weight: -1}]", "weighs at least 0"),
+    ("loss=[{use: distillation, weight: .nan}]", "weighs at least 0"),
+    ("loss=[{use: distilation}]", "did you mean 'distillation'"),
+    ("train={data: [a], rollout: teacher_forced, out: o, steps: -1}", "steps"),
+    ("train={data: [a], rollout: teacher_forced, out: o, lr: -1}", "lr"),
+    ("train={data: 3, rollout: teacher_forced, out: o}", "train.data"),
+    ("extends=gone.yaml", "by its file alone"),
+    ("run.prompts", "not of the form key=value"),
+    ("=3", "not of the form key=value"),
+    ("run.prompts.7.x=1", "does not exist"),
+    ("run.seed=[", "is no YAML"),
+    ("run.seed=${oc.env:HOME}", "--allow-env"),
+    ("run.seed=${run.seed}", "run.seed"),
+]
+TREES = [
+    ("tree.depth=0", "at least 1"),
+    ("tree.depth=100000", "nodes or more"),
+    ("tree={use: fixed}", "exactly one of `paths` and `widths`"),
+    ("tree={use: fixed, widths: [200, 200, 200]}", "nodes or more"),
+    ("tree={use: fixed, paths: ['1.x']}", "is no path"),
+    ("tree={use: fixed, paths: ['0.0']}", "has no parent"),
+    ("tree={use: dynamic, width: 0}", "at least 1"),
+    ("tree={use: beam, width: 0}", "at least 1"),
+    ("tree={use: threshold, threshold: 2}", "a threshold is a probability"),
+    ("tree={use: sequoia, acceptance: gone.json}", "gone.json"),
+    ("tree={use: adaptive, costs: [1.0]}", "costs"),
+    ("tree={use: chain, draw: lucky}", "draw"),
+    ("tree=null", "add `tree: {use: dynamic}`"),
+]
+COMMANDS = [
+    ("run r.yaml", "there is nothing to decode"),
+    ("run r.yaml --limit 3", "--limit counts the prompts of a file"),
+    ("run r.yaml --prompt a --prompts other.jsonl", "choose one"),
+    ("run r.yaml --prompts gone.txt", "gone.txt"),
+    ("run r.yaml --prompts empty.txt", "there is no prompt in it"),
+    ("run r.yaml --prompts torn.jsonl", "not valid JSON"),
+    ("run r.yaml --prompts other.jsonl", "no prompt in it"),
+    ("run r.yaml --prompts object.json", "holds a list"),
+    ("run r.yaml --prompts numbers.json", "no prompt in it"),
+    ("run r.yaml --prompts other.jsonl --limit 0", "at least 1"),
+    ("run r.yaml --out afile --prompt a", "cannot be written to"),
+    ("explain falcon --kind tree", "it is a drafter"),
+    ("explain falcom", "did you mean 'falcon'"),
+    ("new plugin falcon", "specframe-falcon"),
+    ("new plugin Falcon!", "cannot be a plugin's name"),
+    ("new thing x", "there is no template"),
+    ("certify", "give a recipe, or --against"),
+    ("certify --against accept.py", "path.py:function"),
+    ("certify --against accept.py:one", "(paths, p, q)"),
+    ("certify --against accept.py:number", "is not a function"),
+    ("certify --against gone.py:one", "no such Python file"),
+    ("show r.yaml", "nothing"),
+    ("profile r.yaml", "nothing to decode"),
+]
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def refused(arguments, capsys):
+    """The one line that the command printed."""
+    assert main(arguments) == 2
+    printed = capsys.readouterr()
+    lines = printed.err.splitlines()
+    assert len(lines) == 1, lines
+    assert "Traceback" not in printed.err
+    return lines[0]
+
+
+@pytest.mark.parametrize(("file", "words"), VALIDATE)
+def test_a_broken_file_is_refused(folder, capsys, file, words):
+    assert words in refused(["validate", file], capsys)
+
+
+@pytest.mark.parametrize(("override", "words"), OVERRIDES)
+def test_a_wrong_value_is_refused(folder, capsys, override, words):
+    assert words in refused(["validate", "r.yaml", override], capsys)
+
+
+@pytest.mark.parametrize(("override", "words"), TREES)
+def test_a_wrong_tree_is_refused(folder, capsys, override, words):
+    assert words in refused(["validate", "grows.yaml", override], capsys)
+
+
+@pytest.mark.parametrize(("command", "words"), COMMANDS)
+def test_a_wrong_command_is_refused(folder, capsys, command, words):
+    assert words in refused(command.split(), capsys)
+
+
+def test_overrides_are_blamed_on_the_command_line(folder, capsys):
+    assert refused(["validate", "grows.yaml", "tree.depth=0"], capsys).startswith("command line: tree.depth: ")
+
+
+def test_prompts_come_from_a_json_list_too(folder, capsys):
+    (folder / "some.json").write_text(json.dumps(["a", {"prompt": "b"}], indent=1))
+    from specframe.files.prompts import read_prompts
+
+    assert read_prompts(folder / "some.json") == ["a", "b"]
+
+
+def test_there_are_many():
+    assert len(VALIDATE) + len(OVERRIDES) + len(TREES) + len(COMMANDS) >= 80

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from method_table import RESULTS, read_measured, read_results
 
-from specframe.bench.report.phrases import say, say_share
+from specframe.bench.report.phrases import format_figure, format_share
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/methods/*.md")
@@ -46,5 +46,5 @@ def _fill(block: re.Match[str], measured: Callable[[str], Mapping[str, Any]]) ->
 
 def _row(recipe: str, note: str | None, figures: Mapping[str, Any]) -> str:
     name = f"`{recipe}.yaml`" + (f": {note}" if note else "")
-    said = [say(figures["tau"]), say(figures["speedup_hf"]), say(figures["speedup"])]
-    return "| " + " | ".join([name, *said, say_share(figures["overhead"])]) + " |"
+    shown = [format_figure(figures["tau"]), format_figure(figures["speedup_hf"]), format_figure(figures["speedup"])]
+    return "| " + " | ".join([name, *shown, format_share(figures["overhead"])]) + " |"

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from specframe.bench.figures.summary import summarise
-from specframe.bench.report.phrases import is_suspect, say
+from specframe.bench.report.phrases import format_figure, is_suspect
 from specframe.kernel.build import plan
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.plugins.registry import Registry
@@ -146,4 +146,5 @@ def _render_measured(entry: Mapping[str, Any] | None, recipe: str) -> str:
     if entry["target"] != Recipe.read(RECIPES / recipe).data["target"].get("model"):
         return "not measured yet"  # but on another target
     mark = " (differs: see the report)" if is_suspect(entry) else ""
-    return f"tau {say({**figures['tau'], 'low': None})}, {say(figures.get('speedup_hf'), unit='x')}{mark}"
+    tau, speedup = format_figure({**figures["tau"], "low": None}), format_figure(figures.get("speedup_hf"), unit="x")
+    return f"tau {tau}, {speedup}{mark}"

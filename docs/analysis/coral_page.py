@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from page import fill, say, table
+from page import fill, table, with_interval
 
 from specframe.bench.report.plots import COLOURS, MARKERS, STYLE, WIDTH
 
@@ -83,7 +83,12 @@ def write_tables(numbers: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Each table of the page, with its name."""
     if acceptance := numbers.get("acceptance"):
         rows = [
-            [title, name, say(acceptance[tree][name]["tau"]), *map(say, acceptance[tree][name]["alpha"])]
+            [
+                title,
+                name,
+                with_interval(acceptance[tree][name]["tau"]),
+                *map(with_interval, acceptance[tree][name]["alpha"]),
+            ]
             for tree, title in TREES
             for name in DRAFTERS
         ]
@@ -103,8 +108,8 @@ def write_tables(numbers: dict[str, Any]) -> Iterator[tuple[str, str]]:
                 "1" if entry["active"] is None else f"{entry['active'] / 16:.3f}",
                 f"{entry['rows']:.2f}",
                 f"{entry['weights'] / router[0]['weights']:.2f}",
-                say(entry["factored"]) if entry["factored"] else "",
-                say(entry["restricted"]),
+                with_interval(entry["factored"]) if entry["factored"] else "",
+                with_interval(entry["restricted"]),
             ]
             for entry in router
         ]

@@ -20,7 +20,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [heads, ["---"] * len(heads), *rows])
 
 
-def say(figure: Sequence[float]) -> str:
+def with_interval(figure: Sequence[float]) -> str:
     """A value with its interval."""
     value, low, high = figure
     return f"{value:.2f} [{low:.2f}, {high:.2f}]"

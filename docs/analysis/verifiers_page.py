@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from page import fill, say, table
+from page import fill, table, with_interval
 
 PAGE = Path(__file__).resolve().parent.parent / "explanation" / "verifier-analysis.md"
 RULES = ("recursive", "kseq", "transport")
@@ -34,7 +34,7 @@ def write_tables(numbers: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if bound := numbers.get("bound"):
         for temperature, draws in bound["temperatures"].items():
             rows = [
-                [f"{siblings} {draw}", f"{found['optimum'][0]:.3f}", *(say_share(found, rule) for rule in RULES)]
+                [f"{siblings} {draw}", f"{found['optimum'][0]:.3f}", *(format_share(found, rule) for rule in RULES)]
                 for draw, counts in draws.items()
                 for siblings, found in counts.items()
             ]
@@ -45,18 +45,18 @@ def write_rules(name: str, rules: Mapping[str, Any]) -> Iterator[list[str]]:
     """A row for each verifier of a draft: its tau, and the change from `recursive` as measured and as predicted."""
     for rule, found in rules.items():
         first = rule == "recursive"
-        measured = "" if first else say_change(found["ratio"])
-        predicted = "" if first or found["exact_ratio"] is None else say_change(found["exact_ratio"])
-        yield [name if first else "", f"`{rule}`", say(found["tau"]), measured, predicted]
+        measured = "" if first else format_change(found["ratio"])
+        predicted = "" if first or found["exact_ratio"] is None else format_change(found["exact_ratio"])
+        yield [name if first else "", f"`{rule}`", with_interval(found["tau"]), measured, predicted]
 
 
-def say_change(ratio: Sequence[float]) -> str:
+def format_change(ratio: Sequence[float]) -> str:
     """A ratio with its interval, as a change in per cent."""
     value, low, high = (round(100 * (number - 1), 1) + 0.0 for number in ratio)  # no -0.0
     return f"{value:+.1f} % [{low:+.1f}, {high:+.1f}]"
 
 
-def say_share(found: Mapping[str, Any], rule: str) -> str:
+def format_share(found: Mapping[str, Any], rule: str) -> str:
     """The rule's share of the optimum with its interval, marked where siblings were redrawn; or nothing."""
     if rule not in found["ratios"]:
         return ""

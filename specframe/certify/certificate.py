@@ -62,7 +62,7 @@ class Certificate:
     """What is known about a composition's losslessness, by enumeration of the real code."""
 
     promised: bool
-    """What the verifier says of itself."""
+    """What the verifier declares."""
     cases: tuple[Case, ...]
     controls: tuple[Case, ...]
     audit: Audit | None

@@ -76,7 +76,7 @@ class SampledReport:
         return self.p_value > self.error_rate
 
     @property
-    def telling(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether the test would have found one: it noticed the verifier broken on purpose."""
         return self.control_p_value <= self.error_rate
 
@@ -90,13 +90,13 @@ class RealReport:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against the composition."""
+        """Whether no check failed."""
         return self.greedy.identical and self.sampled.consistent
 
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
         greedy = asdict(self.greedy) | {"identical": self.greedy.identical}
-        sampled = asdict(self.sampled) | {"consistent": self.sampled.consistent, "telling": self.sampled.telling}
+        sampled = asdict(self.sampled) | {"consistent": self.sampled.consistent, "conclusive": self.sampled.conclusive}
         return {"passed": self.passed, "greedy": greedy, "sampled": sampled}
 
 

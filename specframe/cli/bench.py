@@ -16,12 +16,12 @@ from specframe.files.text import printable
 if TYPE_CHECKING:
     from specframe.bench.contest.contest import Contest
     from specframe.bench.contest.engines import Engine
-    from specframe.bench.contest.stage import Step
+    from specframe.bench.contest.runner import Step
     from specframe.bench.figures.journal import Journal
 
 SUMMARY = "measure recipes side by side over prompt sets, against transformers' own generation"
 OPPONENTS = ("plain", "hf:generate")
-"""Who takes part besides recipes where nobody else is named: speedups are measured against them."""
+"""The contestants that join the recipes where no others are named: speedups are measured against them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="between repeats, so that they meet more of a shared machine's moods (default: 0)",
+        help="between repeats, so that they sample more of a shared machine's load variation (default: 0)",
     )
     parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the budget of every answer")
     parser.add_argument(
@@ -73,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bound",
         action="store_true",
-        help="beside the acceptance at the first level, that of the best verifier for the same drafts "
+        help="next to the acceptance at the first level, that of the best verifier for the same drafts "
         "(each prompt is decoded once more)",
     )
     parser.add_argument("--batch", type=int, default=1, metavar="B", help="how many prompts are decoded together")
@@ -135,7 +135,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     from specframe.bench.contest.contest import Contest
     from specframe.bench.contest.engines.inprocess import InProcess
     from specframe.bench.contest.engines.ray import Ray
-    from specframe.bench.contest.lineup import Invitation, plan_lineup
+    from specframe.bench.contest.roster import Selection, plan_roster
     from specframe.bench.contest.sets import SHIPPED, read_sets
     from specframe.bench.contest.terms import Terms
     from specframe.files.lock import writing
@@ -158,7 +158,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     overrides = [word for word in given if _is_override(word)]
     if options.max_new_tokens is not None:
         overrides.append(f"sampling.max_new_tokens={options.max_new_tokens}")
-    invitation = Invitation(
+    selection = Selection(
         tuple(words),
         tuple(overrides),
         options.assistant,
@@ -166,23 +166,23 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
         tuple(options.vary),
         options.allow_env,
     )
-    lineup = plan_lineup(invitation, discover())
-    for name, why in lineup.misfits.items():
+    roster = plan_roster(selection, discover())
+    for name, why in roster.misfits.items():
         print(printable(f"{name} takes no part: {why}"), file=sys.stderr)
     if options.address is not None and options.engine != "ray":
         raise InputError("--address is that of a Ray cluster; add --engine ray")
     if options.pause and options.engine == "ray":
         raise InputError("--pause is between the repeats of one process; leave it out with --engine ray")
-    cluster = Ray(invitation, terms, options.address) if options.engine == "ray" else None
+    cluster = Ray(selection, terms, options.address) if options.engine == "ray" else None
     sets = options.data or [SHIPPED]
     questions = read_sets(sets)
     held.enter_context(writing(options.out))
-    lineup.load(terms.batch)
-    contest = Contest(lineup, terms)
+    roster.load(terms.batch)
+    contest = Contest(roster, terms)
     contest.choose(questions)
     if contest.skipped:
         print(f"{contest.skipped} prompts are too long for the context and left out", file=sys.stderr)
-    return contest, cluster or InProcess(contest.stage), sets
+    return contest, cluster or InProcess(contest.runner), sets
 
 
 def _is_override(word: str) -> bool:
@@ -237,7 +237,7 @@ def progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], No
     """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    entrants = contest.lineup.entrants
+    entrants = contest.roster.entrants
     tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
     seconds = dict.fromkeys(tokens, 0.0)
     columns = (

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--budget", type=int, default=100_000, metavar="N", help="branches per case, at most")
     parser.add_argument("--exact-only", action="store_true", help="leave the recipe's own model unloaded")
     parser.add_argument(
-        "--against", metavar="FILE.py:FUNCTION", help="certify somebody else's acceptance function instead"
+        "--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead"
     )
 
 

@@ -84,7 +84,7 @@ def _answer(answerer: Answerer, left: list[Dialogue], store: Store, about: dict[
 
     try:
         with progress(len(left)) as step:
-            for dialogue in answerer.play(left):
+            for dialogue in answerer.answer(left):
                 store.add(dialogue, about)
                 step(f"{rate():.0f} tokens/s")
     except KeyboardInterrupt:
@@ -120,7 +120,7 @@ def _check(options: argparse.Namespace, valid: Plan) -> None:
     verifier = valid.parts["verifier"]
     if options.endpoint is None and not verifier.build().lossless:
         raise InputError(
-            f"the verifier {verifier.entry.name} is lossy: what it lets through is not what the target says; "
+            f"the verifier {verifier.entry.name} is lossy: its texts are not distributed as the target's; "
             "add verifier.use=match"
         )
 

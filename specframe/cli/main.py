@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(printable(str(interrupt)) or "interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away: nothing to say, nobody to say it to
+        sys.stderr.close()  # the reader of a pipe went away: no output can be written
         return 141
     except OSError as error:
         if error.errno not in FULL:
@@ -113,7 +113,7 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", help="a recipe file, such as recipes/falcon.yaml")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
     parser.add_argument(
-        "--no-local-code", action="store_true", help="refuse components from ./file.py:Name beside the recipe"
+        "--no-local-code", action="store_true", help="refuse components from ./file.py:Name in the recipe's folder"
     )
     add_environment_argument(parser)
 

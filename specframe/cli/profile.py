@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specframe.components.trees.shapes.optimal import Choice
-    from specframe.inspect.forecast import Measured
+    from specframe.inspect.expected import Measured
     from specframe.inspect.profile import Profile
 
 SUMMARY = "measure acceptance by level and rank, and compute the best tree from it"
@@ -89,7 +89,7 @@ def execute(options: argparse.Namespace) -> int:
 
         from specframe.components.trees.policies.fixed import Fixed
         from specframe.components.trees.shapes.shape import dotted
-        from specframe.inspect.forecast import measure_tau
+        from specframe.inspect.expected import measure_tau
 
         tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=draw)
         again = replace(pipeline, run=replace(pipeline.run, seed=pipeline.run.seed + 1))
@@ -109,11 +109,11 @@ def show_table(found: Profile) -> list[str]:
 
     Nodes behind another choice than the first stand apart.
     """
-    straight, strayed = found.ranks.straight, found.ranks.strayed
-    width = max(map(len, straight.table), default=0)
+    top, off_path = found.ranks.top, found.ranks.off_path
+    width = max(map(len, top.table), default=0)
     lines = ["accepted  " + "".join(f"{f'#{rank + 1}':>7}" for rank in range(width)) + "    visits"]
-    for level in range(max(len(straight.table), len(strayed.table))):
-        for name, shares in ((f"level {level + 1}", straight), ("  strayed", strayed)):
+    for level in range(max(len(top.table), len(off_path.table))):
+        for name, shares in ((f"level {level + 1}", top), ("  off-path", off_path)):
             row = shares.table[level] if level < len(shares.table) else []
             if row:
                 figures = "".join(f"{share:7.3f}" for share in row).ljust(7 * width)
@@ -123,7 +123,7 @@ def show_table(found: Profile) -> list[str]:
 
 
 def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
-    """Forecasts of tau beside what decoding gave, as lines of text: the fastest tree's, and the recipe's tree's own."""
+    """Forecasts of tau next to what decoding gave, as lines of text: of the fastest tree, and of the recipe's own."""
 
     def line(name: str, forecast: str, found: Measured) -> str:
         return f"{name:26}{forecast:>9}{found.tau:10.2f} +-{found.error:5.2f}"
@@ -157,7 +157,7 @@ def show_trees(found: Profile, depth: int) -> list[str]:
             cycle_seconds={size: seconds},
             depth=depth,
             block=found.block,
-            strayed=found.ranks.strayed.table,
+            off_path=found.ranks.off_path.table,
         )
         rows.append((size, choice.shape.depth, choice.tau, choice.seconds))
     best = max(tau / seconds for *_, tau, seconds in rows)

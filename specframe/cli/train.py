@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Trains, and says where the checkpoint is and how to run it."""
+    """Trains, and prints where the checkpoint is and how to run it."""
     from specframe.cli.main import read_plan
     from specframe.kernel.errors import InputError
 
@@ -58,7 +58,7 @@ def execute(options: argparse.Namespace) -> int:
     with writing(settings.out, REMEDY) if state.is_main_process else nullcontext():  # before models load, too
         pipeline = Pipeline.build(valid)
         report = train(
-            pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and says what would fit
+            pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and names what would fit
             pipeline.parts.drafter,  # type: ignore[arg-type]
             [(part.build(), weight, part.entry.name) for part, weight in valid.losses],
             settings,

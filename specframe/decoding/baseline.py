@@ -29,7 +29,7 @@ def generate_with_transformers(
 ) -> list[list[int]]:
     """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
 
-    It decodes by the settings alone: a repetition penalty, say, that the model's own generation config asks
+    It decodes by the settings alone: a repetition penalty, for example, that the model's own generation config asks
     for is no part of the target's law. `options` are further arguments of `generate`.
     """
     width = max(map(len, rows))

@@ -31,7 +31,7 @@ class Event(Protocol):
 
 
 class DeviceTimer:
-    """Times what a device does instead of when it was told to: stretches between events in its queue.
+    """Times what a device does, not when the host enqueued it: stretches between events in its queue.
 
     Noting a stretch waits for nothing. `read` waits once, for the last of them, and events are used again.
     """

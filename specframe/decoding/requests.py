@@ -64,7 +64,7 @@ class Entry:
             self.request.listener(self.tokens[start:])
 
 
-def enrol(requests: Sequence[Request], context: int) -> list[Entry]:
+def register(requests: Sequence[Request], context: int) -> list[Entry]:
     """An entry for each request. Raises InputError for a prompt that is empty or longer than the context."""
     return [Entry(request, budget(request, context, number)) for number, request in enumerate(requests)]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from specframe.components.verifiers.greedy import GreedyVerifier
 from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
-from specframe.decoding.requests import Entry, Request, as_prompts, enrol, enter, following, sampling_of
+from specframe.decoding.requests import Entry, Request, as_prompts, register, enter, following, sampling_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of
@@ -155,7 +155,7 @@ class Session:
         if not requests:
             return []
         require_claim(self.parts.target, self)
-        entries = enrol(requests, self.parts.target.context)
+        entries = register(requests, self.parts.target.context)
         with self.clock.phase("prefill"):
             prompts = as_prompts([request.tokens for request in requests], self._device)
             tree, scores = self.parts.target.admit(prompts)

@@ -17,7 +17,7 @@ HumanEval prompt, GSM8K question, MBPP text."""
 
 
 TASKS = ("task", "category")
-"""Where a record says what kind of task it is; MT-bench and Spec-Bench use category."""
+"""The keys of a record that hold its kind of task; MT-bench and Spec-Bench use category."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Record:
     """A prompt as its file has it."""
 
     turns: tuple[str, ...]
-    """What the user says, turn by turn; most sets have one."""
+    """The user's messages, turn by turn; most sets have one."""
     task: str | None = None
 
 

@@ -27,7 +27,7 @@ PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "
 def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The resolved recipe with each value's origin, versions, hardware and figures.
 
-    `target` says which model was decoded with and, where it is not the one asked for, which was, and why; plans of
+    `target` records which model was decoded with and, where it is not the one asked for, which was, and why; plans of
     several recipes have none.
     """
     own = plan.parts.get("target")

@@ -40,7 +40,7 @@ def require_unicode(text: str, where: str) -> None:
 
 
 def redact(text: str) -> str:
-    """The text with what addresses in it tell of users, passwords and keys as `***`."""
+    """The text with users, passwords and keys in its addresses as `***`."""
     return ADDRESS.sub(lambda found: _redact(found[0]), text)
 
 

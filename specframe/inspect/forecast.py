@@ -25,7 +25,7 @@ class Measured:
 
     cycles: Tensor  # [P]
     reached: Tensor  # [P, D] cycles whose accepted path has a node of depth 1, 2, ...
-    promised: Tensor | None  # [P, D] of as many the drafter's probabilities spoke; None for sampled trees
+    expected_counts: Tensor | None  # [P, D] by the drafter's probabilities; None for sampled trees
 
     @property
     def tau(self) -> float:
@@ -48,7 +48,7 @@ class Measured:
     @property
     def expected(self) -> list[float] | None:
         """By depth, the share of cycles that was to get that far by the drafter's probabilities."""
-        return None if self.promised is None else self._by_depth(self.promised)
+        return None if self.expected_counts is None else self._by_depth(self.expected_counts)
 
     def _by_depth(self, sums: Tensor) -> list[float]:
         return (sums.sum(0) / self.cycles.sum().clamp(min=1)).tolist()
@@ -57,32 +57,32 @@ class Measured:
 def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Calibration | None = None) -> Measured:
     """What decoding the prompts with the pipeline's tree gives; its drafter grows a tree policy.
 
-    A tree of `top` nodes has a promise of its own, OPT-Tree's (Wang et al. 2024): a node is accepted with the product
-    of the drafter's probabilities along its path. So it promises as many tokens as these products sum to, as far as
+    A tree of `top` nodes has a forecast of its own, OPT-Tree's (Wang et al. 2024): a node is accepted with the product
+    of the drafter's probabilities along its path. So the expected tokens are the sum of these products, as far as
     the drafter knows the target's law. The probabilities are those of temperature 1 where the tree has no calibration
     of its own and none is given.
     """
     tree = pipeline.parts.tree
-    heard = Overheard(tree) if tree is not None and not tree.promise.sampled else None
-    if heard is not None:
-        pipeline = pipeline.with_parts(tree=heard)
+    recording = RecordingTree(tree) if tree is not None and not tree.promise.sampled else None
+    if recording is not None:
+        pipeline = pipeline.with_parts(tree=recording)
         calibration = (tree.calibration if isinstance(tree, Dynamic) else None) or calibration
     depth = 1
-    counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, how far they got, what was promised
+    counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, how far they got, what was expected
     for rows, cycle in cycles_of(pipeline, prompts, Clock()):
-        promised = heard.expected(cycle.draft, calibration) if heard is not None else None
-        counts.append((rows, cycle.verdict.length.cpu(), promised))
+        expected = recording.expected(cycle.draft, calibration) if recording is not None else None
+        counts.append((rows, cycle.verdict.length.cpu(), expected))
         depth = max(depth, cycle.draft.levels)
     cycles = torch.zeros(len(prompts), dtype=torch.float64)
     reached = torch.zeros(len(prompts), depth, dtype=torch.float64)
     total = torch.zeros_like(reached)
-    for rows, length, promised in counts:
+    for rows, length, expected in counts:
         index = torch.tensor(rows)
         cycles[index] += 1
         reached[index] += (torch.arange(depth) < length[:, None]).double()
-        if promised is not None:
-            total[index, : promised.shape[1]] += promised
-    return Measured(cycles, reached, total if heard is not None else None)
+        if expected is not None:
+            total[index, : expected.shape[1]] += expected
+    return Measured(cycles, reached, total if recording is not None else None)
 
 
 def cycles_of(
@@ -101,20 +101,20 @@ def cycles_of(
             yield session.numbers, cycle
 
 
-class Overheard(WatchedTree):
+class RecordingTree(WatchedTree):
     """A tree policy whose drafter's proposals are noted."""
 
     def __init__(self, policy: TreePolicy) -> None:
         super().__init__(policy, self._noting)
         self._noted: list[tuple[Frontier, Proposal]] = []
-        self.said: list[Spoken] = []
+        self.records: list[Proposals] = []
         """The drafter's proposals for the last tree, row by row."""
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The policy's tree."""
         self._noted = []
         draft = super().grow(expand, root, context)
-        self.said = [Spoken(self._noted, row) for row in range(len(root))]
+        self.records = [Proposals(self._noted, row) for row in range(len(root))]
         return draft
 
     def _noting(self, expand: Expand) -> Expand:
@@ -126,15 +126,15 @@ class Overheard(WatchedTree):
 
     def expected(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
         """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
-        rows = [expected(draft, row, said, calibration) for row, said in enumerate(self.said)]
+        rows = [expected_path(draft, row, record, calibration) for row, record in enumerate(self.records)]
         return torch.tensor(rows, dtype=torch.float64)
 
     def teach(self, fit: Fit, cycle: Cycle) -> None:
-        """Counts what the target said at the nodes of the last tree that it came to."""
+        """Counts the target's tokens at the nodes of the last tree that its path reached."""
         levels: dict[int, list[tuple[Tensor, int]]] = {}
-        for said, tokens in zip(self.said, cycle.verdict.to_host(cycle.draft).tokens, strict=True):
+        for record, tokens in zip(self.records, cycle.verdict.to_host(cycle.draft).tokens, strict=True):
             for level, token in enumerate(tokens):
-                logits = said.below(tuple(tokens[:level]))
+                logits = record.below(tuple(tokens[:level]))
                 if logits is not None:
                     levels.setdefault(level, []).append((logits, token))
         for level, pairs in sorted(levels.items()):
@@ -142,8 +142,8 @@ class Overheard(WatchedTree):
             fit.add(logits, torch.tensor([token for _, token in pairs], device=logits.device), level)
 
 
-class Spoken:
-    """What a drafter said while it drafted for one row. Nodes are told by their paths, the root's is empty."""
+class Proposals:
+    """What a drafter proposed for one row. Nodes are identified by their paths, the root's is empty."""
 
     def __init__(self, noted: Sequence[tuple[Frontier, Proposal]], row: int) -> None:
         self._logits: dict[Path, Tensor] = {}  # [K, V] below every path that was expanded
@@ -154,17 +154,18 @@ class Spoken:
                 self._logits[paths[node]] = logits[place]
 
     def below(self, path: Path) -> Tensor | None:
-        """The logits [V] of the level below a path; None where it said nothing."""
+        """The logits [V] of the level below a path; None where it proposed nothing."""
         above = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._logits), None)
         if above is None or len(path) - len(above) >= len(self._logits[above]):
             return None
         return self._logits[above][len(path) - len(above)]
 
 
-def expected(draft: TokenTree, row: int, said: Spoken, calibration: Calibration | None = None) -> list[float]:
+def expected_path(draft: TokenTree, row: int, record: Proposals, calibration: Calibration | None = None) -> list[float]:
     """By depth, the sum over a row's nodes of the product of the drafter's probabilities along their paths.
 
-    The probabilities are those of temperature 1, or calibrated. Every node of the draft must have been spoken of.
+    The probabilities are those of temperature 1, or calibrated. The drafter
+    must have proposed below the parent of every node.
     """
     paths, valid = paths_of(draft, row), draft.valid[row].tolist()
     laws: dict[Path, Tensor] = {}
@@ -174,7 +175,7 @@ def expected(draft: TokenTree, row: int, said: Spoken, calibration: Calibration 
         if real and path not in value:
             above, level = path[:-1], len(path) - 1
             if above not in laws:
-                logits = said.below(above)
+                logits = record.below(above)
                 assert logits is not None, "a tree policy drafts what its drafter proposed"
                 laws[above] = (logits.double() * (calibration.power(level) if calibration else 1.0)).softmax(-1)
             value[path] = value[above] * float(laws[above][path[-1]])

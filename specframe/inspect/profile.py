@@ -21,7 +21,7 @@ from specframe.components.trees.shapes.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import write_json
-from specframe.inspect.forecast import Overheard, cycles_of
+from specframe.inspect.forecast import RecordingTree, cycles_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Cycle, Draw
 
@@ -57,11 +57,11 @@ class Ranks:
     """Counts, over cycles, of which sibling the verifier accepted.
 
     Nodes behind first choices alone are counted apart from those behind another choice. There the target did
-    not say what the drafter thought likeliest, so the text is harder, and what follows is accepted less often.
+    not follow the drafter's first choice, so the text is harder, and what follows is accepted less often.
     """
 
-    straight: Shares = field(default_factory=Shares)
-    strayed: Shares = field(default_factory=Shares)
+    top: Shares = field(default_factory=Shares)
+    off_path: Shares = field(default_factory=Shares)
     """Nodes with another choice than the first above them, so none of the first level."""
 
     def add(self, cycle: Cycle) -> None:
@@ -69,24 +69,24 @@ class Ranks:
         draft, slots = cycle.draft, cycle.verdict.slots  # slots [B, A + 1]: the root, then the path
         index = torch.arange(draft.tokens.shape[1], device=slots.device)
         ends = slots.new_full(slots[:, :1].shape, -1)
-        strayed = torch.zeros_like(slots[:, 0])  # [B]
+        off_path = torch.zeros_like(slots[:, 0])  # [B]
         for level, (node, chosen) in enumerate(zip(slots.T, torch.cat([slots[:, 1:], ends], 1).T, strict=True)):
             children = (draft.parent == node[:, None]) & draft.valid & (node >= 0)[:, None]  # [B, N]
             rank = (children & (index < chosen[:, None])).sum(1).where(chosen >= 0, -1)  # [B]
-            for siblings, place, off in torch.stack([children.sum(1), rank, strayed], 1).tolist():
+            for siblings, place, off in torch.stack([children.sum(1), rank, off_path], 1).tolist():
                 if siblings:
-                    (self.strayed if off else self.straight).count(level, siblings, place)
-            strayed = strayed | (rank > 0)
+                    (self.off_path if off else self.top).count(level, siblings, place)
+            off_path = off_path | (rank > 0)
 
     @property
     def table(self) -> list[list[float]]:
         """The shares of nodes behind first choices: by level and rank, of all visits those that went on to it."""
-        return self.straight.table
+        return self.top.table
 
     @property
     def reached(self) -> list[int]:
         """By level, how often the accepted path came to a node behind first choices that has children."""
-        return [max(row, default=0) for row in self.straight.visits]
+        return [max(row, default=0) for row in self.top.visits]
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,14 @@ class Profile:
     """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
 
     def fastest(self, depth: int) -> Choice:
-        """The tree of at most `depth` levels, of the sizes that were timed, that promises most tokens per second."""
+        """The tree of at most `depth` levels, of the sizes that were timed, of the most tokens per second."""
         return fastest_shape(
             self.ranks.table,
             draft_seconds=self.draft_seconds,
             cycle_seconds=self.cycle_seconds,
             depth=depth,
             block=self.block,
-            strayed=self.ranks.strayed.table,
+            off_path=self.ranks.off_path.table,
         )
 
     def write(self, path: FilePath) -> None:
@@ -120,7 +120,7 @@ class Profile:
             path,
             {
                 "acceptance": self.ranks.table,
-                "strayed": self.ranks.strayed.table,
+                "off_path": self.ranks.off_path.table,
                 "reached": self.ranks.reached,
                 "draft_seconds": self.draft_seconds,
                 "block": self.block,
@@ -145,7 +145,7 @@ def profile(
     fewer below those. So deeper levels are measured mostly where the first choices were right, and apart from
     that where they were not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of
     `sizes` is the node count of a tree to be timed, root included, 1 being plain decoding; the comb itself
-    always is. The trees take turns, prompt by prompt, for a machine drifts; what is told is the median.
+    always is. The trees take turns, prompt by prompt, for a machine drifts; the median is reported.
     Raises InputError for a drafter that makes its own trees.
     """
     if pipeline.parts.tree is None:
@@ -158,8 +158,8 @@ def profile(
     sizes = tuple(sizes)
     if sizes and max(sizes) > (most := pipeline.parts.target.context // 2):
         raise InputError(f"a tree of {max(sizes)} nodes is too large for this target: time at most {most}")
-    ranks, fit, heard = Ranks(), Fit(), Overheard(comb)
-    pipelines = {comb.shape.nodes: pipeline.with_parts(tree=heard)}
+    ranks, fit, recording = Ranks(), Fit(), RecordingTree(comb)
+    pipelines = {comb.shape.nodes: pipeline.with_parts(tree=recording)}
     for size in sorted({*sizes} - {comb.shape.nodes}):
         if size == 1:
             pipelines[size] = pipeline.with_parts(drafter=NoDrafter(), tree=None)
@@ -171,7 +171,7 @@ def profile(
         for _, cycle in cycles_of(pipelines[size], chunk, clock, start):
             if size == comb.shape.nodes:
                 ranks.add(cycle)
-                heard.teach(fit, cycle)
+                recording.teach(fit, cycle)
         clock.settle()
         if clock.calls["score"]:  # else the first token was the last
             clocks[size].append(clock)
@@ -204,7 +204,7 @@ def _cycle_seconds(clock: Clock) -> float:
 def comb_paths(depth: int, width: int) -> list[Path]:
     """The comb to measure with: `width` children below first choices; below the r-th, from the second on, width / 2r.
 
-    r is the product of such numbers along the path: few paths stray, fewer of them twice, and most not far.
+    r is the product of such numbers along the path: few paths leave the first choices, fewer twice, and most not far.
     """
     paths: list[Path] = []
     level: list[Path] = [()]

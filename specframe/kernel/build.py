@@ -86,7 +86,7 @@ def plan(
     """The recipe's plan. Raises RecipeError that lists every problem with file and line.
 
     Where all sections are valid and only do not fit together, it is a MisfitError. `local_code` allows
-    components from `./file.py:Name` beside the recipe. `given` are components that are built already, by kind.
+    components from `./file.py:Name` in the recipe's folder. `given` are components that are built already, by kind.
     """
     reader = _Reader(recipe, registry, local_code)
     result = reader.read({kind: GivenPart.of(kind, component) for kind, component in given.items()})

@@ -1,4 +1,4 @@
-"""Which parts compose: checked before any model loads, with the sentence that says what would fit."""
+"""Which parts compose: checked before any model loads, with the sentence that names what would fit."""
 
 from __future__ import annotations
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 class Contestant(Protocol):
-    """A way to decode that `specframe bench` measures beside others, all of them around one target."""
+    """A way to decode that `specframe bench` measures with others, all of them around one target."""
 
     name: str
     """How reports call it."""
     lossless: bool | None
-    """Whether it promises the target's own law; None where nobody said."""
+    """Whether it promises the target's own law; None where that is unknown."""
 
     def prepare(self, target: Target, sampling: Any, batch: int) -> None:
         """Gets ready to decode: loads and binds what it needs. The target is shared, and not its own to change.

@@ -1,4 +1,4 @@
-"""Names that have changed: an old one works for at least one minor release more, and says what to write instead."""
+"""Names that have changed: an old one works for at least one minor release more, and names its replacement."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 class Renamed:
     """That a name is an old one: what it is called now, and the release that takes the old name away.
 
-    A component's old name is registered beside the new one, with `renamed=Renamed("new", until="0.3")`. An old
+    A component's old name is registered together with the new one, with `renamed=Renamed("new", until="0.3")`. An old
     option stands in the class attribute `renamed` of its component: `renamed = {"old": Renamed("new", until="0.3")}`.
     """
 
@@ -20,7 +20,7 @@ class Renamed:
     until: str
 
     def warn(self, old: str) -> None:
-        """Tells the user, by a FutureWarning: a DeprecationWarning would reach developers only."""
+        """Warns the user by a FutureWarning: a DeprecationWarning would reach developers only."""
         message = f"{old} is now called '{self.new}'; the old name will be gone in {self.until}"
         warnings.warn(message, FutureWarning, stacklevel=2)
 
@@ -28,7 +28,7 @@ class Renamed:
 def current_name(name: str, component: Any, where: str) -> str:
     """The option of a component that a recipe means by `name`; warns if that is an old name.
 
-    `where` says where the recipe has it: "recipe.yaml:4: tree.budget".
+    `where` is the place in the recipe: "recipe.yaml:4: tree.budget".
     """
     renamed: Mapping[str, Renamed] = getattr(component, "renamed", {})
     if name not in renamed:

@@ -1,4 +1,4 @@
-"""Errors a user can act on: one clear message each that says what is wrong and the way out."""
+"""Errors a user can act on: one clear message each, with what is wrong and how to fix it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MisfitError(RecipeError):
 
 
 class PluginError(SpecframeError):
-    """A plugin or component that cannot be found, imported or told apart."""
+    """A plugin or component that cannot be found or imported, or whose name is ambiguous."""
 
 
 class CompositionError(SpecframeError):

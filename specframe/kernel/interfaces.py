@@ -1,4 +1,4 @@
-"""The interfaces plugins implement: Protocols, so nobody has to subclass; conformance is tested."""
+"""The interfaces plugins implement: Protocols, so no subclassing is needed; conformance is tested."""
 
 from __future__ import annotations
 
@@ -213,12 +213,12 @@ class FeatureDrafter(Trainable, Protocol):
     levels: int  # K
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What stands beside the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
+        """What is paired with the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
 
     def unroll(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Predicted:
-        """The predictions of n entries, given what stands beside the tokens, [B, n, D], and tokens [B, n + K - 1].
+        """The predictions of n entries, given what is paired with the tokens, [B, n, D], and tokens [B, n + K - 1].
 
         Level k may see the tokens up to i + k. Gradients reach the module and the features. With `positions` [B, n] and
         `mask` [B or 1, 1, n, n], True where an entry sees another, the entries may be several versions of a text.
@@ -261,7 +261,7 @@ class Head(Protocol):
     """How a feature drafter turns a hidden state into logits."""
 
     def bind(self, target: NeuralTarget) -> None:
-        """Attaches to the target whose vocabulary it speaks."""
+        """Attaches to the target whose vocabulary it shares."""
         ...
 
     def __call__(self, features: Tensor) -> Tensor:

@@ -17,8 +17,8 @@ class PairSpec:
 
     A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
     target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
-    compared with in training; None: with none. `feeds` says whether a prediction stands in for the features one level
-    further down, `side_by_side` whether versions of a text may share one forward, told apart by a mask.
+    compared with in training; None: with none. `feeds`: whether a prediction stands in for the features one level
+    further down, `side_by_side` whether versions of a text may share one forward, separated by a mask.
     """
 
     taps: tuple[str, ...] = ("last",)
@@ -45,7 +45,7 @@ class Predicted:
 class Teacher:
     """The target's answers for a batch of training texts.
 
-    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` say what is needed of the
+    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` hold what is needed of the
     others.
     """
 
@@ -74,7 +74,7 @@ class Teacher:
 
 @dataclass(frozen=True)
 class Student:
-    """A drafter's predictions, each beside the teacher's position that it imitates.
+    """A drafter's predictions, each with the teacher's position that it imitates.
 
     Prediction m guesses the target's feature at, and law after, position `position[:, m]`, made
     `level[m]` levels below the last position whose true feature it saw.

@@ -21,7 +21,7 @@ _BY_PROTOCOL = {protocol: kind for kind, protocol in KINDS.items()}
 
 
 class Mismatch(ValueError):
-    """A value that does not fit its option's type; the message says what was expected."""
+    """A value that does not fit its option's type; the message states what was expected."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ def _hints(component: Any) -> dict[str, Any]:
 
 
 def _helps(docstring: str) -> dict[str, str]:
-    """What the docstring's Args (or Options) section says of each name."""
+    """The description of each name in the docstring's Args (or Options) section."""
     match = re.search(r"^(?:Args|Options|Attributes):\n((?:[ \t]+.*\n?|\n)+)", docstring + "\n", re.MULTILINE)
     if not match:
         return {}

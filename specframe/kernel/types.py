@@ -223,7 +223,7 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Context:
-    """What a draft may use besides the committed text."""
+    """What a draft may use in addition to the committed text."""
 
     sampling: Sampling
     random: RandomSource

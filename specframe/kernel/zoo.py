@@ -82,7 +82,7 @@ def _target_name(model: str, registry: Registry) -> str | None:
 
 
 def _refuse_untrained(name: str, registry: Registry) -> None:
-    """Raises PluginError that says what is trained, for the name of a drafter that does not exist."""
+    """Raises PluginError that lists what is trained, for the name of a drafter that does not exist."""
     drafters = list(_drafters(registry))
     methods = {each.method for each in drafters if f"-{name}".endswith(f"-{each.method}")}
     if not methods:

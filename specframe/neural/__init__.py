@@ -4,7 +4,7 @@
 |---|---|
 | `NeuralDrafter` | the shell of a drafter: everything but its network and its options |
 | `DraftNetwork` | what the shell asks of a network |
-| `FeatureNetwork` | a network of one decoder layer that predicts features: a family says what it makes of pairs |
+| `FeatureNetwork` | a network of one decoder layer that predicts features: a family defines what it makes of pairs |
 | `TapFusion` | several of the target's features fused into one, each with its norm |
 | `gather` | the features that a drafter reads, side by side |
 | `DecoderLayer` | one decoder layer of the target's own kind |

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 State = tuple[Tensor, ...]
-"""What a drafter carries from pair to pair besides its cache: tensors [P, B, D], none at all if it carries nothing."""
+"""What a drafter carries from pair to pair, apart from its cache: tensors [P, B, D], none if it carries nothing."""
 
 
 @dataclass(frozen=True)

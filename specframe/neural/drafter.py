@@ -33,7 +33,7 @@ class NeuralDrafter(Generic[NetworkT]):
     """A drafter that shares the target's embedding and LM head, and has a network of its own.
 
     A family gives its `name`, the network that `build` makes, and the `identity` that a checkpoint and the drafter must
-    agree on; its network is a `DraftNetwork`. What there is besides is the same for all: binding, weights that are
+    agree on; its network is a `DraftNetwork`. The rest is the same for all: binding, weights that are
     checked, loaded and saved, a head or one of the network's own, a head that is trained by itself while the network
     is frozen, confidence, the session, and training.
 
@@ -149,7 +149,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return support_of(part)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What stands beside the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
+        """What is paired with the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
         return self._plan.fuse(features)
 
     def unroll(

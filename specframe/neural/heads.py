@@ -1,4 +1,4 @@
-"""What heads may do besides making logits, and what heads share that read a part of the target's LM head."""
+"""What heads may do apart from making logits, and what heads share that read a part of the target's LM head."""
 
 from __future__ import annotations
 

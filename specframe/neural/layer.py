@@ -34,7 +34,7 @@ class DecoderLayer(nn.Module):
         model = _bare_model(config)
         self.config = model.config
         self.layer: nn.Module = model.layers[0]
-        self._rotary = (model.rotary_emb,)  # in a tuple, lest nn.Module casts its buffers
+        self._rotary = (model.rotary_emb,)  # in a tuple, so that nn.Module does not cast its buffers
         self._rotary_options = _rotary_options(model)
         self._additive = model.config._attn_implementation == "eager"
 
@@ -74,7 +74,7 @@ def _bare_model(config: PretrainedConfig) -> Any:
     small.vocab_size = 1  # the embedding is the target's business; don't build a second one
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
     if getattr(small, "layer_types", None):
-        small.layer_types = ["full_attention"]  # the mask alone says what is seen
+        small.layer_types = ["full_attention"]  # the mask alone decides what is seen
     small._attn_implementation_internal = None  # let transformers choose: sdpa wherever it is supported
     build: Any = AutoModel.from_config
     model = build(small, dtype=torch.float32)

@@ -1,4 +1,4 @@
-"""What a drafter's network says of itself, and the network of drafters with one decoder layer."""
+"""What a drafter's network declares, and the network of drafters with one decoder layer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DraftSession(Protocol):
 
 
 class DraftNetwork:
-    """What `NeuralDrafter` asks of a network, beside being an `nn.Module`: how it is unrolled, and its session.
+    """What `NeuralDrafter` asks of a network, apart from being an `nn.Module`: how it is unrolled, and its session.
 
     The three attributes are those of `FeatureDrafter`. What is here suits a network that reads the tap `last` and
     predicts the feature of the next position.
@@ -49,7 +49,7 @@ class DraftNetwork:
     levels: int = 1
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What stands beside the tokens, given the taps' features side by side: [.., A D] -> [.., D]."""
+        """What is paired with the tokens, given the taps' features side by side: [.., A D] -> [.., D]."""
         return features
 
     def unroll(
@@ -66,7 +66,7 @@ class DraftNetwork:
 class FeatureNetwork(DraftNetwork, nn.Module):
     """A network of one decoder layer over pairs of a token and the features before it (EAGLE's family, Falcon).
 
-    A family makes the layer's inputs of pairs, `recall`. Where the layer's output is not what the head reads, or not
+    A family makes the layer's inputs of pairs, `inputs`. Where the layer's output is not what the head reads, or not
     what is fed back, `hidden` and `features` take the one and the other from it.
     """
 
@@ -77,7 +77,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         """How wide the layer's inputs are."""
         return int(self.layer.config.hidden_size)
 
-    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for pairs, embedding first, and the state after them: [B, M, 2D] -> [B, M, D].
 
         `state` is what is carried from pair to pair, see `start`. With `counts` a row has that many pairs; what comes
@@ -119,12 +119,12 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         mask: Tensor | None = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """The layer's outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or as positions and mask say.
+        """The layer's outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or by positions and mask.
 
         With a cache, the entries also see those of earlier calls, as the mask [B or 1, 1, n, S] has it.
         """
         batch, length, _ = pairs.shape
-        inputs, _ = self.recall(pairs, self.start(batch))
+        inputs, _ = self.inputs(pairs, self.start(batch))
         if positions is None:
             positions = torch.arange(length, device=pairs.device).expand(batch, -1)
         if mask is None and self.block > 1:

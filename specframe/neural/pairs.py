@@ -1,4 +1,4 @@
-"""What stands beside a token: one of the target's features, or several, each with its norm."""
+"""What is paired with a token: one of the target's features, or several, each with its norm."""
 
 from __future__ import annotations
 

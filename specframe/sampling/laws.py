@@ -222,7 +222,7 @@ def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
     inside[:, 0] = True
     kept = torch.zeros_like(law, dtype=torch.bool).scatter_(1, order, inside)
     last = inside.sum(-1, keepdim=True) - 1
-    # Which of equally likely tokens are kept is the sort's to say.
+    # Which of equally likely tokens are kept is up to the sort.
     tied = best.gather(1, last) == best.gather(1, (last + 1).clamp(max=sizes[0] - 1))
     unsettled = (inside[:, -1] | tied[:, 0]).nonzero()[:, 0]
     if len(unsettled):

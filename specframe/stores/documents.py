@@ -56,7 +56,7 @@ def _record(record: Any, where: str) -> Iterator[str]:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether the beginning of a file is UTF-8 text; JSON lines say themselves what is wrong with them."""
+    """Whether the beginning of a file is UTF-8 text; the reader of JSON lines reports what is wrong with them."""
     if path.name.endswith(LINES):
         return True
     try:

@@ -37,7 +37,7 @@ class Index:
 
 
 def read(folder: Path) -> tuple[Index, dict[str, SuffixArray]]:
-    """A store's index, and its arrays by name, memory-mapped. Raises InputError that says what is wrong with it."""
+    """A store's index, and its arrays by name, memory-mapped. Raises InputError with what is wrong with it."""
     try:
         written = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if written.get("format") != FORMAT:

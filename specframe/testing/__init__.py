@@ -7,7 +7,7 @@
 | `check_verifier` | verdicts, batches and padding, losslessness by enumeration |
 | `check_loss` | gradients, masks, batches |
 | `check_head` | logits over the vocabulary, gradients, what is shared |
-| `check_target` | logits, news and features, against plain forwards over the text |
+| `check_target` | logits, commits and features, against plain forwards over the text |
 | `check_plugin` | everything that an installed package registers |
 | `check_proposals` | a drafter's proposals through the life of a session, against a literal forward |
 | `check_decoding` | a drafter over a tree policy, composed by recipe: greedy output |
@@ -18,8 +18,8 @@
 | `enumerate_outcomes`, `Enumeration` | the enumerator itself: any program over a random source |
 | `GivenTarget`, `GivenDrafter` | a target and a drafter whose laws a test writes down |
 | `LazyUniform` | one uniform number behind several decisions |
-| `GivenSession`, `GrowingTree` | news and frontiers for a drafter, by hand |
-| `tiny_target`, `random_teacher`, `greedy_texts` | a random target, what it teaches, and what it says |
+| `GivenSession`, `GrowingTree` | commits and frontiers for a drafter, by hand |
+| `tiny_target`, `random_teacher`, `greedy_texts` | a random target, what it teaches, and its greedy texts |
 | `shake` | random weights, so that every part of a fresh module matters |
 | `literal_layer` | a decoder layer, restated number by number |
 

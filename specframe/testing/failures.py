@@ -10,7 +10,7 @@ from specframe.certify.own.forks import HiddenState, UnnormalisedLaw
 
 @contextmanager
 def objections() -> Iterator[None]:
-    """Turns hidden state and unnormalised laws into an AssertionError that says the same."""
+    """Turns hidden state and unnormalised laws into an AssertionError with the same message."""
     try:
         yield
     except (HiddenState, UnnormalisedLaw) as error:

@@ -1,4 +1,4 @@
-"""Laws given outright: a target and a drafter that say exactly what a test wants them to say."""
+"""Laws given outright: a target and a drafter with exactly the laws that a test wants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny random targets, what they say and teach, and drafters far from their start."""
+"""Tiny random targets, their texts and lessons, and drafters far from their start."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def tiny_target(
 
 
 def random_teacher(target: NeuralTarget, batch: int, length: int, *, seed: int = 0) -> Teacher:
-    """What the target says about random texts [B, L]; the first two tokens and a fifth of the others do not count."""
+    """The target's outputs for random texts [B, L]; the first two tokens and a fifth of the others do not count."""
     chance = torch.Generator().manual_seed(seed)
     tokens = torch.randint(target.vocab_size, (batch, length), generator=chance)
     mask = torch.rand(batch, length, generator=chance) < 0.8

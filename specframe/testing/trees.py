@@ -1,4 +1,4 @@
-"""What a draft must look like, whoever made it."""
+"""What every draft must look like."""
 
 from __future__ import annotations
 

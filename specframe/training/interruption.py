@@ -21,7 +21,7 @@ class Interruption:
         """Begins to listen."""
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._hear)
+                self._before[number] = signal.signal(number, self._interrupt)
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -29,7 +29,7 @@ class Interruption:
         for number, handler in self._before.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
 
-    def _hear(self, number: int, frame: FrameType | None) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.asked:
             raise KeyboardInterrupt
         self.asked = True

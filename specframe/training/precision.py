@@ -1,4 +1,4 @@
-"""Precision: float32 master weights always, products in what the settings say."""
+"""Precision: float32 master weights always, products in the dtype of the settings."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextMa
 
 @contextmanager
 def prepared(settings: TrainSettings, module: nn.Module) -> Iterator[None]:
-    """The module in float32 or better and in its training mode, TF32 as the settings say; then as before."""
+    """The module in float32 or better and in its training mode, TF32 by the settings; then as before."""
     matmul = torch.backends.cuda.matmul
     tf32, training = matmul.allow_tf32, module.training
     before = {name: p.dtype for name, p in module.named_parameters()}

@@ -13,7 +13,7 @@ from specframe.files.text import printable
 
 
 class Watcher(Protocol):
-    """Hears what happens in a training run."""
+    """Receives the events of a training run."""
 
     def start(self, done: int, total: int, note: str) -> None:
         """Training begins, or goes on, after `done` of `total` steps."""
@@ -39,7 +39,7 @@ def watch(stream: TextIO | None = None) -> Watcher:
 
 
 class Silent:
-    """Says nothing."""
+    """Prints nothing."""
 
     def start(self, done: int, total: int, note: str) -> None:
         """Nothing."""

@@ -51,7 +51,7 @@ def make_report(folder: Path, ledger: Ledger, resumed: int) -> Report:
 
 
 def record(ledger: Ledger, module: nn.Module, device: torch.device) -> dict[str, Any]:
-    """What train.json says: settings and data, losses, validations, versions, hardware."""
+    """The content of train.json: settings and data, losses, validations, versions, hardware."""
     return {
         **ledger.identity,
         "steps_done": ledger.step,
@@ -68,7 +68,7 @@ def record(ledger: Ledger, module: nn.Module, device: torch.device) -> dict[str,
 
 
 def describe(component: object) -> dict[str, Any]:
-    """A component's class and its plain options, as far as its attributes tell; nested components likewise."""
+    """A component's class and its plain options, as far as its attributes show; nested components likewise."""
     kind = type(component)
     plain = (bool, int, float, str)
     public = {name: value for name, value in sorted(vars(component).items()) if not name.startswith("_")}

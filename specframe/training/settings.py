@@ -21,7 +21,7 @@ class TrainSettings:
         rollout: how the drafter is unrolled.
         out: the folder of the best checkpoint, the training state and train.json; a run resumes from it.
         epochs: how often every text is seen.
-        steps: how many optimizer steps, whatever `epochs` says.
+        steps: how many optimizer steps, whatever `epochs` is.
         batch: texts of one forward, per process.
         length: tokens of a text at most; longer ones are cut into several.
         pack: fill rows of `length` with text after text instead of padding each text.

@@ -21,7 +21,7 @@ FILE = "state.safetensors"
 
 @dataclass
 class Ledger:
-    """What a run knows beside its tensors."""
+    """What a run knows apart from its tensors."""
 
     identity: dict[str, Any]
     """What must be the same for a run to be resumed: settings, losses, data."""

@@ -25,14 +25,14 @@ SHARD = 256
 """Texts of one file of the cache."""
 
 NORMALISER, BEST = "normaliser", "best"
-"""What the cache holds of the target's laws besides the taps."""
+"""What the cache holds of the target's laws in addition to the taps."""
 
 
 class Teaching(Protocol):
     """A source of teachers for texts."""
 
     def __call__(self, rows: Tensor) -> Teacher:
-        """What the target says about texts [B], indices on the host."""
+        """The target's outputs for texts [B], indices on the host."""
         ...
 
 
@@ -44,7 +44,7 @@ class Online:
         self.texts = texts
 
     def __call__(self, rows: Tensor) -> Teacher:
-        """What the target says about texts [B]."""
+        """The target's outputs for texts [B]."""
         return self.target.teach(*self.texts.batch(rows))
 
 
@@ -53,7 +53,7 @@ class Cached:
 
     Laws are the vocabulary's size and features a layer's, so keeping features alone makes a cache a
     hundred times smaller, for one matrix product per batch. A shard holds every text's features without
-    padding, as `<tap>.<text>`: [length, D] in the target's own dtype. The folder's name says which texts and which
+    padding, as `<tap>.<text>`: [length, D] in the target's own dtype. The folder's name identifies the texts and the
     target, so a cache is never mistaken for another's.
 
     For a drafter that proposes from a `support` the matrix product is with these tokens' rows alone. What a loss needs
@@ -82,7 +82,7 @@ class Cached:
         self._files = [safe_open(self._path(number), framework="pt") for number in range(self._shards)]
 
     def __call__(self, rows: Tensor) -> Teacher:
-        """What the target says about texts [B]."""
+        """The target's outputs for texts [B]."""
         tokens, mask = self.texts.batch(rows)
         features = {tap: self._read(tap, rows, tokens.shape[1]) for tap in self.taps}
         with torch.no_grad():
@@ -142,7 +142,7 @@ class Cached:
 def _name(target: NeuralTarget, taps: list[str], texts: Texts) -> str:
     """A fingerprint of the texts, the taps and the target, its answer to a probe included."""
     probe = torch.arange(16, device=target.device)[None] % target.vocab_size
-    said = target.teach(probe, torch.ones_like(probe, dtype=torch.bool)).features["last"]
+    features = target.teach(probe, torch.ones_like(probe, dtype=torch.bool)).features["last"]
     config = json.dumps(target.config.to_dict(), sort_keys=True, default=str)
     identity = [
         config,
@@ -151,6 +151,6 @@ def _name(target: NeuralTarget, taps: list[str], texts: Texts) -> str:
         *taps,
         NORMALISER,
         BEST,
-        *(f"{x:.2g}" for x in said.flatten().tolist()),
+        *(f"{x:.2g}" for x in features.flatten().tolist()),
     ]
     return hashlib.sha256("\n".join(identity).encode()).hexdigest()[:16]

@@ -39,7 +39,7 @@ def train(
     watcher: Watcher | None = None,
     evaluate: Evaluate | None = None,
 ) -> Report:
-    """Trains the drafter, bound to its target, in place; the report says where the checkpoints are.
+    """Trains the drafter, bound to its target, in place; the report names the checkpoints.
 
     `settings.out` gets the best checkpoint by validation (without validation the last), `last/` the last
     one, `train.json` the record, and `state.safetensors` the training state: the same call resumes from
@@ -51,7 +51,7 @@ def train(
         losses: each with its weight and name; their weighted sum is minimised.
         settings: the recipe's `train` section.
         tokenizer: a transformers tokenizer; None: the target's own.
-        watcher: hears of progress; None: nobody does.
+        watcher: receives progress; None: no progress is reported.
         evaluate: further validation figures, such as tau by decoding; a `tau` of its own replaces the
             simulated one in choosing the best checkpoint.
 

@@ -158,7 +158,7 @@ class Trainer:
             raise KeyboardInterrupt
 
     def _report(self) -> None:
-        """Tells the mean losses since the last report."""
+        """Reports the mean losses since the last report."""
         ledger = self.ledger
         values = (self.processes.mean(self.window) / ledger.window_steps).tolist()
         self._check(values)

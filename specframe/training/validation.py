@@ -63,7 +63,7 @@ def agreement(student: Student, teacher: Teacher) -> Tensor:
 
     Counted over the cycles of greedy decoding, of which the text is taken to be the output: a cycle asks for level
     after level, predicted from one position, until one is wrong, and the next cycle starts behind the bonus. An
-    average over all positions would say too much, because cycles pass quickly over what is easily predicted.
+    average over all positions would be too high, because cycles pass quickly over what is easily predicted.
     """
     same = student.argmax == at(teacher.argmax, student.position)  # [B, M]
     origin = (student.position - student.level).clamp(min=0)  # [B, M], whose true feature was the last one seen
@@ -96,7 +96,7 @@ def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
     """The same for drafters that feed predicted features back, by greedy decoding of chains along the text.
 
     A cycle's first forward sees the true features up to the root, every further one the predicted features
-    as well; the tokens beside them are the text's, since a chain only goes on while they are right. The
+    as well; the tokens paired with them are the text's, since a chain only goes on while they are right. The
     next cycle's root is the bonus. A place that does not count ends the chain, and no cycle starts there.
 
     Drafters of one level a forward predict from all positions side by side (`MultiStep`), where their networks take

@@ -33,10 +33,10 @@ class Honest:
         return Outcome(tokens, arrivals)
 
 
-class Liar(Honest):
-    """Says something else than the target."""
+class Deviant(Honest):
+    """Gives other tokens than the target."""
 
-    name = "liar"
+    name = "deviant"
 
     def outcome(self, tokens, arrivals):
         return Outcome([[*row[:-1], (row[-1] + 3) % 60 + 2] for row in tokens], arrivals)
@@ -56,17 +56,17 @@ class Faller(Honest):
         return super().decode(rows, seed)
 
 
-class Stray(Honest):
+class Outsider(Honest):
     """Gives a token that the vocabulary has not."""
 
-    name = "stray"
+    name = "outsider"
 
     def outcome(self, tokens, arrivals):
         return Outcome([[10_000] * len(row) for row in tokens], arrivals)
 
 
 class Sulker(Honest):
-    """Decodes well, but cannot tell its figures."""
+    """Decodes well, but fails to report its figures."""
 
     name = "sulker"
 
@@ -75,7 +75,7 @@ class Sulker(Honest):
 
 
 class Hoarder(Honest):
-    """Tells figures that JSON cannot hold."""
+    """Reports figures that JSON cannot hold."""
 
     name = "hoarder"
 

@@ -14,7 +14,7 @@ from specframe.decoding.settings import SamplingSettings
 from tests.small_model import make_model
 
 ROWS = [[5, 6, 7], [9, 9, 9, 9, 20]]
-WISHES = {
+OPTIONS = {
     "repetition_penalty": 1.5,
     "no_repeat_ngram_size": 2,
     "suppress_tokens": list(range(10, 40)),
@@ -25,14 +25,14 @@ WISHES = {
 def wishful():
     """A model whose generation config asks for more than its law, as Qwen2.5's does."""
     model = make_model()
-    model.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=2, **WISHES)
+    model.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=2, **OPTIONS)
     return model
 
 
-@pytest.mark.parametrize("wish", WISHES)
-def test_what_the_model_asks_for_would_change_the_output(wishful, wish):
+@pytest.mark.parametrize("option", OPTIONS)
+def test_what_the_model_asks_for_would_change_the_output(wishful, option):
     plain = make_model()
-    wishful.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=2, **{wish: WISHES[wish]})
+    wishful.generation_config = GenerationConfig(eos_token_id=1, pad_token_id=2, **{option: OPTIONS[option]})
     given = {"inputs": torch.tensor([ROWS[0]]), "max_new_tokens": 24}
     outputs = [model.generate(**given).tolist() for model in (wishful, plain)]
     assert outputs[0] != outputs[1]

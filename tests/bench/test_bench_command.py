@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from specframe.bench.contest.stage import Stage
+from specframe.bench.contest.runner import Runner
 from specframe.cli.bench import OPPONENTS
 from specframe.cli.main import main
 from specframe.kernel.plugins.discovery import discover
@@ -48,10 +48,10 @@ def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
     assert slept == [90, 90]
     began = [run["began"] for run in read(here / "runs" / "bench" / "results.json")["runs"]]
     assert began[0] > 1.7e9 and began == sorted(began)
-    assert "its moods show within" in " ".join(capsys.readouterr().out.split())
+    assert "its load varied within" in " ".join(capsys.readouterr().out.split())
 
 
-def test_without_matplotlib_the_terminal_says_what_to_install(here, capsys, monkeypatch):
+def test_without_matplotlib_the_terminal_names_what_to_install(here, capsys, monkeypatch):
     monkeypatch.setattr("specframe.bench.report.report.can_draw", lambda: False)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "1", "--json"]) == 0
     out, err = capsys.readouterr()
@@ -59,8 +59,8 @@ def test_without_matplotlib_the_terminal_says_what_to_install(here, capsys, monk
     json.loads(out.splitlines()[-1])
 
 
-def test_an_interrupted_bench_says_how_to_go_on(here, capsys, monkeypatch):
-    decode, calls = Stage._decode, []
+def test_an_interrupted_bench_prints_how_to_go_on(here, capsys, monkeypatch):
+    decode, calls = Runner._decode, []
 
     def interrupted(*arguments):
         calls.append(arguments)
@@ -68,12 +68,12 @@ def test_an_interrupted_bench_says_how_to_go_on(here, capsys, monkeypatch):
             raise KeyboardInterrupt
         return decode(*arguments)
 
-    monkeypatch.setattr(Stage, "_decode", interrupted)
+    monkeypatch.setattr(Runner, "_decode", interrupted)
     command = ["bench", "lookup.yaml", "hf:generate", *QUICK, "--out", "out"]
     assert main(command) == 130
     assert "out keeps 1 of 4 rounds, and the same command resumes" in capsys.readouterr().err
     assert not (here / "out" / "results.json").exists()
-    monkeypatch.setattr(Stage, "_decode", decode)
+    monkeypatch.setattr(Runner, "_decode", decode)
     assert main(command) == 0
     assert "resuming after 1 of 4 rounds" in capsys.readouterr().err
     assert len(read(here / "out" / "results.json")["runs"]) == 8
@@ -110,8 +110,8 @@ def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monk
 )
 def test_bad_input_is_one_clear_line_and_exit_status_2(here, arguments, words, capsys):
     assert main(["bench", *arguments]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err.strip()
+    assert words in output and len(output.splitlines()) == 1
 
 
 def test_two_benches_are_compared(here, capsys):
@@ -137,6 +137,6 @@ def test_two_benches_are_compared(here, capsys):
 def test_results_that_no_bench_wrote_are_one_line(tmp_path, text, capsys):
     (tmp_path / "a.json").write_text(text)
     assert main(["bench", "--compare", str(tmp_path / "a.json"), str(tmp_path / "a.json")]) == 2
-    said = capsys.readouterr().err
-    assert "a.json" in said or "schema" in said
-    assert len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert "a.json" in output or "schema" in output
+    assert len(output.splitlines()) == 1

@@ -3,7 +3,7 @@ import torch
 
 from specframe.bench.contest.contest import Contest
 from specframe.bench.contest.engines.inprocess import InProcess
-from specframe.bench.contest.lineup import Invitation, plan_lineup
+from specframe.bench.contest.roster import Selection, plan_roster
 from specframe.bench.contest.sets import read_sets
 from specframe.bench.contest.terms import Terms
 from specframe.bench.figures.journal import Journal
@@ -26,19 +26,19 @@ def registry(*names):
 
 
 def line_up(*words, overrides=(), assistant=None, variations=()):
-    known = registry("honest", "liar", "faller", "stray", "sulker", "hoarder")
-    return plan_lineup(Invitation(words, tuple(overrides), assistant, variations=tuple(variations)), known)
+    known = registry("honest", "deviant", "faller", "outsider", "sulker", "hoarder")
+    return plan_roster(Selection(words, tuple(overrides), assistant, variations=tuple(variations)), known)
 
 
 def hold(folder, *words, overrides=(), assistant=None, variations=(), out="out", listener=lambda step: None, **terms):
     """The results and the contest of a bench with these contestants."""
-    lineup = line_up(*words, overrides=overrides, assistant=assistant, variations=variations)
-    lineup.load(terms.get("batch", 1))
-    contest = Contest(lineup, Terms(**{"repeats": 1} | terms))
+    roster = line_up(*words, overrides=overrides, assistant=assistant, variations=variations)
+    roster.load(terms.get("batch", 1))
+    contest = Contest(roster, Terms(**{"repeats": 1} | terms))
     contest.choose(read_sets(["talks.jsonl"]))
     (folder / out).mkdir(exist_ok=True)
     journal = Journal.open(folder / out, describe_bench(contest, ["talks.jsonl"]))
-    contest.run(journal, InProcess(contest.stage), listener)
+    contest.run(journal, InProcess(contest.runner), listener)
     return collect(contest, journal, ["talks.jsonl"]), contest
 
 
@@ -47,30 +47,30 @@ def runs_of(results, name):
 
 
 @pytest.fixture(scope="module")
-def everybody(bench_model, tmp_path_factory):
+def all_contestants(bench_model, tmp_path_factory):
     words = ["falcon.yaml", "lookup.yaml", "plain", "hf:generate", "hf:prompt-lookup", "hf:assisted", "honest"]
-    folder = make_folder(tmp_path_factory.mktemp("everybody"), bench_model)
+    folder = make_folder(tmp_path_factory.mktemp("all"), bench_model)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         return hold(folder, *words, repeats=2, assistant=str(bench_model))
 
 
-def test_everybody_says_what_generate_says(everybody):
-    results, contest = everybody
+def test_every_contestant_gives_the_tokens_of_generate(all_contestants):
+    results, contest = all_contestants
     names = [entry["name"] for entry in results["contestants"]]
     assert names == ["falcon", "lookup", "plain", "hf:generate", "hf:prompt-lookup", "hf:assisted", "honest"]
     assert len(results["runs"]) == 7 * 4 * 2
     assert all(run["identical"] is True for run in results["runs"])
     assert not any(entry["error"] for entry in results["contestants"])
-    model = contest.lineup.entrants[0].contestant._pipeline.parts.target.model
+    model = contest.roster.entrants[0].contestant._pipeline.parts.target.model
     question = contest.questions[1]
-    row = contest.stage.encode(contest.lineup.entrants[0].target, question, [])
-    theirs = generate_with_transformers(model, [row], contest.lineup.sampling, frozenset({1}))[0]
+    row = contest.runner.encode(contest.roster.entrants[0].target, question, [])
+    theirs = generate_with_transformers(model, [row], contest.roster.sampling, frozenset({1}))[0]
     assert {run["tokens"] for run in results["runs"] if run["prompt"] == question.id} == {len(theirs)}
 
 
-def test_what_is_measured_adds_up(everybody):
-    results, _ = everybody
+def test_what_is_measured_adds_up(all_contestants):
+    results, _ = all_contestants
     for run in results["runs"]:
         assert 0 < run["first_token_seconds"] <= run["seconds"]
         assert run["token_seconds"][0] is None or 0 < run["token_seconds"][0] <= run["token_seconds"][1]
@@ -85,8 +85,8 @@ def test_what_is_measured_adds_up(everybody):
     assert 0 < results["bench_overhead"] < 0.02
 
 
-def test_orders_are_fair_within_every_round(everybody):
-    results, _ = everybody
+def test_orders_are_fair_within_every_round(all_contestants):
+    results, _ = all_contestants
     rounds = {}
     for run in results["runs"]:
         rounds.setdefault((run["repeat"], run["prompt"]), []).append(run["order"])
@@ -96,8 +96,8 @@ def test_orders_are_fair_within_every_round(everybody):
     assert len(firsts) == 7
 
 
-def test_results_say_how_they_were_made(everybody):
-    results, _ = everybody
+def test_results_record_how_they_were_made(all_contestants):
+    results, _ = all_contestants
     assert results["schema"] == 1
     assert results["settings"]["max_new_tokens"] == 8 and results["settings"]["sets"] == ["talks.jsonl"]
     assert {"torch", "transformers", "specframe-falcon"} <= results["provenance"]["versions"].keys()
@@ -112,9 +112,9 @@ def test_results_say_how_they_were_made(everybody):
 
 
 def test_one_target_serves_all_and_keeps_their_features_apart(here):
-    lineup = line_up("falcon.yaml", "lookup.yaml", "plain", "hf:generate")
-    lineup.load(1)
-    falcon, lookup, plain, generate = (entrant.contestant for entrant in lineup.entrants)
+    roster = line_up("falcon.yaml", "lookup.yaml", "plain", "hf:generate")
+    roster.load(1)
+    falcon, lookup, plain, generate = (entrant.contestant for entrant in roster.entrants)
     targets = [each._pipeline.parts.target for each in (falcon, lookup, plain)]
     assert len({id(target) for target in targets}) == 3
     assert {id(target.model) for target in targets} == {id(generate._model)}
@@ -123,25 +123,25 @@ def test_one_target_serves_all_and_keeps_their_features_apart(here):
 
 
 def test_second_turns_follow_each_contestants_own_answer(here):
-    results, contest = hold(here, "lookup.yaml", "liar", turns=2)
+    results, contest = hold(here, "lookup.yaml", "deviant", turns=2)
     assert {run["turn"] for run in results["runs"] if run["prompt"] == "talks/0"} == {0, 1}
     assert {run["turn"] for run in results["runs"] if run["prompt"] == "talks/1"} == {0}  # it has but one
     assert all(run["identical"] for run in runs_of(results, "lookup"))
-    key = contest.lineup.entrants[0].target
+    key = contest.roster.entrants[0].target
     question = contest.questions[0]
-    row = contest.stage.encode(key, question, [])
-    answer = contest.stage.coders[key].generate([row]).texts[0]
-    said = f"{question.turns[0]}{answer}{question.turns[1]}"  # the template joins them
-    whole = contest.stage.coders[key].encode(said)
+    row = contest.runner.encode(key, question, [])
+    answer = contest.runner.coders[key].generate([row]).texts[0]
+    text = f"{question.turns[0]}{answer}{question.turns[1]}"  # the template joins them
+    whole = contest.runner.coders[key].encode(text)
     second = next(run for run in runs_of(results, "lookup") if run["prompt"] == "talks/0" and run["turn"] == 1)
-    assert contest.stage.encode(key, question, [answer]) == whole
+    assert contest.runner.encode(key, question, [answer]) == whole
     assert second["prompt_tokens"] == len(whole)
     assert [len(prompt["tokens"]) for prompt in results["prompts"]] == [2, 1, 2, 1]
 
 
-def test_who_says_something_else_is_marked(here):
-    results, _ = hold(here, "lookup.yaml", "liar")
-    assert all(run["identical"] is False and run["gap"] > 1e-4 for run in runs_of(results, "liar"))
+def test_other_tokens_than_the_reference_s_are_marked(here):
+    results, _ = hold(here, "lookup.yaml", "deviant")
+    assert all(run["identical"] is False and run["gap"] > 1e-4 for run in runs_of(results, "deviant"))
     assert all(run["identical"] is True and run["gap"] is None for run in runs_of(results, "lookup"))
 
 
@@ -149,7 +149,7 @@ def test_who_says_something_else_is_marked(here):
     ("name", "error", "count"),
     [
         ("faller", "ValueError: the logits are NaN at layer 2", 1),
-        ("stray", "vocabulary", 0),
+        ("outsider", "vocabulary", 0),
         ("sulker", "ZeroDivisionError", 0),
         ("hoarder", "not JSON serializable", 0),
     ],
@@ -250,9 +250,9 @@ def test_second_turns_that_are_too_long_are_left_out_and_counted(here):
 
 
 def test_a_sample_is_spread_over_tasks_and_keeps_its_order(here):
-    lineup = line_up("lookup.yaml")
-    lineup.load(1)
-    contest = Contest(lineup, Terms(limit=2, seed=4))
+    roster = line_up("lookup.yaml")
+    roster.load(1)
+    contest = Contest(roster, Terms(limit=2, seed=4))
     contest.choose(read_sets(["talks.jsonl"]))
     assert {question.task for question in contest.questions} == {"talk", "code"}
     assert [q.id for q in contest.questions] == sorted(q.id for q in contest.questions)
@@ -266,19 +266,19 @@ def test_lossy_verifiers_are_labelled(here, bench_model):
     assert results["contestants"][0]["lossless"] is False
 
 
-def test_everything_wrong_is_said_before_anything_loads(here, monkeypatch):
+def test_everything_wrong_is_reported_before_anything_loads(here, monkeypatch):
     monkeypatch.setattr("specframe.components.targets.loading.load", lambda *a, **k: pytest.fail("a model was loaded"))
     (here / "bad.yaml").write_text("extends: falcon.yaml\ntree: null\nverifier: {use: mtach}\n")
     with pytest.raises(RecipeError) as caught:
         line_up("falcon.yaml", "bad.yaml", "gone.yaml", "hf:genrate", overrides=["drafter.blok=2"])
-    said = str(caught.value)
+    message = str(caught.value)
     for words in ("did you mean 'match'", "gone.yaml: no such recipe", "did you mean 'hf:generate'", "'block'"):
-        assert words in said
+        assert words in message
 
 
 def test_a_contestants_kind_does_not_depend_on_which_name_was_given(here):
-    lineup = line_up("lookup.yaml", "specframe/plain", "specframe/generate", "contenders/honest")
-    assert [entrant.kind for entrant in lineup.entrants] == ["recipe", "plain", "hf:generate", "contenders/honest"]
+    roster = line_up("lookup.yaml", "specframe/plain", "specframe/generate", "contenders/honest")
+    assert [entrant.kind for entrant in roster.entrants] == ["recipe", "plain", "hf:generate", "contenders/honest"]
 
 
 @pytest.mark.parametrize(
@@ -315,6 +315,6 @@ def test_several_targets_each_have_their_own_baseline(here, bench_model):
     kinds = [(entry["kind"], entry["name"]) for entry in results["contestants"]]
     assert [kind for kind, _ in kinds] == ["recipe", "recipe", "hf:generate", "hf:generate"]
     assert len({name for _, name in kinds}) == 4
-    dtypes = {contest.lineup.targets[e.target].dtype for e in contest.lineup.entrants}
+    dtypes = {contest.roster.targets[e.target].dtype for e in contest.roster.entrants}
     assert dtypes == {torch.float32, torch.float64}
     assert all(entry["overall"]["pairs"].keys() == {"speedup_hf"} for entry in summarise(results)["contestants"])

@@ -1,4 +1,4 @@
-"""Rounds over Ray: the loop with a cluster that is only played, then with a real one.
+"""Rounds over Ray: the loop with a cluster that is only finished, then with a real one.
 
 Sockets are blocked in this process, which Ray cannot do without; so the command runs in another.
 """
@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from specframe.bench.contest.engines.ray import TRIES, Ray, Worker, read_versions
-from specframe.bench.contest.lineup import Invitation
+from specframe.bench.contest.roster import Selection
 from specframe.bench.contest.schedule import Round
 from specframe.bench.contest.sets import read_sets
 from specframe.bench.contest.terms import Terms
@@ -65,7 +65,7 @@ class Cluster:
     def remote(self, cls):
         def hire(*arguments, **keywords):
             self.hired += 1
-            return SimpleNamespace(play=SimpleNamespace(remote=self.call))
+            return SimpleNamespace(run=SimpleNamespace(remote=self.call))
 
         return SimpleNamespace(options=lambda **resources: SimpleNamespace(remote=hire))
 
@@ -74,7 +74,7 @@ class Cluster:
         return len(self.calls) - 1
 
     def wait(self, calls, num_returns):
-        return [calls[-1]], calls[:-1]  # the latest first: nobody may count on an order
+        return [calls[-1]], calls[:-1]  # the latest first: no order is guaranteed
 
     def get(self, call):
         fate = self.fates.pop(0) if self.fates else None
@@ -83,69 +83,69 @@ class Cluster:
         return {"round": self.calls[call][0]}, [f"step of {self.calls[call][0]}"]
 
 
-def play(monkeypatch, cluster, errors=None):
+def results(monkeypatch, cluster, errors=None):
     monkeypatch.setitem(sys.modules, "ray", cluster)
-    heard = []
+    steps = []
     rounds = [Round(index, 0, (), 1) for index in range(5)]
-    played = Ray(Invitation(("a.yaml",)), Terms()).play(rounds, {} if errors is None else errors, heard.append)
-    return played, heard
+    finished = Ray(Selection(("a.yaml",)), Terms()).run(rounds, {} if errors is None else errors, steps.append)
+    return finished, steps
 
 
-def test_every_round_is_played_once(monkeypatch):
+def test_every_round_runs_once(monkeypatch):
     cluster = Cluster()
-    played, heard = play(monkeypatch, cluster)
-    assert sorted(entry["round"] for entry in played) == [0, 1, 2, 3, 4]
-    assert sorted(heard) == [f"step of {index}" for index in range(5)]
+    finished, steps = results(monkeypatch, cluster)
+    assert sorted(entry["round"] for entry in finished) == [0, 1, 2, 3, 4]
+    assert sorted(steps) == [f"step of {index}" for index in range(5)]
     assert (cluster.hired, cluster.running) == (3, 0)
 
 
-def test_a_dead_workers_round_is_played_by_another(monkeypatch):
+def test_a_dead_workers_round_runs_on_another(monkeypatch):
     cluster = Cluster(None, Cluster.Death(), Cluster.Death(), None)
-    played, _ = play(monkeypatch, cluster)
-    assert sorted(entry["round"] for entry in played) == [0, 1, 2, 3, 4]
+    finished, _ = results(monkeypatch, cluster)
+    assert sorted(entry["round"] for entry in finished) == [0, 1, 2, 3, 4]
     assert cluster.hired == 3 + 2
 
 
 def test_a_round_that_kills_every_worker_ends_the_bench(monkeypatch):
     cluster = Cluster(*(Cluster.Death() for _ in range(TRIES)), cores=1.0)
-    played, _ = play(monkeypatch, cluster)
+    finished, _ = results(monkeypatch, cluster)
     with pytest.raises(SpecframeError, match=f"killed {TRIES} workers; the rounds before are kept"):
-        list(played)
+        list(finished)
     assert cluster.running == 0
 
 
 def test_what_a_worker_raises_is_one_line(monkeypatch):
-    played, _ = play(monkeypatch, Cluster(None, Cluster.Failure()))
-    with pytest.raises(SpecframeError, match=r"a worker failed: ValueError: out of luck$"):
-        list(played)
+    finished, _ = results(monkeypatch, Cluster(None, Cluster.Failure()))
+    with pytest.raises(SpecframeError, match=r"a worker failed: ValueError: out of space$"):
+        list(finished)
 
 
 def test_closing_ends_the_cluster_and_errors_reach_the_rounds_after(monkeypatch):
     cluster, errors = Cluster(cores=1.0), {}
-    played, _ = play(monkeypatch, cluster, errors)
-    next(played)
-    errors["liar"] = "fell"
-    next(played)
-    assert [given for _, given in cluster.calls] == [{}, {"liar": "fell"}]
-    played.close()
+    finished, _ = results(monkeypatch, cluster, errors)
+    next(finished)
+    errors["deviant"] = "fell"
+    next(finished)
+    assert [given for _, given in cluster.calls] == [{}, {"deviant": "fell"}]
+    finished.close()
     assert cluster.running == 0
 
 
 @pytest.fixture
 def worker(here):
     def make(**changes):
-        invitation = Invitation(("falcon.yaml", "hf:generate"), ("sampling.temperature=0.8",))
+        selection = Selection(("falcon.yaml", "hf:generate"), ("sampling.temperature=0.8",))
         given = {"folder": here, "threads": 1, "versions": read_versions()} | changes
-        return Worker(invitation, Terms(repeats=1), **given)
+        return Worker(selection, Terms(repeats=1), **given)
 
     return make
 
 
-def test_a_worker_plays_rounds_as_this_process_does(here, worker, monkeypatch):
+def test_a_worker_runs_rounds_as_this_process_does(here, worker, monkeypatch):
     results, contest = hold(here, "falcon.yaml", "hf:generate", overrides=["sampling.temperature=0.8"])
     monkeypatch.chdir("/")
     one = worker()
-    entries = [one.play(this, {})[0] for this in reversed(contest.rounds)]
+    entries = [one.run(this, {})[0] for this in reversed(contest.rounds)]
     runs = [run for entry in reversed(entries) for run in entry["runs"]]
     assert figures({"runs": runs}) == figures(results)
     assert entries[0]["weights"]["falcon"]["drafter"] > 0
@@ -156,21 +156,21 @@ def test_a_worker_plays_rounds_as_this_process_does(here, worker, monkeypatch):
     ("changes", "words"),
     [({"versions": {"torch": "1.0"}}, "make them equal"), ({"folder": Path("/no/where")}, "share it")],
 )
-def test_a_worker_that_cannot_play_as_we_do_says_so(here, worker, changes, words):
+def test_a_worker_with_other_versions_or_folders_is_an_error(here, worker, changes, words):
     this = Round(0, 0, tuple(read_sets(["talks.jsonl"])[:1]), 1)
     with pytest.raises(SpecframeError, match=words):
-        worker(**changes).play(this, {})
+        worker(**changes).run(this, {})
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [(["--engine", "ray"], "pip install 'specframe[ray]'"), (["--address", "auto"], "add --engine ray")],
 )
-def test_without_ray_one_line_says_what_to_do(here, capsys, monkeypatch, arguments, words):
+def test_without_ray_one_line_explains_what_to_do(here, capsys, monkeypatch, arguments, words):
     monkeypatch.setitem(sys.modules, "ray", None)
     assert main(["bench", "lookup.yaml", "--data", "talks.jsonl", *arguments]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err.strip()
+    assert words in output and len(output.splitlines()) == 1
 
 
 FATAL = '''
@@ -220,10 +220,10 @@ def test_ray_outlives_a_death_and_an_interrupt_and_finds_the_same(here, capsys, 
     )
     while running.poll() is None and not (journal.exists() and journal.read_bytes().count(b"\n") > 4):
         time.sleep(0.02)
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to everybody
-    _, said = running.communicate()
-    assert running.returncode == 130, said.decode()
-    kept = int(re.search(rb"out keeps (\d) of 8 rounds", said)[1])
+    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: to the whole process group
+    _, output = running.communicate()
+    assert running.returncode == 130, output.decode()
+    kept = int(re.search(rb"out keeps (\d) of 8 rounds", output)[1])
     assert kept >= 4 and journal.read_bytes().count(b"\n") == 1 + kept
     assert (here / "deaths").exists()
     monkeypatch.setattr("specframe.bench.report.report._draw", lambda summary, folder: [])

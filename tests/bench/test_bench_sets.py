@@ -60,7 +60,7 @@ def test_the_shipped_set_needs_no_folder(monkeypatch):
     assert len({question.task for question in questions}) > 2
 
 
-def test_files_of_one_name_are_told_apart(tmp_path):
+def test_files_of_one_name_get_different_names(tmp_path):
     paths = [str(write(tmp_path / name / "question.jsonl", {"prompt": name})) for name in ("a", "b")]
     assert [question.set for question in read_sets(paths)] == ["question", paths[1]]
 

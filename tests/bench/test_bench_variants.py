@@ -1,4 +1,4 @@
-"""Recipes that take part in many variants, and the best acceptance beside the measured one."""
+"""Recipes that take part in many variants, and the best acceptance next to the measured one."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_a_variation_of_nothing_is_refused(variation):
         make_variants("a.yaml", [variation])
 
 
-def test_every_variant_is_a_contestant_that_says_the_same(here):
+def test_every_variant_is_a_contestant_with_the_same_tokens(here):
     results, _ = hold(here, "falcon.yaml", "plain", "hf:generate", variations=["tree.depth=1,2"])
     assert [entry["name"] for entry in results["contestants"]] == [
         "falcon depth=1",
@@ -47,11 +47,11 @@ def test_every_variant_is_a_contestant_that_says_the_same(here):
     assert max(len(run["possible"]) for run in runs_of(results, "falcon depth=1")) == 1
 
 
-def test_variants_whose_parts_do_not_fit_stay_away_and_say_why(here):
+def test_variants_whose_parts_do_not_fit_are_left_out_with_a_reason(here):
     sampled = ["sampling.temperature=1", "tree={use: beam, width: 2, depth: 2}"]
-    lineup = line_up("falcon.yaml", "plain", overrides=sampled, variations=["verifier.use=kseq,recursive"])
-    assert [entrant.name for entrant in lineup.entrants] == ["falcon verifier=recursive", "plain"]
-    assert "'kseq' is not lossless for nodes drawn" in lineup.misfits["falcon verifier=kseq"]
+    roster = line_up("falcon.yaml", "plain", overrides=sampled, variations=["verifier.use=kseq,recursive"])
+    assert [entrant.name for entrant in roster.entrants] == ["falcon verifier=recursive", "plain"]
+    assert "'kseq' is not lossless for nodes drawn" in roster.misfits["falcon verifier=kseq"]
     with pytest.raises(RecipeError, match="is not lossless"):
         line_up("falcon.yaml", overrides=[*sampled, "verifier.use=kseq"])
     with pytest.raises(RecipeError, match="is not lossless"):  # none is left that fits
@@ -95,7 +95,7 @@ def test_the_best_at_the_root_is_the_flow_of_all_drafts(kinds):
     assert found.tolist() == pytest.approx([wanted], abs=1e-9)
 
 
-def test_the_bound_stands_beside_the_acceptance_and_changes_nothing(here):
+def test_the_bound_stands_next_to_the_acceptance_and_changes_nothing(here):
     sampled = ["sampling.temperature=1", "tree={use: greedy, widths: [2,1]}", "verifier.use=recursive"]
     free, _ = hold(here, "falcon.yaml", "plain", overrides=sampled, repeats=2)
     bound, _ = hold(here, "falcon.yaml", "plain", overrides=sampled, repeats=2, bound=True, out="bound")

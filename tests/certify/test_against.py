@@ -57,11 +57,11 @@ def siblings(candidates, p, q):
 
 
 def top_tree(candidates, p, q):
-    said = int(torch.multinomial(p[0, 0], 1))
+    token_drawn = int(torch.multinomial(p[0, 0], 1))
     for path, token in enumerate(candidates[:, 0].tolist()):
-        if token == said:
+        if token == token_drawn:
             return path, 1, int(torch.multinomial(p[path, 1], 1))
-    return 0, 0, said
+    return 0, 0, token_drawn
 
 
 def races(candidates, p, q):
@@ -189,7 +189,7 @@ def compares_two(candidates, p, q):
 
 
 @pytest.mark.parametrize("accept", [looks, two_races, loser, looks_in_place, normal, compares_two])
-def test_what_cannot_be_enumerated_says_what_to_do(accept):
+def test_what_cannot_be_enumerated_is_reported_with_what_to_do(accept):
     with pytest.raises(InputError, match=r"torch\.multinomial"):
         Foreign(accept).compare()
 
@@ -207,10 +207,10 @@ def nothing(candidates, p, q):
 
 
 @pytest.mark.parametrize(
-    ("accept", "says"), [(no_law, "no law"), (nonsense, "7 accepted"), (nothing, "gave back None")]
+    ("accept", "message"), [(no_law, "no law"), (nonsense, "7 accepted"), (nothing, "gave back None")]
 )
-def test_bad_answers_are_explained(accept, says):
-    with pytest.raises(InputError, match=says):
+def test_bad_answers_are_explained(accept, message):
+    with pytest.raises(InputError, match=message):
         Foreign(accept).compare()
 
 

@@ -48,7 +48,7 @@ class Careless:
 
 
 class Open(Careless):
-    """The same, and it says so."""
+    """The same, and it declares it."""
 
     lossless = False
 '''
@@ -84,7 +84,7 @@ def test_a_sampled_recipe_is_certified(tmp_path):
     assert {case.name.split(",")[0] for case in certificate.cases} == {"temperature 0.8"}
 
 
-def test_a_tree_out_of_reach_is_made_smaller_and_says_so(tmp_path):
+def test_a_tree_out_of_reach_is_made_smaller_with_a_note(tmp_path):
     wide = SAMPLED.replace("chain, depth: 1", "fixed, widths: [3, 2]")
     certificate = certify_plan(read(tmp_path, wide), seeds=1, budget=3000)
     small = [case for case in certificate.cases if case.name.endswith(REDUCED)]
@@ -103,7 +103,7 @@ def test_a_broken_verifier_is_not_certified(tmp_path, capsys):
     assert "not lossless: total variation 0." in printed and "worst sequence [" in printed
 
 
-def test_a_lossy_verifier_that_says_so_is_no_failure(tmp_path, capsys):
+def test_a_declared_lossy_verifier_is_no_failure(tmp_path, capsys):
     read(tmp_path, SAMPLED.replace("verifier: recursive", "verifier: {use: ./broken.py:Open}"))
     status, printed = run(capsys, tmp_path / "recipe.yaml")
     assert status == 0

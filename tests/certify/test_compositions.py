@@ -38,7 +38,7 @@ SMALL = {
 
 
 def variants(kind):
-    """The components of a kind, one variant for every draw that it can be told to use."""
+    """The components of a kind, one variant for every draw that it can be set to."""
     for entry in REGISTRY.of(kind):
         options = read_options(entry.load())
         if any(o.required and entry.name not in SMALL for o in options.values()):

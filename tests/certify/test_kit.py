@@ -100,9 +100,9 @@ class Unpadded(Recursive):
         return Verdict(verdict.path.clamp(min=0), verdict.length, verdict.bonus)
 
 
-@pytest.mark.parametrize(("make", "says"), [(Leaky, "neighbours|impossible"), (Unpadded, "-1")])
-def test_careless_verifiers_fail(make, says):
-    with pytest.raises(AssertionError, match=says):
+@pytest.mark.parametrize(("make", "message"), [(Leaky, "neighbours|impossible"), (Unpadded, "-1")])
+def test_careless_verifiers_fail(make, message):
+    with pytest.raises(AssertionError, match=message):
         check_verifier(make)
 
 
@@ -121,7 +121,7 @@ class Changed:
 
 
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("make", "message"),
     [
         (lambda: Changed(lambda t: t, nodes=2), "declared"),
         (lambda: Changed(lambda t: t, depth=1), "deeper than `depth`"),
@@ -136,12 +136,12 @@ class Changed:
         (lambda: Changed(lambda t: t, ask=0), "levels below"),
     ],
 )
-def test_broken_trees_fail(make, says):
-    with pytest.raises(AssertionError, match=says):
+def test_broken_trees_fail(make, message):
+    with pytest.raises(AssertionError, match=message):
         check_tree(make)
 
 
-def test_a_lying_tree_fails_unless_it_says_so():
+def test_an_inexact_tree_fails_unless_it_declares_it():
     from tests.certify.traps.drafts import Reranked
 
     with pytest.raises(AssertionError, match="recorded law is wrong"):
@@ -198,10 +198,10 @@ class Carries(Lookup):
 
 
 @pytest.mark.parametrize(
-    ("make", "says"), [(Forgets, "drafting twice"), (Stays, "neighbours"), (Carries, "state of its own|session")]
+    ("make", "message"), [(Forgets, "drafting twice"), (Stays, "neighbours"), (Carries, "state of its own|session")]
 )
-def test_drafters_with_a_faulty_memory_fail(make, says):
-    with pytest.raises(AssertionError, match=says):
+def test_drafters_with_a_faulty_memory_fail(make, message):
+    with pytest.raises(AssertionError, match=message):
         check_drafter(make)
 
 
@@ -238,7 +238,7 @@ def cut_gradient(student, teacher):
 
 
 @pytest.mark.parametrize(
-    ("loss", "says"),
+    ("loss", "message"),
     [
         (mean_of_everything, "masked"),
         (sum_over_the_batch, "leak"),
@@ -247,8 +247,8 @@ def cut_gradient(student, teacher):
         (cut_gradient, "gradient"),
     ],
 )
-def test_broken_losses_fail(loss, says):
-    with pytest.raises(AssertionError, match=says):
+def test_broken_losses_fail(loss, message):
+    with pytest.raises(AssertionError, match=message):
         check_loss(lambda: loss)
 
 

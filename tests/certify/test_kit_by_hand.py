@@ -40,8 +40,8 @@ class Early(TableTarget):
     """Gives every token the feature that is its own, not that of the one before it."""
 
     def commit(self, tree, verdict):
-        news = super().commit(tree, verdict)
-        return replace(news, features={tap: feature.roll(-1, 1) for tap, feature in news.features.items()})
+        committed = super().commit(tree, verdict)
+        return replace(committed, features={tap: feature.roll(-1, 1) for tap, feature in committed.features.items()})
 
 
 class Crossed(TableTarget):
@@ -59,7 +59,7 @@ class Obliging(TableTarget):
 
 
 class Foreign(HFTarget):
-    """Shares a head that is not the one it speaks with."""
+    """Shares a head that is not the one it decodes with."""
 
     def head(self, features):
         return super().head(2 * features)
@@ -145,15 +145,17 @@ def test_a_tree_grows_below_its_root():
 def test_the_literal_layer_is_transformers_own(kind):
     model = random_model(kind, vocab=11)
     shake(model)
-    heard = []
+    calls = []
     model.model.layers[1].register_forward_hook(
-        lambda _, args, kwargs, out: heard.append((args[0] if args else kwargs["hidden_states"], out)), with_kwargs=True
+        lambda _, args, kwargs, out: calls.append((args[0] if args else kwargs["hidden_states"], out)),
+        with_kwargs=True,
     )
     model(torch.randint(11, (1, 6)), use_cache=False)
-    inputs, out = heard[0]
+    inputs, out = calls[0]
+    out = out[0] if isinstance(out, tuple) else out
     weights, seen = dict(model.model.layers[1].named_parameters()), list(inputs[0])
-    said = torch.stack([literal_layer(weights, model.config, x, i, seen[: i + 1]) for i, x in enumerate(seen)])
-    torch.testing.assert_close(said, (out[0] if isinstance(out, tuple) else out).view_as(said), rtol=1e-6, atol=1e-6)
+    literal = torch.stack([literal_layer(weights, model.config, x, i, seen[: i + 1]) for i, x in enumerate(seen)])
+    torch.testing.assert_close(literal, out.view_as(literal), rtol=1e-6, atol=1e-6)
 
 
 def test_output_that_is_not_the_targets_is_caught(monkeypatch):

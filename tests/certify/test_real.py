@@ -35,7 +35,7 @@ def pipeline():
 
 
 class Stubborn:
-    """Accepts the first node below the root, whatever the target says."""
+    """Accepts the first node below the root, whatever the target's token."""
 
     lossless = True
     needs = Match.needs

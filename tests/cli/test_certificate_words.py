@@ -45,11 +45,11 @@ def certificate(p_value: float, control: float) -> dict:
         (0.0005, 0.0005, "DIFFERENT", "not lossless on the recipe's own model"),
     ],
 )
-def test_sampling_counts_in_the_verdict_and_tells_when_it_shows_nothing(p_value, control, words, last, capsys):
+def test_sampling_counts_in_the_verdict_and_is_marked_when_it_shows_nothing(p_value, control, words, last, capsys):
     found = certificate(p_value, control)
     print_certificate(found, "falcon.yaml")
-    said = " ".join(capsys.readouterr().out.split())
-    assert words in said and verdict(found).startswith(last) and last.split(":")[0] in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert words in output and verdict(found).startswith(last) and last.split(":")[0] in output
 
 
 def test_rows_that_would_not_run_side_by_side_are_named(capsys):

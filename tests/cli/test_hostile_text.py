@@ -46,9 +46,9 @@ def wide(monkeypatch):
 def test_a_bench_prints_names_as_text(bench, wide, capsys):
     print_table(summarise(bench))
     print_comparison(compare(bench, bench))
-    said = capsys.readouterr().out
-    assert said.count(SHOWN) >= 3
-    check(said)
+    output = capsys.readouterr().out
+    assert output.count(SHOWN) >= 3
+    check(output)
 
 
 def test_a_report_is_free_of_html_and_links_of_others(bench, tmp_path):
@@ -89,40 +89,40 @@ def test_certificates_and_figures_print_names_as_text(wide, capsys):
     found |= {"control_failed": True, "lossless": True, "branches": 2, "promised": True}
     print_certificate(found, NAME)
     print_function({"function": NAME, "cases": [case], "lossless": False, "tv": 0.5, **worst})
-    said = capsys.readouterr().out
-    assert said.count(SHOWN) == 6
-    check(said)
+    output = capsys.readouterr().out
+    assert output.count(SHOWN) == 6
+    check(output)
 
 
 def test_errors_are_one_visible_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["validate", f"{NAME.replace('/', '')}.yaml"]) == 2
     assert main(["validate", "r.yaml\x1b[2J\nr.yaml"]) == 2
-    said = capsys.readouterr().err
-    assert "\\x1b[2J" in said and "no such recipe" in said
-    check(said)
+    output = capsys.readouterr().err
+    assert "\\x1b[2J" in output and "no such recipe" in output
+    check(output)
 
 
-def test_what_broken_plugins_say_is_text(monkeypatch, capsys):
+def test_messages_of_broken_plugins_are_text(monkeypatch, capsys):
     registry = discover()
     registry.broken["bad"] = NAME
     registry.add(Entry("tree", "odd", "a.b:C", NAME, "bad"))
     monkeypatch.setattr("specframe.kernel.plugins.discovery.discover", lambda: registry)
     assert main(["plugins"]) == 0
-    said = capsys.readouterr().out
-    assert said.count(SHOWN) == 2
-    check(said)
+    output = capsys.readouterr().out
+    assert output.count(SHOWN) == 2
+    check(output)
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_what_a_model_says_does_not_steer_the_terminal(recipe, tmp_path, batch, monkeypatch, wide, capsys):
+def test_a_models_output_does_not_steer_the_terminal(recipe, tmp_path, batch, monkeypatch, wide, capsys):
     decode = Pipeline.decode
     monkeypatch.setattr(Pipeline, "decode", lambda self, tokens: NAME + decode(self, tokens) + "\r\n")
     arguments = ["run", str(recipe), "run.repeats=0", f"run.batch={batch}", "--out", str(tmp_path / "\x1b[2Jout")]
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert SHOWN in said and "\\x1b[2Jout" in said
-    check(said)
+    output = capsys.readouterr().out
+    assert SHOWN in output and "\\x1b[2Jout" in output
+    check(output)
 
 
 def test_show_and_its_page_hold_a_hostile_prompt_as_text(recipe, tmp_path, wide, capsys):
@@ -130,9 +130,9 @@ def test_show_and_its_page_hold_a_hostile_prompt_as_text(recipe, tmp_path, wide,
     named = recipe.with_name(NAME.replace("/", "").replace("\x1b", "").replace("\r", "\x08")[:40] + ".yaml")
     recipe.rename(named)
     assert main(["show", str(named), "--prompt", f"hello {NAME}", "--html", str(page)]) == 0
-    said = capsys.readouterr().out
-    check(said)
-    assert "<script>alert" not in page.read_text() and "[red]x[/blue]" in said
+    output = capsys.readouterr().out
+    check(output)
+    assert "<script>alert" not in page.read_text() and "[red]x[/blue]" in output
     check(page.read_text())
 
 
@@ -156,8 +156,8 @@ def test_text_that_is_not_unicode_is_refused(recipe, capsys):
     assert main(["run", str(recipe), "--prompt", "hello \udcff"]) == 2
     assert main(["run", str(recipe), "run.prompts=[a\udcff]"]) == 2
     assert main(["run", str(recipe), 'run.prompts=["\\ud800"]', "run.repeats=0"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 3 and all("is not Unicode text" in line or "invalid Unicode" in line for line in said)
+    output = capsys.readouterr().err.splitlines()
+    assert len(output) == 3 and all("is not Unicode text" in line or "invalid Unicode" in line for line in output)
 
 
 def test_a_chat_template_that_raises_is_one_line(recipe, model_folder, tmp_path, capsys):
@@ -170,9 +170,9 @@ def test_a_chat_template_that_raises_is_one_line(recipe, model_folder, tmp_path,
     for template in ("{{ raise_exception('no \\x1b[2J thanks') }}", "{{ messages[7].content }}", "{% bad"):
         (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": template}))
         assert main(["run", str(recipe), f"target.model={folder}", "run.chat=true", "run.repeats=0"]) == 2
-        said = capsys.readouterr().err
-        assert said.startswith("the target's chat template refuses the prompt: ") and len(said.splitlines()) == 1
-        check(said)
+        output = capsys.readouterr().err
+        assert output.startswith("the target's chat template refuses the prompt: ") and len(output.splitlines()) == 1
+        check(output)
 
 
 def test_a_terminal_without_the_characters_gets_escapes(tmp_path, monkeypatch):
@@ -194,6 +194,6 @@ def test_figures_name_the_folder_as_text(wide, capsys):
     summary = {"tau": 1.0, "cycles": 1, "alpha": [], "tokens_per_second": 1.0, "speedup": None, "speedup_hf": None}
     summary |= {"overhead": 0.0, "phases": {NAME: 1.0}, "forward_ms": {}, "identical_to_generate": None}
     print_figures(summary | {"lossless": True, "peak_memory_bytes": 1}, Path(NAME.replace("//", "")))
-    said = capsys.readouterr().out
-    assert SHOWN in said and SHOWN.replace("//", "") in said
-    check(said)
+    output = capsys.readouterr().out
+    assert SHOWN in output and SHOWN.replace("//", "") in output
+    check(output)

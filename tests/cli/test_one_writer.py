@@ -20,7 +20,7 @@ COMMANDS = {
 
 @contextmanager
 def held_elsewhere(folder):
-    """Somebody else's lock: to the operating system, another thread's is another process's."""
+    """Another process's lock: to the operating system, another thread's is another process's."""
     ready, done = Event(), Event()
 
     def hold():

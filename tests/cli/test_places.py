@@ -32,8 +32,8 @@ def test_a_place_that_cannot_be_written_to_is_refused_before_models_load(here, c
     monkeypatch.setattr(Pipeline, "build", lambda *_, **__: pytest.fail("the model was loaded first"))
     monkeypatch.setattr("specframe.components.targets.loading.load", lambda *_, **__: pytest.fail("a model was loaded"))
     assert main(command) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("file/") and said.endswith(f"{words}\n") and len(said.splitlines()) == 1
+    output = capsys.readouterr().err
+    assert output.startswith("file/") and output.endswith(f"{words}\n") and len(output.splitlines()) == 1
 
 
 def test_the_home_folder_may_stand_in_a_place(here, monkeypatch, capsys):

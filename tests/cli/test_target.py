@@ -1,4 +1,4 @@
-"""A target that has to be fetched and cannot be: `run` decodes with the other one and says so, the rest refuses."""
+"""A target that has to be fetched and cannot be: `run` decodes with the other one and reports it, the rest refuses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recipe(tmp_path, monkeypatch):
     return path
 
 
-def test_run_decodes_with_the_other_target_and_says_so(recipe, tmp_path, capsys):
+def test_run_decodes_with_the_other_target_and_reports_it(recipe, tmp_path, capsys):
     assert main(["run", str(recipe), *SMOKE, "--out", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[0].startswith(f"target: zoo://talk-7m, because {REASON}")
     written = json.loads((tmp_path / "run.json").read_text())
@@ -41,7 +41,7 @@ def test_run_decodes_with_the_other_target_and_says_so(recipe, tmp_path, capsys)
     assert written["weights"] == {"drafter.weights": "zoo://talk-7m-falcon"}
 
 
-def test_the_figures_say_so_too(recipe, tmp_path, capsys):
+def test_the_figures_record_it_too(recipe, tmp_path, capsys):
     assert main(["run", str(recipe), *SMOKE, "--json", "--out", str(tmp_path)]) == 0
     figures = json.loads(capsys.readouterr().out)
     assert figures["target"]["model"] == "zoo://talk-7m" and figures["target"]["reason"].startswith(REASON)

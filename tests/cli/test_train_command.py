@@ -48,15 +48,15 @@ def training(recipe, tmp_path):
 def test_what_train_writes_run_loads(training, tmp_path, capsys):
     recipe = training()
     assert main(["train", str(recipe)]) == 0
-    said = capsys.readouterr().out
-    assert f"drafter.weights={tmp_path / 'out'}" in said and "6 steps" in said
+    output = capsys.readouterr().out
+    assert f"drafter.weights={tmp_path / 'out'}" in output and "6 steps" in output
     fresh = specframe.load(recipe).parts.drafter.module.state_dict()
     trained = specframe.load(recipe, overrides=[f"drafter.weights={tmp_path / 'out'}"]).parts.drafter.module
     assert any(not torch.equal(fresh[name], value) for name, value in trained.state_dict().items())
     assert main(["run", str(recipe), f"drafter.weights={tmp_path / 'out'}", "run.repeats=0"]) == 0
 
 
-def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(training, tmp_path):
+def test_ctrl_c_keeps_the_state_and_prints_how_to_go_on(training, tmp_path):
     recipe = training(steps=100_000)
     command = [sys.executable, "-m", "specframe", "train", str(recipe)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -65,9 +65,9 @@ def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(training, tmp_path):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert process.returncode == 130, said
-    assert "run the same command again to go on" in said and "Traceback" not in said
+    _, output = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "run the same command again to go on" in output and "Traceback" not in output
 
 
 @pytest.mark.parametrize(
@@ -84,5 +84,5 @@ def test_ctrl_c_keeps_the_state_and_says_how_to_go_on(training, tmp_path):
 )
 def test_bad_input_is_one_clear_line_and_exit_status_2(training, override, words, capsys):
     assert main(["train", str(training()), override]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said and "Traceback" not in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err.strip()
+    assert words in output and "Traceback" not in output and len(output.splitlines()) == 1

@@ -92,7 +92,7 @@ def literal_dynamic(drafter: PathDrafter, root: int, depth: int, width: int, nod
 
 
 class Ranked:
-    """Not random: draws the most probable tokens, so that a test can say what must come out."""
+    """Not random: draws the most probable tokens, so that a test knows what must come out."""
 
     def categorical(self, probs: Tensor) -> Tensor:
         """The most probable index."""

@@ -1,4 +1,4 @@
-"""Commits made up for tests: what a loop would tell a drafter."""
+"""Commits made up for tests: what a loop would give a drafter."""
 
 from __future__ import annotations
 

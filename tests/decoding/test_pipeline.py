@@ -99,7 +99,7 @@ def test_divergences_carry_the_gap_of_the_logits(model):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_near_tie_is_told_from_a_difference_by_the_dtypes_own_noise(dtype):
+def test_a_near_tie_is_separated_from_a_difference_by_the_dtypes_own_noise(dtype):
     model = make_model().to(dtype)
     row = [5, 6, 7, 8, 9, 10, 11]
     logits, noise = measure_noise(model, row)
@@ -163,5 +163,5 @@ def test_run_streams_text_for_people(recipe, tmp_path, capsys):
 )
 def test_bad_input_is_one_clear_line_and_exit_status_2(recipe, arguments, capsys):
     assert main(["run", str(recipe), *arguments]) == 2
-    said = capsys.readouterr().err.strip()
-    assert said and "Traceback" not in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err.strip()
+    assert output and "Traceback" not in output and len(output.splitlines()) == 1

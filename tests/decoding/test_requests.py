@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from specframe.decoding.requests import Request, as_prompts, enrol, enter, following, sampling_of
+from specframe.decoding.requests import Request, as_prompts, enter, following, register, sampling_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
@@ -24,7 +24,7 @@ def verdict(*rows):
 
 
 def entries(prompts=((1, 2), (3,)), context=100, **options):
-    return enrol([Request(tokens=prompt, **{"max_new_tokens": 5, **options}) for prompt in prompts], context)
+    return register([Request(tokens=prompt, **{"max_new_tokens": 5, **options}) for prompt in prompts], context)
 
 
 def test_rows_collect_their_own_tokens():
@@ -83,7 +83,7 @@ def test_history_is_only_made_for_samplings_that_look_at_it():
 def test_rows_of_different_settings_have_each_its_own_law():
     samplings = [Sampling(temperature=1.0), Sampling(), Sampling(temperature=0.5, top_k=2), Sampling(temperature=1.0)]
     requests = [Request(tokens=[1], sampling=sampling, max_new_tokens=3) for sampling in samplings]
-    mixed = sampling_of(enrol(requests, 100))
+    mixed = sampling_of(register(requests, 100))
     assert isinstance(mixed, RowSampling) and len(mixed.groups) == 3 and not mixed.greedy
     logits = torch.randn(4, 3, 6, generator=torch.Generator().manual_seed(0))
     tree = chain(*[[0, 1, 2]] * 4)

@@ -51,8 +51,8 @@ class Command:
     def run(self, out, limit=None):
         """Its exit status and what it prints on standard error."""
         process = self.start(out, limit)
-        _, said = process.communicate(timeout=600)
-        return process.returncode, said
+        _, output = process.communicate(timeout=600)
+        return process.returncode, output
 
 
 def read_bench(out):
@@ -123,8 +123,8 @@ def test_a_command_killed_at_random_moments_ends_as_if_it_never_was(command):
         time.sleep(moments.uniform(0.3, 1.0) * length)
         process.kill()
         process.communicate()
-    status, said = command.run(out.name)
-    assert status == 0, said
+    status, output = command.run(out.name)
+    assert status == 0, output
     assert command.read(out) == wanted
     assert not list(out.rglob("*.part"))
 
@@ -133,10 +133,10 @@ def test_a_command_killed_at_random_moments_ends_as_if_it_never_was(command):
 @pytest.mark.parametrize("limit", [200, 4000])
 def test_a_full_disk_is_one_line_and_the_same_command_goes_on(command, limit):
     command, out, wanted, _ = command
-    status, said = command.run(out.name, limit)
-    assert status == 2 and "Traceback" not in said and "File too large" in said.splitlines()[-1], said
-    status, said = command.run(out.name)
-    assert status == 0, said
+    status, output = command.run(out.name, limit)
+    assert status == 2 and "Traceback" not in output and "File too large" in output.splitlines()[-1], output
+    status, output = command.run(out.name)
+    assert status == 0, output
     assert command.read(out) == wanted
 
 

@@ -30,7 +30,7 @@ def test_control_characters_become_visible(text, shown):
         ("https://a@b:pw@host/", "https://***@host/"),
     ],
 )
-def test_what_addresses_tell_of_users_and_keys_is_hidden(text, shown):
+def test_users_and_keys_in_addresses_are_hidden(text, shown):
     assert redact(text) == shown and "pw" not in redact(text)
 
 

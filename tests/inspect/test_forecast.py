@@ -25,7 +25,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.forecast import Overheard, measure_tau
+from specframe.inspect.expected import RecordingTree, measure_tau
 from specframe.inspect.profile import profile
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
@@ -60,15 +60,15 @@ def test_sequoias_forecast_is_exact_where_acceptance_is_as_in_its_table() -> Non
 
 
 # After token 0 the drafter ranks 0, 1, 2, 3, after any other 1, 2, 3, 0. So paths of first choices are zeros, below
-# another choice there are none, and the target's law tells the two apart.
+# another choice there are none, and the target's law separates the two.
 RANKED = torch.tensor([[0.4, 0.3, 0.2, 0.1], *[[0.1, 0.4, 0.3, 0.2]] * 3], dtype=torch.float64)
 LIKELY = torch.tensor([[0.6, 0.2, 0.15, 0.05], *[[0.1, 0.4, 0.3, 0.2]] * 3], dtype=torch.float64)
 
 
 def test_a_forecast_from_two_tables_is_exact_where_acceptance_is_as_in_them() -> None:
-    table, strayed = [[0.6, 0.2, 0.15]], [[], [0.4, 0.3, 0.2]]
-    shape = optimal_shape(table, 12, 4, strayed)
-    assert shape.depth > 2 and any(any(path[:-1]) for path in shape.paths), "it strays, too"
+    table, off_path = [[0.6, 0.2, 0.15]], [[], [0.4, 0.3, 0.2]]
+    shape = optimal_shape(table, 12, 4, off_path)
+    assert shape.depth > 2 and any(any(path[:-1]) for path in shape.paths), "it leaves the first choices, too"
     tree = Fixed(paths=[dotted(path) for path in shape.paths])
 
     def program(random, rows: int) -> Tensor:
@@ -78,8 +78,8 @@ def test_a_forecast_from_two_tables_is_exact_where_acceptance_is_as_in_them() ->
 
     paths = enumerate_outcomes(program).law
     tau = 1 + sum(mass * sum(node >= 0 for node in path) for path, mass in paths.items())
-    assert expected_tau(shape, table, strayed) == pytest.approx(tau, abs=1e-9)
-    assert expected_tau(shape, table) > tau + 0.01, "the first table alone says too much"
+    assert expected_tau(shape, table, off_path) == pytest.approx(tau, abs=1e-9)
+    assert expected_tau(shape, table) > tau + 0.01, "the first table alone expects too much"
 
 
 def on_a_table(tree, verifier, noise: float) -> tuple[Pipeline, Tensor]:
@@ -115,14 +115,14 @@ def test_sequoias_forecast_for_a_trained_drafter_holds_within_3_percent(draw: Dr
     target = TableTarget(vocab=6, order=2, sharpness=1.5, seed=4)  # it looks further back than the drafter
     pipeline = pipeline_of(target, GivenDrafter(counted(target, 4)), Chain(), verifier)
     found = profile(pipeline, PROMPTS, depth=3, width=6, draw=draw).ranks
-    shape = optimal_shape(found.table, 9, 3, found.strayed.table)
+    shape = optimal_shape(found.table, 9, 3, found.off_path.table)
     tree = Fixed(paths=[dotted(path) for path in shape.paths], draw=draw)
     measured = measure_tau(replace(pipeline.with_parts(tree=tree), run=RunSettings(seed=6, batch=40)), PROMPTS)
     assert measured.tau > 2 and measured.error < 0.02 * measured.tau
-    assert measured.tau == pytest.approx(expected_tau(shape, found.table, found.strayed.table), rel=0.03)
+    assert measured.tau == pytest.approx(expected_tau(shape, found.table, found.off_path.table), rel=0.03)
 
 
-def promise(draft: TokenTree, law: Tensor) -> Tensor:
+def expected_tokens(draft: TokenTree, law: Tensor) -> Tensor:
     """The expected tokens of a draft of the most probable tokens, by the drafter's law [V, V]: [B]."""
     above = draft.tokens.gather(1, draft.parent.clamp(min=0))
     own = law[above, draft.tokens].where(draft.parent >= 0, 1)  # [B, N]
@@ -131,17 +131,17 @@ def promise(draft: TokenTree, law: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("block", [1, 2])
-def test_what_a_drafter_promises_is_read_off_its_proposals(block: int) -> None:
+def test_what_a_drafter_expects_is_read_off_its_proposals(block: int) -> None:
     q = RANKED if block == 1 else torch.stack([RANKED, LIKELY])
-    heard = Overheard(Dynamic(depth=3, width=3, nodes=7))
+    recording = RecordingTree(Dynamic(depth=3, width=3, nodes=7))
     roots = torch.tensor([0, 2])
-    draft = heard.grow(GivenDrafter(q).expand, roots, Context(Sampling(), Ranked()))
-    promised = heard.expected(draft)
-    assert promised.shape == (2, draft.levels)
+    draft = recording.grow(GivenDrafter(q).expand, roots, Context(Sampling(), Ranked()))
+    expected = recording.expected(draft)
+    assert expected.shape == (2, draft.levels)
     if block == 1:
-        assert 1 + promised.sum(1) == pytest.approx(promise(draft, RANKED))
+        assert 1 + expected.sum(1) == pytest.approx(expected_tokens(draft, RANKED))
         cube = RANKED**3 / (RANKED**3).sum(1, keepdim=True)
-        assert 1 + heard.expected(draft, Calibration((3.0,))).sum(1) == pytest.approx(promise(draft, cube))
+        assert 1 + recording.expected(draft, Calibration((3.0,))).sum(1) == pytest.approx(expected_tokens(draft, cube))
         return
     for row in range(2):  # levels 1 and 2 by the root's proposal, level 3 by that of its parent
         depth, tokens, parent = draft.depth[row], draft.tokens[row], draft.parent[row]
@@ -150,7 +150,7 @@ def test_what_a_drafter_promises_is_read_off_its_proposals(block: int) -> None:
             source = int(tokens[0] if depth[node] < 3 else tokens[parent[node]])
             value.append(value[parent[node]] * float(q[(int(depth[node]) - 1) % 2, source, tokens[node]]))
         sums = [sum(v for v, d in zip(value, depth.tolist(), strict=True) if d == level) for level in (1, 2, 3)]
-        assert promised[row].tolist() == pytest.approx(sums)
+        assert expected[row].tolist() == pytest.approx(sums)
 
 
 def test_opt_trees_forecast_holds_within_3_percent_where_the_drafter_knows_the_law() -> None:

@@ -19,7 +19,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.forecast import Measured, measure_tau
+from specframe.inspect.expected import Measured, measure_tau
 from specframe.inspect.profile import Ranks, Shares, comb_paths, profile, take_turns
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, TokenTree, Verdict
@@ -57,7 +57,7 @@ def test_ranks_count_visits_and_choices():
     ranks.add(cycle_of(tree, verdict, 2))
     assert ranks.reached == [3, 1]
     assert ranks.table == [[1 / 3, 1 / 3], [0.0, 1.0]]
-    assert ranks.strayed.table == [[], [1.0], [0.0]], "behind the root's second choice, counted apart"
+    assert ranks.off_path.table == [[], [1.0], [0.0]], "behind the root's second choice, counted apart"
 
 
 def test_a_share_is_of_the_visits_to_nodes_that_had_such_a_child():
@@ -67,7 +67,7 @@ def test_a_share_is_of_the_visits_to_nodes_that_had_such_a_child():
     assert shares.visits == [[4, 2]] and shares.accepted == [[2, 1]] and shares.table == [[0.5, 0.5]]
 
 
-def test_the_comb_has_fewer_choices_where_paths_have_strayed():
+def test_the_comb_has_fewer_choices_where_paths_left_the_first_choices():
     paths = comb_paths(3, 8)
     assert len(paths) == len(set(paths)) and Shape(paths).gap is None
     children = Counter(path[:-1] for path in paths)
@@ -117,11 +117,11 @@ def test_answers_of_one_token_are_refused():
         profile(short, PROMPTS)
 
 
-def test_what_is_measured_is_told_with_its_error():
+def test_what_is_measured_is_shown_with_its_error():
     found = Measured(
         cycles=torch.tensor([2.0, 2.0, 4.0]),
         reached=torch.tensor([[2.0, 1.0], [1.0, 1.0], [4.0, 3.0]]),
-        promised=torch.tensor([[1.0, 0.5], [1.0, 0.5], [2.0, 1.0]]),
+        expected_counts=torch.tensor([[1.0, 0.5], [1.0, 0.5], [2.0, 1.0]]),
     )
     assert found.alpha == [7 / 8, 5 / 8] and found.tau == 2.5 and found.expected == [0.5, 0.25]
     off = [3 - 3.0, 2 - 3.0, 7 - 6.0]
@@ -151,14 +151,15 @@ def test_the_command_prints_the_table_and_writes_it(recipe, tmp_path, capsys):
         )
         == 0
     )
-    said = capsys.readouterr().out
-    assert "level 1" in said and "<- fastest" in said and f"acceptance: {out}" in said
-    assert "measured" in said and "the recipe's tree" in said and "by the drafter's calibrated probabilities" in said
-    line = yaml.safe_load(said.splitlines()[-1])["tree"]
+    output = capsys.readouterr().out
+    assert "level 1" in output and "<- fastest" in output and f"acceptance: {out}" in output
+    assert "measured" in output and "the recipe's tree" in output
+    assert "by the drafter's calibrated probabilities" in output
+    line = yaml.safe_load(output.splitlines()[-1])["tree"]
     assert Sequoia(acceptance=out, nodes=line["nodes"], depth=line["depth"]).promise.nodes == line["nodes"] + 1
     table = json.loads(out.read_text())["acceptance"]
     assert len(table[0]) == 3 and 0 <= sum(table[0]) <= 1
-    assert Dynamic(calibration=out).calibration is not None and f"calibration: {out}" in said
+    assert Dynamic(calibration=out).calibration is not None and f"calibration: {out}" in output
     assert main(["profile", str(recipe), "run.prompts=[]"]) == 2
     assert main(["profile", str(recipe), "--width", "0"]) == 2
     assert main(["profile", str(recipe), "--draw", "iid", "verifier.use=typical"]) == 2

@@ -90,7 +90,7 @@ def test_a_layout_is_tidy(above):
 
 
 def test_a_layout_is_compact():
-    # The root's first child has two grandchildren; the leaf beside it stands no lower for that.
+    # The root's first child has two grandchildren; the leaf next to it stands no lower for that.
     spots = lay_out([-1, 0, 0, 1, 1])
     assert [spot.row for spot in spots] == [1, 0.5, 1.5, 0, 1]
 
@@ -112,7 +112,7 @@ def test_the_page_is_whole_and_fetches_nothing(found):
     assert page.all("meta", name="viewport") and page.all("input", type="range")
 
 
-def test_the_page_says_what_the_trace_says(found):
+def test_the_page_shows_what_the_trace_holds(found):
     page = Page(render(found))
     assert f"{found.tau:.2f}" in page.text
     shown = {source: len(page.all("span", **{"class": source})) - 1 for source in ("draft", "bonus")}  # the legend's
@@ -199,7 +199,7 @@ def test_the_terminal_shows_path_and_sources(found):
     assert "".join(re.findall(r"\[(.*?)\]", marked, re.DOTALL)) == drafted
 
 
-def test_a_text_that_ends_within_a_cycle_says_so(found):
+def test_a_text_that_ends_within_a_cycle_is_marked(found):
     last = found.cycles[0]
     cut = replace(found, cycles=(replace(last, kept=len(last.path)),))
     assert "The text ended here, 1 of these tokens cut off." in Page(render(cut)).text

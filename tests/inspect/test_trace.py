@@ -52,7 +52,7 @@ def check(found: Trace) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("overrides", COMPOSITIONS, ids=" ".join)
-def test_a_trace_tells_what_generate_does(recipe, overrides, temperature):
+def test_a_trace_shows_what_generate_does(recipe, overrides, temperature):
     pipeline = specframe.load(recipe, overrides=[*overrides, f"sampling.temperature={temperature}", "run.batch=2"])
     found = trace(pipeline, "good morning")
     result = pipeline.generate("good morning")
@@ -118,7 +118,7 @@ def test_drafted_nodes_have_a_q_at_temperature_0_too(recipe, overrides):
         assert all(0 < node.q < 1 for node in cycle.nodes[1:])
 
 
-def test_copies_have_no_q_and_a_stump_has_no_drafts(recipe):
+def test_copies_have_no_q_and_a_root_only_tree_has_no_drafts(recipe):
     copied = trace(specframe.load(recipe, overrides=COMPOSITIONS[1]), "the cat and the cat and the")
     assert any(len(cycle.nodes) > 1 for cycle in copied.cycles)
     assert all(node.q is None for cycle in copied.cycles for node in cycle.nodes)
@@ -175,7 +175,7 @@ def test_prompts_that_cannot_be_decoded(recipe, prompt):
 
 
 class Guess:
-    """Builds a tree of its own: one child from a recorded law, and a copy beside it."""
+    """Builds a tree of its own: one child from a recorded law, and a copy next to it."""
 
     taps, promise = frozenset(), Promise(frozenset({Draw.TOP, Draw.IID}), 3)
 

@@ -34,13 +34,13 @@ def test_a_good_recipe_becomes_a_plan(tmp_path):
 
 def test_all_problems_come_at_once_with_file_and_line(tmp_path):
     text = GOOD.replace("vocab: 5", "vocb: 5").replace("use: lookup", "use: lookp").replace("verifier", "verifer")
-    said = problems(tmp_path, text + "sampling: {temperature: hot}\n").splitlines()
-    assert len(said) == 5
-    assert any("r.yaml:2: target.vocb: unknown option; did you mean 'vocab'?" in line for line in said)
-    assert any("r.yaml:3: drafter.use: no drafter named 'lookp'; did you mean 'lookup'?" in line for line in said)
-    assert any("r.yaml:4: verifer: unknown section; did you mean 'verifier'?" in line for line in said)
-    assert any("missing section 'verifier'" in line for line in said)
-    assert any("r.yaml:6: sampling.temperature: expected number, not 'hot'" in line for line in said)
+    lines = problems(tmp_path, text + "sampling: {temperature: hot}\n").splitlines()
+    assert len(lines) == 5
+    assert any("r.yaml:2: target.vocb: unknown option; did you mean 'vocab'?" in line for line in lines)
+    assert any("r.yaml:3: drafter.use: no drafter named 'lookp'; did you mean 'lookup'?" in line for line in lines)
+    assert any("r.yaml:4: verifer: unknown section; did you mean 'verifier'?" in line for line in lines)
+    assert any("missing section 'verifier'" in line for line in lines)
+    assert any("r.yaml:6: sampling.temperature: expected number, not 'hot'" in line for line in lines)
 
 
 @pytest.mark.parametrize(
@@ -67,8 +67,8 @@ def test_a_drafter_that_grows_a_policy_needs_one(tmp_path):
         "from specframe import Promise\n"
         "class Mine:\n    promise = Promise()\n    def __init__(self, *, block: int = 1): ...\n"
     )
-    said = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine', block: 2}")
-    assert "add `tree: {use: dynamic}`" in said
+    message = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine', block: 2}")
+    assert "add `tree: {use: dynamic}`" in message
 
 
 def test_parts_that_declare_nothing_are_named(tmp_path):
@@ -89,19 +89,19 @@ def test_a_drafter_that_goes_so_deep_refuses_a_deeper_tree(tmp_path, drafter, mo
         "class Mine:\n"
         "    def __init__(self, *, heads: int = 4):\n        self.promise = Promise(depth=heads)\n"
     )
-    said = problems(tmp_path, GOOD, f"drafter={drafter}", f"tree={use}")
-    assert f"drafts no deeper than {most} levels, and the tree has 5: make the tree at most {most} deep" in said
+    message = problems(tmp_path, GOOD, f"drafter={drafter}", f"tree={use}")
+    assert f"drafts no deeper than {most} levels, and the tree has 5: make the tree at most {most} deep" in message
     (tmp_path / "r.yaml").write_text(GOOD)
     plan(Recipe.read(tmp_path / "r.yaml", [f"drafter={drafter}", f"tree={{use: chain, depth: {most}}}"]), discover())
 
 
 def test_local_code_can_be_forbidden(tmp_path):
     (tmp_path / "mine.py").write_text("raise SystemError('must not run')\n")
-    said = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine'}", local_code=False)
-    assert "--no-local-code forbids" in said
+    message = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine'}", local_code=False)
+    assert "--no-local-code forbids" in message
 
 
-def test_local_code_that_fails_to_import_says_why(tmp_path):
+def test_local_code_that_fails_to_import_is_reported_with_the_reason(tmp_path):
     (tmp_path / "mine.py").write_text("import nowhere\n")
     assert "ModuleNotFoundError" in problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine'}")
 
@@ -117,8 +117,8 @@ def test_a_verifier_that_needs_exact_laws_refuses_a_policy_without(tmp_path):
     )
     mine = ["drafter={use: './mine.py:Mine'}", "tree={use: './mine.py:Loose'}"]
     assert "needs the exact law" in problems(tmp_path, GOOD, *mine, "verifier.use=recursive")
-    said = problems(tmp_path, GOOD, *mine, "verifier={use: './mine.py:TopOnly'}")
-    assert "not lossless for nodes drawn iid" in said and "use: match" in said
+    message = problems(tmp_path, GOOD, *mine, "verifier={use: './mine.py:TopOnly'}")
+    assert "not lossless for nodes drawn iid" in message and "use: match" in message
 
 
 def test_the_command_line_prints_problems_and_exits_with_2(tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""An old name works, and says what to write instead and until when."""
+"""An old name works, with a warning that names its replacement and the last release."""
 
 from typing import ClassVar
 
@@ -46,17 +46,17 @@ def read(tmp_path, tree):
     return plan(Recipe.read(path), discover([Point("specframe-bush", Plugin())])).parts["tree"]
 
 
-def test_an_old_option_sets_the_new_one_and_says_so(tmp_path):
+def test_an_old_option_sets_the_new_one_with_a_warning(tmp_path):
     with pytest.warns(FutureWarning, match=r"r.yaml:3: tree.budget is now called 'nodes'; .* gone in 0.3"):
         assert read(tmp_path, "use: bush, budget: 7").options == {"nodes": 7}
 
 
-def test_an_old_component_is_the_new_one_and_says_so(tmp_path):
+def test_an_old_component_is_the_new_one_with_a_warning(tmp_path):
     with pytest.warns(FutureWarning, match=r"tree 'shrub' is now called 'bush'; the old name will be gone in 0.3"):
         assert read(tmp_path, "use: shrub, nodes: 7").build().nodes == 7
 
 
-def test_new_names_say_nothing(tmp_path):
+def test_new_names_do_not_warn(tmp_path):
     assert read(tmp_path, "use: bush, nodes: 7").options == {"nodes": 7}  # a warning would be an error here
 
 

@@ -20,7 +20,7 @@ class Component:
     Args:
         depth: how deep, over
             two lines.
-        head: what speaks.
+        head: what makes logits.
     """
 
     def __init__(self, *, depth: int, rate: float = 0.5, head: Head | None = None) -> None: ...
@@ -74,7 +74,7 @@ def test_values_become_the_options_type(annotation, value, expected):
         (dict[str, int], 3, "expected a mapping"),
     ],
 )
-def test_what_does_not_fit_is_said(annotation, value, words):
+def test_what_does_not_fit_is_an_error(annotation, value, words):
     with pytest.raises(Mismatch, match=words):
         convert(value, annotation)
 

@@ -36,7 +36,7 @@ def registers(*components):
 GOOD = ("tree", "bush", "json:dumps", "a bush")
 
 
-def test_a_plugins_components_appear_beside_the_built_ins():
+def test_a_plugins_components_appear_with_the_built_ins():
     registry = discover([Point("specframe-bush", registers(GOOD))])
     assert registry.find("tree", "bush").package == "specframe-bush"
     assert registry.find("tree", "chain").package == "specframe"
@@ -55,7 +55,7 @@ def test_a_plugins_components_appear_beside_the_built_ins():
         (Point("p", SimpleNamespace()), "implements no specframe hook"),
     ],
 )
-def test_a_broken_plugin_is_named_and_harms_nobody(point, words):
+def test_a_broken_plugin_is_named_and_the_others_work(point, words):
     registry = discover([point, Point("specframe-bush", registers(GOOD))])
     assert words in registry.broken["p"]
     assert registry.find("tree", "bush").package == "specframe-bush"
@@ -85,7 +85,7 @@ def test_the_switch_turns_plugins_off(monkeypatch):
     assert {e.package for e in discover(points).entries} == {"specframe", "two"}
 
 
-def test_a_component_that_cannot_be_imported_says_why():
+def test_a_component_that_cannot_be_imported_is_reported_with_the_reason():
     registry = Registry()
     registry.add(Entry("tree", "bush", "nowhere.at.all:Bush", "a bush", "p"))
     with pytest.raises(PluginError, match=r"nowhere.at.all:Bush: ModuleNotFoundError"):

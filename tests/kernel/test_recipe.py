@@ -122,7 +122,7 @@ def test_interpolation_is_omegaconfs(tmp_path):
         ("a: [1]\n", ["a.7.c=1"], ["a.7.c", "does not exist"]),
     ],
 )
-def test_bad_recipes_say_what_is_wrong(tmp_path, text, overrides, words):
+def test_bad_recipes_are_reported_with_what_is_wrong(tmp_path, text, overrides, words):
     path = write(tmp_path, "a.yaml", text)
     with pytest.raises(RecipeError) as caught:
         Recipe.read(path, overrides)

@@ -148,7 +148,7 @@ def test_references_in_every_form_resolve(tmp_path):
     assert data["a"]["c"] == 3 and data["a"]["d"] == [3, "3-3", "${oc.env:HOME}"] and data["e"] == 5
 
 
-def test_local_code_lies_beside_the_file_that_names_it(tmp_path):
+def test_local_code_lies_in_the_folder_of_the_file_that_names_it(tmp_path):
     code = "from specframe import Promise\nclass Mine:\n    promise = Promise(frozenset(), 1)\n    name = {!r}\n"
     code += "    def __init__(self): ...\n"
     for folder in ("parent", "child"):
@@ -186,10 +186,10 @@ def test_a_home_folder_may_stand_in_every_path(tmp_path, monkeypatch, capsys):
     result = plan(Recipe.read("~/deep/r.yaml"), discover())
     assert result.settings["train"].out == tmp_path / "out"
     assert main(["validate", "~/deep/r.yaml"]) == 0
-    assert main(["validate", "~nobody-here/r.yaml"]) == 2
-    assert main(["validate", "~/deep/r.yaml", "train.out=~nobody-here/out"]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and all("there is no such home folder" in line for line in said)
+    assert main(["validate", "~no-such-user/r.yaml"]) == 2
+    assert main(["validate", "~/deep/r.yaml", "train.out=~no-such-user/out"]) == 2
+    output = capsys.readouterr().err.splitlines()
+    assert len(output) == 2 and all("there is no such home folder" in line for line in output)
 
 
 PIECES = [

@@ -47,7 +47,7 @@ def registry(monkeypatch):
         ("zoo://falcon", "zoo://small", "zoo://small-falcon"),
         ("zoo://falcon", "zoo://zoo/small", "zoo://small-falcon"),
         ("zoo://falcon", "owner/Large", "zoo://large-falcon"),
-        ("zoo://eagle", "zoo://small", "zoo://small-eagle"),  # which does not exist, as the error says
+        ("zoo://eagle", "zoo://small", "zoo://small-eagle"),  # which does not exist, as the error names it
         ("zoo://falcon", "./a/folder", "zoo://falcon"),
         ("zoo://falcon", None, "zoo://falcon"),
         ("zoo://small-falcon", "zoo://large", "zoo://small-falcon"),

@@ -26,7 +26,7 @@ class Network(FeatureNetwork):
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layer = DecoderLayer(config)
 
-    def recall(self, pairs, state, counts=None):
+    def inputs(self, pairs, state, counts=None):
         return self.fc(pairs), state
 
 
@@ -102,14 +102,14 @@ def test_rows_that_are_admitted_later_stand_behind_the_others(make) -> None:
     drafter.commit(session.admit([3, 5]))
     drafter.commit(session.advance([1, 2]))
     drafter.commit(session.admit([4]))
-    everyone = drafter.expand(root(session)).logits
-    assert len(everyone) == 3
+    all_rows = drafter.expand(root(session)).logits
+    assert len(all_rows) == 3
     drafter.keep(session.keep([2, 0]))
-    torch.testing.assert_close(drafter.expand(root(session)).logits, everyone[[2, 0]])
+    torch.testing.assert_close(drafter.expand(root(session)).logits, all_rows[[2, 0]])
     features, tokens = (torch.stack([part[0]]) for part in (session.features, session.tokens))
     solo = GivenSession(features, tokens)
     alone.commit(solo.admit([4]))
-    torch.testing.assert_close(alone.expand(root(solo)).logits, everyone[2:])
+    torch.testing.assert_close(alone.expand(root(solo)).logits, all_rows[2:])
 
 
 def test_nothing_that_is_committed_or_drafted_has_gradients() -> None:
@@ -152,8 +152,8 @@ def test_what_is_saved_is_loaded_and_what_does_not_fit_is_listed(tmp_path) -> No
         Theirs(weights=str(tmp_path)).bind(target())
     assert str(refusal.value) == (
         f"the drafter in {tmp_path} does not fit:\n"
-        "  format: the checkpoint says 'mine', needed is 'theirs'\n"
-        "  kind: the checkpoint says 3, needed is 4"
+        "  format: the checkpoint has 'mine', needed is 'theirs'\n"
+        "  kind: the checkpoint has 3, needed is 4"
     )
 
 

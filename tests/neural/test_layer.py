@@ -37,13 +37,13 @@ def test_the_layer_computes_what_the_target_s_layer_does(kind):
     layer = DecoderLayer(original)
     assert original.num_hidden_layers == 2 and original.vocab_size == 50, "the config stays untouched"
     layer.layer.load_state_dict(model.layers[1].state_dict())
-    heard = []
+    captured = []
     hook = model.layers[1].register_forward_hook(
-        lambda _, args, kwargs, out: heard.append((args, kwargs, out)), with_kwargs=True
+        lambda _, args, kwargs, out: captured.append((args, kwargs, out)), with_kwargs=True
     )
     model(torch.randint(8, 50, (2, 9)), use_cache=False)
     hook.remove()
-    args, kwargs, out = heard[0]
+    args, kwargs, out = captured[0]
     x = args[0] if args else kwargs["hidden_states"]
     positions = torch.arange(9).expand(2, 9)
     expected = out[0] if isinstance(out, tuple) else out

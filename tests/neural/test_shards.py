@@ -1,4 +1,4 @@
-"""An index of weights leads to safetensors files beside it, and nowhere else."""
+"""An index of weights leads to safetensors files in its folder, and nowhere else."""
 
 import json
 
@@ -49,15 +49,15 @@ def test_weights_of_another_folder_do_not_come_in_by_an_index(folder, moved):
             (folder / moved.format(file)).write_bytes((folder / file).read_bytes())
 
     edit(folder, change)
-    with pytest.raises(WeightsError, match="weights come from safetensors files beside it only"):
+    with pytest.raises(WeightsError, match="weights are safetensors files in its folder only"):
         HFTarget(model=str(folder), device="cpu")
 
 
 @pytest.mark.parametrize("named", ["../model.safetensors", "deep/model.safetensors.index.json", "adapter_model.bin"])
-def test_a_config_names_weights_beside_it(folder, named):
+def test_a_config_names_weights_in_its_folder(folder, named):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"transformers_weights": named}))
-    with pytest.raises(WeightsError, match=r"names '.*' for its weights: no safetensors file beside it"):
+    with pytest.raises(WeightsError, match=r"names '.*' for its weights: no safetensors file there"):
         HFTarget(model=str(folder), device="cpu")
 
 

@@ -1,4 +1,4 @@
-"""The slot cache: writes where it is told, shows what it is told, moves and drops."""
+"""The slot cache: writes, shows, moves and drops the slots it is given."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_growing_keeps_what_is_written_and_adds_zeros():
     assert not seen[:, :, 3:5].any() and not seen[:, :, 6].any()
 
 
-def test_it_tells_transformers_what_it_holds():
+def test_transformers_can_read_what_it_holds():
     cache = SlotCache(2, 9)
     cache.aim(4, 7)
     assert cache.get_seq_length() == 4 and cache.get_mask_sizes(3, 0) == (7, 0)

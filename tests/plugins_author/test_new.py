@@ -80,7 +80,7 @@ def test_what_is_written_is_clean_and_typed(packages):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "pattern"),
     [
         (["class"], "cannot be a plugin's name"),
         (["my plugin"], "cannot be a plugin's name"),
@@ -94,11 +94,11 @@ def test_what_is_written_is_clean_and_typed(packages):
         (["there"], "exists already"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_writes_nothing(arguments, says, tmp_path, capsys):
+def test_what_cannot_be_is_one_line_and_writes_nothing(arguments, pattern, tmp_path, capsys):
     (tmp_path / "specframe-there").mkdir()
     assert new(*arguments, "--out", str(tmp_path)) == 2
     error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
+    assert pattern in error and error.count("\n") == 1
     assert [path.name for path in tmp_path.rglob("*")] == ["specframe-there"]
 
 
@@ -137,7 +137,7 @@ def test_names_take_either_form():
         ("torch>=99", "0.1.0", None),
     ],
 )
-def test_a_plugin_says_what_it_needs_where_pip_reads_it(wanted, version, outdated):
+def test_a_plugin_names_what_it_needs_where_pip_reads_it(wanted, version, outdated):
     message = rf"needs specframe .*, this is {version}: pip install -U {outdated}$"
     with pytest.raises(PluginError, match=message) if outdated else nullcontext():
         require([wanted], version, "foo")

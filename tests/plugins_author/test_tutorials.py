@@ -1,4 +1,4 @@
-"""What the tutorials tell the reader to test, tested; their commands and recipes run in tests/repo."""
+"""The tests that the tutorials ask for, run here; their commands and recipes run in tests/repo."""
 
 import os
 import subprocess

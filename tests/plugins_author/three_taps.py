@@ -31,7 +31,7 @@ class Network(FeatureNetwork):
     def fuse(self, features: Tensor) -> Tensor:
         return self.fusion(features)
 
-    def recall(self, pairs: Tensor, state, counts=None):
+    def inputs(self, pairs: Tensor, state, counts=None):
         token, feature = pairs.chunk(2, -1)
         return self.fc(torch.cat([self.token_norm(token), self.feature_norm(feature)], -1)), state
 

@@ -40,7 +40,7 @@ def executed(page: Path, language: str) -> list[Block]:
 @pytest.fixture
 def project(request, tmp_path, monkeypatch) -> Path:
     """A working folder with the files that the page shows, its package installed, and the repository's recipes."""
-    for recipe in [*RECIPES, *BASES]:  # in the folder itself, too: a shown recipe stands beside its parent
+    for recipe in [*RECIPES, *BASES]:  # in the folder itself, too: a shown recipe stands next to its parent
         for folder in (tmp_path, tmp_path / "recipes"):
             path = folder / recipe.relative_to(ROOT / "recipes")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ def test_a_file_shown_on_two_pages_is_the_same():
 
 @pytest.fixture
 def generators(monkeypatch):
-    """The scripts beside the pages, importable."""
+    """The scripts in the pages' folder, importable."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))
     return importlib.import_module
 

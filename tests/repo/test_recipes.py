@@ -51,7 +51,7 @@ def test_a_recipe_validates(recipe):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name)
-def test_a_recipe_says_what_it_is_and_how_to_run_it(recipe):
+def test_a_recipe_states_what_it_is_and_how_to_run_it(recipe):
     opening = recipe.read_text(encoding="utf-8").split("extends:")[0]
     assert opening.startswith("# ")
     assert f"specframe run {name(recipe)}" in opening
@@ -78,7 +78,7 @@ def test_a_recipes_drafter_is_trained(recipe):
 
 @pytest.mark.parametrize("recipe", RUNNABLE, ids=name)
 def test_a_recipe_trains_as_its_weights_were_trained(recipe):
-    """The record beside embedded weights, of the last stage where there are several, says what the recipe says."""
+    """The record of embedded weights, of the last stage where there are several, has the recipe's settings."""
     read = plan(Recipe.read(recipe), discover())
     drafter = read.parts["drafter"]
     head = drafter.options.get("head")
@@ -88,7 +88,7 @@ def test_a_recipe_trains_as_its_weights_were_trained(recipe):
         assert "train" not in read.settings
         return
     record = json.loads(sorted(locate(weights).glob("train*.json"))[-1].read_text())["settings"]
-    said = json.loads(json.dumps(vars(read.settings["train"]), default=str))
-    assert {key: said[key] for key in record if key != "validate_every"} == {
+    settings = json.loads(json.dumps(vars(read.settings["train"]), default=str))
+    assert {key: settings[key] for key in record if key != "validate_every"} == {
         key: value for key, value in record.items() if key != "validate_every"
     }

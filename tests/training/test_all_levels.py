@@ -17,7 +17,7 @@ from specframe.training.validation import agreement
 
 
 class Recorder:
-    """Says of every prediction what it was asked with: position i of row b, and the level's last token."""
+    """Returns with every prediction what it was asked with: position i of row b, and the level's last token."""
 
     module = nn.Linear(1, 1)
     spec, block = PairSpec(imitates=None, feeds=False), 1

@@ -12,7 +12,7 @@ from specframe.kernel.types import PairSpec, Predicted, Teacher
 
 
 class Recorder:
-    """Predicts what it was asked with: the feature, the token beside it, and the level."""
+    """Predicts what it was asked with: the feature, the token paired with it, and the level."""
 
     spec, block = PairSpec(), 1
 

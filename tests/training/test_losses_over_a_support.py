@@ -120,11 +120,11 @@ def test_acceptance_is_judged_by_tokens_not_by_columns():
     student, teacher = example()
     confidence = torch.full((2, 5), 0.5, dtype=torch.float64)
     student = replace(student, confidence=confidence, mask=torch.ones_like(student.mask))
-    said = student.support[student.logits.argmax(-1)]
+    chosen = student.support[student.logits.argmax(-1)]
     wanted = teacher.logits[torch.arange(2)[:, None], student.position]
     for taught in (teacher, part(teacher)):
-        assert torch.equal(AcceptanceLoss().accepted(student, taught), (said == wanted.argmax(-1)).double())
-        p = wanted.softmax(-1).gather(-1, said[..., None])[..., 0]
+        assert torch.equal(AcceptanceLoss().accepted(student, taught), (chosen == wanted.argmax(-1)).double())
+        p = wanted.softmax(-1).gather(-1, chosen[..., None])[..., 0]
         assert torch.allclose(AcceptanceLoss(temperature=1.0).accepted(student, taught), p)
         q = torch.zeros_like(wanted)
         q[..., SUPPORT] = student.logits.softmax(-1)

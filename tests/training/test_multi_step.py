@@ -81,7 +81,7 @@ def test_who_sees_whom(steps):
                 s, m = key // length + 1, key % length
                 wanted = m <= i - j + 1 if s == 1 else s <= j and m == i - j + s
                 assert mask[query, key] == wanted, (length, (j, i), (s, m))
-        assert mask.diagonal().all(), "who sees nobody, not even itself, is not a number"
+        assert mask.diagonal().all(), "a row that sees nothing, not even itself, is not a number"
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])

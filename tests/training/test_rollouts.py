@@ -56,15 +56,15 @@ def test_noise_is_uniform_of_the_given_width(target, make_drafter):
 def literal_glancing(drafter, teacher: Teacher, n: int, glanced: list[list[bool]], tokens: str):
     """The second forward's inputs, position by position."""
     k, truth = drafter.block, teacher.features["last"]
-    features, beside = truth[:, :n].clone(), teacher.tokens[:, 1 : n + 1].clone()
+    features, paired = truth[:, :n].clone(), teacher.tokens[:, 1 : n + 1].clone()
     first = drafter.predict(truth[:, :n], teacher.tokens[:, 1 : n + 1])
     for b in range(len(features)):
         for j in range(k, n):
             if not glanced[b][j]:
                 features[b, j] = first[b, j - k]
                 if tokens == "drafter":
-                    beside[b, j] = drafter.logits(first[b, j - k]).argmax()
-    return features, beside, first
+                    paired[b, j] = drafter.logits(first[b, j - k]).argmax()
+    return features, paired, first
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])
@@ -79,10 +79,10 @@ def test_glancing_is_its_literal_restatement(make_target, make_drafter, block, t
     true = teacher.features["last"][:, :n]
     seen_features, seen_tokens = drafter.inputs[1]
     glanced = [[bool((seen_features[b, j] == true[b, j]).all()) for j in range(n)] for b in range(3)]
-    features, beside, first = literal_glancing(drafter, teacher, n, glanced, tokens)
-    second = drafter.predict(features, beside)
+    features, paired, first = literal_glancing(drafter, teacher, n, glanced, tokens)
+    second = drafter.predict(features, paired)
     torch.testing.assert_close(seen_features, features, rtol=0, atol=1e-12)
-    assert torch.equal(seen_tokens, beside)
+    assert torch.equal(seen_tokens, paired)
     torch.testing.assert_close(student.features, torch.cat([first, second], 1), rtol=0, atol=1e-12)
     torch.testing.assert_close(student.logits, drafter.logits(student.features), rtol=0, atol=1e-12)
     assert torch.equal(student.position[:, :n], student.position[:, n:])

@@ -97,7 +97,7 @@ def same(one, two):
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
 
 
-def test_training_reduces_the_loss_and_says_what_it_did(run, settings):
+def test_training_reduces_the_loss_and_reports_what_it_did(run, settings):
     seen = []
     longer = replace(settings, steps=60, lr=1e-2, rollout=TeacherForced(), schedule="constant", validate_every=20)
     drafter, go = run(longer, dropout=0.0)
@@ -123,7 +123,7 @@ def test_training_reduces_the_loss_and_says_what_it_did(run, settings):
 
 def test_losses_that_nothing_trained_has_a_part_in_are_refused(make_target, make_drafter, tokenizer, settings):
     class Forgetful(TeacherForced):
-        """Shows the losses what the drafter says, and no way back to it."""
+        """Shows the losses the drafter's outputs, without gradients."""
 
         def __call__(self, drafter, teacher, progress):
             student = super().__call__(drafter, teacher, progress)

@@ -1,4 +1,4 @@
-"""Chimera's forward for one path, as the paper tells it: no cache, no mask, nothing batched."""
+"""Chimera's forward for one path, as the paper has it: no cache, no mask, nothing batched."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def state(drafter: Chimera, features: Tensor, tokens: list[int]) -> Tensor:
 
 
 def logits(drafter: Chimera, features: Tensor, tokens: list[int], level: int) -> Tensor:
-    """What head `level` says, [V] (Eq. 3)."""
+    """The logits of head `level`, [V] (Eq. 3)."""
     inputs = state(drafter, features, tokens)
     if drafter.residual:
         inputs = torch.cat([inputs, features[-1]])
-    said = drafter.module.heads[level - 1].weight @ inputs
-    return said if drafter.head is None else drafter.target.head(said)
+    output = drafter.module.heads[level - 1].weight @ inputs
+    return output if drafter.head is None else drafter.target.head(output)

@@ -15,7 +15,7 @@ from specframe_chimera.network import NOTHING, ngrams
 
 
 class Computing:
-    """States that tell their n-gram, and a record of what was asked for."""
+    """States that identify their n-gram, and a record of what was asked for."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[int, ...]] = []
@@ -100,7 +100,7 @@ def test_it_does_not_change_results(capacity):
     plain, cached = fakes.bound(), fakes.bound(cache=capacity)
     sessions = [fakes.session(3), fakes.session(3)]
     for cycle, counts in enumerate([[9, 4, 1], [1, 3, 2], [2, 1, 1]]):
-        said = []
+        results = []
         for drafter, session in zip((plain, cached), sessions, strict=True):
             if not cycle:
                 drafter.open(8, 64)
@@ -110,8 +110,8 @@ def test_it_does_not_change_results(capacity):
             nodes = [tree.add(0), tree.add(0), tree.add(0)]
             found.append(drafter.expand(tree.frontier(nodes)).logits)
             found.append(drafter.expand(tree.frontier([tree.add(nodes[1]), tree.add(nodes[1])])).logits)
-            said.append(torch.cat(found, 1))
-        torch.testing.assert_close(*said, rtol=0, atol=1e-12)
+            results.append(torch.cat(found, 1))
+        torch.testing.assert_close(*results, rtol=0, atol=1e-12)
     committed, drafted = sum(map(len, sessions[0].tokens)), 3 * 3 * 5
     assert plain.lookups == Lookups()
     assert cached.lookups.total == committed + drafted, "the root of a draft is a committed token already"

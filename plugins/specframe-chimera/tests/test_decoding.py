@@ -1,4 +1,4 @@
-"""Decoding, batched and cached, says what the paper's forward over the whole text says."""
+"""Decoding, batched and cached, gives what the paper's forward over the whole text gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training's forward: n-grams, the mask in terms of tokens, and what every head says, in float64."""
+"""Training's forward: n-grams, the mask in terms of tokens, and the logits of every head, in float64."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_ngram_states_are_their_formula(ngram):
 
 @torch.no_grad()
 @pytest.mark.parametrize(("ngram", "residual"), SHAPES)
-def test_every_head_says_what_the_paper_has_it_say(ngram, residual):
+def test_every_head_has_the_paper_s_logits(ngram, residual):
     drafter = fakes.bound(heads=3, ngram=ngram, residual=residual)
     features = torch.randn(2, 4, fakes.SIZE, dtype=torch.float64)
     tokens = torch.randint(fakes.VOCAB, (2, 6))

@@ -1,4 +1,4 @@
-"""Checkpoints come back as they were; what does not fit is refused in one line that says what does."""
+"""Checkpoints come back as they were; what does not fit is refused in one line that names what does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specframe_chimera.drafter import Chimera
 
 
 @pytest.mark.parametrize("options", [{}, {"residual": False, "ngram": 2, "heads": 2}, {"head": Full()}])
-def test_a_saved_drafter_loads_and_says_the_same(options, tmp_path):
+def test_a_saved_drafter_loads_and_gives_the_same(options, tmp_path):
     drafter = fakes.bound(**options)
     with torch.no_grad():
         for weight in drafter.module.parameters():
@@ -62,10 +62,10 @@ def test_a_checkpoint_of_another_shape_is_refused_in_full(tmp_path):
     fakes.bound(heads=2, ngram=2).save(tmp_path)
     with pytest.raises(WeightsError) as refusal:
         fakes.bound(residual=False, weights=str(tmp_path))
-    for part in ("heads: the checkpoint says 2, needed is 4", "ngram", "residual"):
+    for part in ("heads: the checkpoint has 2, needed is 4", "ngram", "residual"):
         assert part in str(refusal.value)
     (tmp_path / "config.json").write_text(json.dumps({"format": "falcon"}))
-    with pytest.raises(WeightsError, match="says 'falcon', needed is 'chimera'"):
+    with pytest.raises(WeightsError, match="has 'falcon', needed is 'chimera'"):
         fakes.bound(weights=str(tmp_path))
 
 
@@ -73,12 +73,12 @@ def test_tensors_that_do_not_fit_are_all_listed(tmp_path):
     fakes.bound().save(tmp_path)
     path = tmp_path / "model.safetensors"
     weights = load_file(path)
-    weights["stray.weight"] = weights.pop("ngrams.inner.bias")
+    weights["odd.weight"] = weights.pop("ngrams.inner.bias")
     weights["ngrams.outer.weight"] = torch.zeros(3)
     save_file(weights, path)
     with pytest.raises(WeightsError) as refusal:
         fakes.bound(weights=str(tmp_path))
-    for part in ("ngrams.inner.bias: missing", "stray.weight: unexpected", "ngrams.outer.weight: has shape [3]"):
+    for part in ("ngrams.inner.bias: missing", "odd.weight: unexpected", "ngrams.outer.weight: has shape [3]"):
         assert part in str(refusal.value)
 
 

@@ -33,5 +33,5 @@ def routed(
 
 
 def teach(batch: int, length: int, dtype: torch.dtype = torch.float64) -> Teacher:
-    """What it says about random texts."""
+    """Its outputs for random texts."""
     return random_teacher(target(dtype=dtype), batch, length)

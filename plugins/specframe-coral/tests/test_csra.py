@@ -76,13 +76,13 @@ def test_steps_that_agree_cost_less_than_steps_that_do_not() -> None:
 
 def test_half_precision_is_compared_in_float32_even_under_autocast() -> None:
     student, teacher, _ = rollout(2)
-    said = Teacher(teacher.tokens, teacher.mask, {"last": teacher.features["last"].bfloat16()}, teacher.logits)
+    half_teacher = Teacher(teacher.tokens, teacher.mask, {"last": teacher.features["last"].bfloat16()}, teacher.logits)
     half = Student(student.logits, student.position, student.mask, student.level, student.features.bfloat16())
     wide = Student(student.logits, student.position, student.mask, student.level, half.features.double())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        value = CSRA()(half, said)
+        value = CSRA()(half, half_teacher)
     assert value.dtype == torch.float32
-    assert value.item() == pytest.approx(CSRA()(wide, said).item(), rel=1e-5)
+    assert value.item() == pytest.approx(CSRA()(wide, half_teacher).item(), rel=1e-5)
 
 
 def test_refusals() -> None:

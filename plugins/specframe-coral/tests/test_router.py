@@ -151,20 +151,20 @@ def test_first_weights_are_always_the_same_and_disturb_no_generator() -> None:
 def test_routers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     made, _ = texts.routed(groups=4)
     made.save(tmp_path)
-    with pytest.raises(WeightsError, match="groups: the checkpoint says 4, needed is 5"):
+    with pytest.raises(WeightsError, match="groups: the checkpoint has 4, needed is 5"):
         Router(groups=5, weights=str(tmp_path)).bind(texts.target())
     with pytest.raises(WeightsError) as refusal:
         Router(groups=4, weights=str(tmp_path)).bind(texts.target(size=16, vocab=12))
-    assert "hidden_size: the checkpoint says 8, needed is 16" in str(refusal.value)
-    assert "vocab_size: the checkpoint says 11, needed is 12" in str(refusal.value)
+    assert "hidden_size: the checkpoint has 8, needed is 16" in str(refusal.value)
+    assert "vocab_size: the checkpoint has 11, needed is 12" in str(refusal.value)
     drafter = Eagle()
     drafter.bind(texts.target())
     drafter.save(tmp_path / "drafter")
-    with pytest.raises(WeightsError, match="format: the checkpoint says None"):
+    with pytest.raises(WeightsError, match="format: the checkpoint has None"):
         Router(groups=4, weights=str(tmp_path / "drafter")).bind(texts.target())
 
 
-def test_it_says_what_it_needs() -> None:
+def test_it_names_what_it_needs() -> None:
     class Whole:
         """A target whose head cannot be divided."""
 

@@ -69,7 +69,7 @@ def test_the_router_learns_and_the_drafter_stays(kind: Callable[..., object], ro
     rows = torch.arange(8)[:, None]
     masses = group_masses(teacher.logits.softmax(-1)[rows, student.position], 4)[student.mask]
     uninformed = -(masses.mean(0) * masses.mean(0).log()).sum().item()
-    assert losses[-1] < min(losses[0] / 2, 1.03 * uninformed), "a random drafter's features tell little more"
+    assert losses[-1] < min(losses[0] / 2, 1.03 * uninformed), "a random drafter's features carry little more"
     assert all(torch.equal(fixed[name], weight) for name, weight in drafter.network.state_dict().items())
     assert all(weight.grad is None for weight in drafter.network.parameters())
 

@@ -41,12 +41,12 @@ def test_the_second_stage_trains_the_router_on_the_first_stage_s_drafter(
     first = specframe.load(recipe, overrides=["drafter.weights=null", "drafter.head=full"]).parts.drafter
     with torch.no_grad():
         for weight in first.module.parameters():
-            weight.mul_(1.5)  # told apart from an untrained one
+            weight.mul_(1.5)  # different from an untrained one
     first.save(tmp_path / "drafter")
 
     assert main(["train", str(recipe)]) == 0
-    said = capsys.readouterr().out
-    assert f"drafter.head.weights={tmp_path / 'router'}" in said
+    output = capsys.readouterr().out
+    assert f"drafter.head.weights={tmp_path / 'router'}" in output
     assert json.loads((tmp_path / "router" / "config.json").read_text())["groups"] == 8
     record = json.loads((tmp_path / "router" / "train.json").read_text())
     assert torch.tensor(record["losses"][-1]["routing"]).isfinite()

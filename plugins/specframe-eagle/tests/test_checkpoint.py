@@ -1,4 +1,4 @@
-"""Checkpoints: the published layout comes in and goes out bit by bit, and what does not fit is said."""
+"""Checkpoints: the published layout comes in and goes out bit by bit, and what does not fit is refused."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def publish(folder: Path, *, bias: bool, qkv_bias: bool = False, embedding: bool
         "torch_dtype": "float16",
         "transformers_version": "4.31.0",
     }
-    config |= {} if bias else {"bias": False}  # the first releases don't say that they have one
+    config |= {} if bias else {"bias": False}  # the first releases don't record that they have one
     config |= {"qkv_bias": True} if qkv_bias else {}
     folder.mkdir(exist_ok=True)
     save_file(tensors, folder / "model.safetensors")
@@ -117,8 +117,8 @@ def test_what_is_saved_comes_back_bit_by_bit(kind: str, dtype: torch.dtype, tmp_
 def test_a_new_drafters_config_is_a_models_of_one_layer(tmp_path: Path) -> None:
     texts.bound(bias=False).save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    told = [config[name] for name in ("model_type", "num_hidden_layers", "bias", "hidden_size", "vocab_size")]
-    assert told == ["llama", 1, False, H, texts.VOCAB]
+    written = [config[name] for name in ("model_type", "num_hidden_layers", "bias", "hidden_size", "vocab_size")]
+    assert written == ["llama", 1, False, H, texts.VOCAB]
     assert config["rope_theta"] == config["rope_parameters"]["rope_theta"]
 
 
@@ -172,14 +172,14 @@ def test_another_targets_embedding_is_refused(tmp_path: Path) -> None:
 
 def test_a_config_that_contradicts(tmp_path: Path) -> None:
     publish(tmp_path, bias=True)
-    with pytest.raises(WeightsError, match=f"vocab_size: the checkpoint says {texts.VOCAB}, needed is 13"):
+    with pytest.raises(WeightsError, match=f"vocab_size: the checkpoint has {texts.VOCAB}, needed is 13"):
         bound(tmp_path, vocab=13)
     (tmp_path / "config.json").write_text(json.dumps({"format": "falcon", "hidden_size": H}))
-    with pytest.raises(WeightsError, match="num_hidden_layers: the checkpoint says None"):
+    with pytest.raises(WeightsError, match="num_hidden_layers: the checkpoint has None"):
         bound(tmp_path)
-    config = {"model_type": "nobody", "num_hidden_layers": 1, "hidden_size": H, "vocab_size": texts.VOCAB}
+    config = {"model_type": "unknown", "num_hidden_layers": 1, "hidden_size": H, "vocab_size": texts.VOCAB}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(WeightsError, match="nobody"):
+    with pytest.raises(WeightsError, match="unknown"):
         bound(tmp_path)
 
 
@@ -243,7 +243,7 @@ def test_first_weights_are_always_the_same_and_disturb_no_generator() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_it_says_what_it_needs() -> None:
+def test_it_names_what_it_needs() -> None:
     class Wordless:
         def request(self, taps: frozenset[str]) -> None: ...
 

@@ -80,10 +80,10 @@ def publish(folder: Path, **config: object) -> dict[str, Tensor]:
     return tensors
 
 
-@pytest.mark.parametrize("said", [{}, {"bias": False}])  # as EAGLE's configs for Llama 3 say, and FSPAD has one still
-def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(said: dict[str, bool], tmp_path: Path) -> None:
-    published = publish(tmp_path / "theirs", **said)
-    drafter = Eagle(weights=str(tmp_path / "theirs"))  # the tensors tell what it is
+@pytest.mark.parametrize("config", [{}, {"bias": False}])  # as in EAGLE's configs for Llama 3; FSPAD has one still
+def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(config: dict[str, bool], tmp_path: Path) -> None:
+    published = publish(tmp_path / "theirs", **config)
+    drafter = Eagle(weights=str(tmp_path / "theirs"))  # the tensors show what it is
     drafter.bind(texts.target(dtype=torch.float32))
     ours = drafter.module.state_dict()
     assert len(ours) == len(published) - 1
@@ -99,7 +99,7 @@ def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(said: dict[str,
 
 
 @pytest.mark.parametrize("lacking", ["feature_sampling", "partial_alignment"])
-def test_what_is_saved_comes_back_and_what_it_lacks_is_said(lacking: str, tmp_path: Path) -> None:
+def test_what_is_saved_comes_back_and_what_it_lacks_is_named(lacking: str, tmp_path: Path) -> None:
     options = {**texts.FSPAD, lacking: False}
     drafter = texts.bound(dtype=torch.float32, bias=False, **options)
     with torch.no_grad():

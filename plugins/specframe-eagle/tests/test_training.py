@@ -81,16 +81,16 @@ class Given:
     """A tree policy that follows given tokens [B, n] and remembers what was proposed on the way."""
 
     tokens: Tensor
-    heard: list[Tensor] = field(default_factory=list)
+    captured: list[Tensor] = field(default_factory=list)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         tree = GrowingTree(root, texts.VOCAB)
         proposal: Proposal = expand(tree.frontier([0]))
-        self.heard.append(proposal.logits[:, 0, 0])
+        self.captured.append(proposal.logits[:, 0, 0])
         for token in self.tokens.T:
             node = tree.add(len(tree.parents) - 1, token)
             frontier: Frontier = tree.frontier([node])
-            self.heard.append(expand(frontier).logits[:, 0, 0])
+            self.captured.append(expand(frontier).logits[:, 0, 0])
         return tree.tree
 
 
@@ -111,8 +111,8 @@ def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str, options: di
         depth = min(steps, n - root) - 1
         policy = Given(teacher.tokens[:, root + 2 : root + 2 + depth])
         drafter.propose(rows.root, policy, Context(Sampling(), SeededRandom(0, batch).draft))
-        for level, heard in enumerate(policy.heard):
-            torch.testing.assert_close(logits[:, level, root + level], heard, rtol=1e-6, atol=1e-6)
+        for level, captured in enumerate(policy.captured):
+            torch.testing.assert_close(logits[:, level, root + level], captured, rtol=1e-6, atol=1e-6)
             compared[:, level, root + level] = True
     assert compared[scored].all() and scored.any(dim=2).all(), "every scored prediction was decoded, too"
 
@@ -136,7 +136,7 @@ def walked(drafter: Eagle, teacher: Teacher, prompt: int, new: int, depth: int) 
     return cycles, accepted
 
 
-def test_a_trained_drafter_decodes_with_the_tau_that_its_rollout_says() -> None:
+def test_a_trained_drafter_decodes_with_the_tau_of_its_rollout() -> None:
     target, depth, prompt, new = TableTarget(vocab=12, hidden=32, seed=1), 5, 2, 24
     drafter = Eagle()
     drafter.bind(target)

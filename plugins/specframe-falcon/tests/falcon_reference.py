@@ -13,7 +13,7 @@ def block(drafter: Falcon, features: Tensor, tokens: Tensor) -> Tensor:
     """The features predicted by the block that ends at the last pair, [k, D].
 
     Pairs are features [n, D] and tokens [n]. Where there are fewer than k pairs, the positions before
-    the first hold zeros instead of an LSTM output: they ask, but nobody sees them.
+    the first hold zeros instead of an LSTM output: they attend, but nothing attends to them.
     """
     weights = dict(drafter.module.named_parameters())
     pairs = torch.cat([drafter.target.embed(tokens), features], -1)  # [n, 2D]

@@ -1,4 +1,4 @@
-"""Decoding says what training said: every draft forward equals one forward over the whole sequence."""
+"""Decoding gives what training gave: every draft forward equals one forward over the whole sequence."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_options_out_of_range(options: dict[str, float]) -> None:
         Falcon(**options)
 
 
-def test_it_says_what_it_needs() -> None:
+def test_it_names_what_it_needs() -> None:
     class Wordless:
         def request(self, taps: frozenset[str]) -> None: ...
 

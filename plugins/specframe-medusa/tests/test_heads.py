@@ -1,4 +1,4 @@
-"""Decoding and training say what the published modules say, in float64 and from their checkpoints."""
+"""Decoding and training give what the published modules give, in float64 and from their checkpoints."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_tree_deeper_than_the_heads_is_refused(make):
         drafter.propose(session.root, None, None)
 
 
-def test_hydra_refuses_a_deep_node_beside_a_shallow_one():
+def test_hydra_refuses_a_deep_node_next_to_a_shallow_one():
     drafter, session = Hydra(heads=1), fakes.session(1)
     drafter.bind(fakes.target())
     drafter.open(8, 64)
@@ -195,7 +195,7 @@ def test_hydra_refuses_a_deep_node_beside_a_shallow_one():
 @pytest.mark.parametrize(("layers", "prefix"), HYDRAS)
 def test_a_published_hydra_is_written_again_bit_by_bit(layers, prefix, tmp_path):
     drafter, _ = hydra(tmp_path, layers, prefix)
-    drafter.publish(tmp_path / "again", base="somebody/target")
+    drafter.publish(tmp_path / "again", base="someone-else/target")
     compare_files(tmp_path, "hydra_lm_head.safetensors")
     config = checkpoint.read_config(tmp_path / "again")
     assert config["hydra_head_arch"] == ("prefix-mlp" if prefix else "mlp") and config["hydra_num_layers"] == layers
@@ -203,10 +203,10 @@ def test_a_published_hydra_is_written_again_bit_by_bit(layers, prefix, tmp_path)
 
 def test_a_published_medusa_is_written_again_bit_by_bit(tmp_path):
     drafter, _ = medusa(tmp_path)
-    drafter.publish(tmp_path / "again", base="somebody/target")
+    drafter.publish(tmp_path / "again", base="someone-else/target")
     compare_files(tmp_path, "medusa_lm_head.safetensors")
     config = checkpoint.read_config(tmp_path / "again")
-    assert config == {"base_model_name_or_path": "somebody/target", "medusa_num_heads": 3, "medusa_num_layers": 2}
+    assert config == {"base_model_name_or_path": "someone-else/target", "medusa_num_heads": 3, "medusa_num_layers": 2}
 
 
 def compare_files(tmp_path: Path, file: str) -> None:

@@ -1,4 +1,4 @@
-"""Options, targets and checkpoints that do not fit are refused in one line that says what does."""
+"""Options, targets and checkpoints that do not fit are refused in one line that names what does."""
 
 from __future__ import annotations
 
@@ -71,16 +71,16 @@ def test_the_conversion_that_is_offered_works(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("make", "file"), PAIRS)
 def test_tensors_that_do_not_fit_are_all_listed(make, file, tmp_path):
-    bind(make(heads=2)).publish(tmp_path, base="somebody/target")
+    bind(make(heads=2)).publish(tmp_path, base="someone-else/target")
     path = tmp_path / f"{file}.safetensors"
     weights = load_file(path)
     lost, odd = sorted(name for name in weights if "linear.bias" in name)[:2]
-    weights["stray.weight"] = weights.pop(lost)
+    weights["odd.weight"] = weights.pop(lost)
     weights[odd] = torch.zeros(3)
     save_file(weights, path)
     with pytest.raises(WeightsError) as refusal:
         bind(make(heads=2, weights=str(tmp_path)))
-    for part in (f"{lost}: missing", "stray.weight: unexpected", f"{odd}: has shape [3]"):
+    for part in (f"{lost}: missing", "odd.weight: unexpected", f"{odd}: has shape [3]"):
         assert part in str(refusal.value)
 
 
@@ -91,7 +91,7 @@ def test_another_number_of_heads(make, own, tmp_path):
     if own:
         drafter.save(tmp_path)
     else:
-        drafter.publish(tmp_path, base="somebody/target")
+        drafter.publish(tmp_path, base="someone-else/target")
     with pytest.raises(WeightsError, match=r"3 heads, and the drafter 2: set drafter\.heads=3"):
         bind(make(heads=2, weights=str(tmp_path)))
 
@@ -103,7 +103,7 @@ def test_another_drafters_checkpoint(tmp_path):
 
 
 def test_heads_of_another_target(tmp_path):
-    bind(Hydra()).publish(tmp_path, base="somebody/target")
+    bind(Hydra()).publish(tmp_path, base="someone-else/target")
     target = fakes.target()
     target._embedding = target._embedding.flip(0)
     with pytest.raises(WeightsError, match="belong to another target"):

@@ -66,7 +66,7 @@ def test_rank_accuracies_are_counted_by_level():
 
         def __init__(self):
             self.levels = levels
-            self.said = []
+            self.outputs = []
 
         def save(self, folder): ...
 
@@ -75,8 +75,8 @@ def test_rank_accuracies_are_counted_by_level():
 
         def unroll(self, features, tokens, positions=None, mask=None):
             assert not self.module.training
-            self.said.append(torch.randn(*features.shape[:2], levels, vocab))
-            return Predicted(self.said[-1])
+            self.outputs.append(torch.randn(*features.shape[:2], levels, vocab))
+            return Predicted(self.outputs[-1])
 
         def read(self, predicted):
             return predicted.hidden
@@ -87,11 +87,11 @@ def test_rank_accuracies_are_counted_by_level():
     assert drafter.module.training
     for level in range(levels):
         hits, count = [0] * ranks, 0
-        for said in drafter.said:
+        for output in drafter.outputs:
             for b in range(2):
                 for origin in range(8 - level):
                     if mask[b, origin + level + 1]:
-                        order = said[b, origin, level].argsort(descending=True).tolist()
+                        order = output[b, origin, level].argsort(descending=True).tolist()
                         place = order.index(int(target[b, origin + level + 1].argmax()))
                         hits = [h + (rank == place) for rank, h in enumerate(hits)]
                         count += 1
@@ -108,7 +108,7 @@ def test_more_ranks_than_tokens_are_never_right():
     assert rank_accuracies(drafter, rollout, [teacher], ranks=5) == [[1.0, 0.0, 0.0, 0.0, 0.0]]
 
 
-def test_nothing_to_measure_is_said():
+def test_nothing_to_measure_is_an_error():
     with pytest.raises(InputError, match="nothing to measure"):
         rank_accuracies(Medusa(), AllLevels(), [])
     drafter, target = Medusa(), fakes.target()

@@ -113,7 +113,7 @@ sampling: {temperature: 1.0}
 """
 
 
-def test_the_certificate_says_how_far_off_it_is(tmp_path, capsys):
+def test_the_certificate_shows_how_far_off_it_is(tmp_path, capsys):
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE)
     assert main(["certify", str(path), "--json"]) == 0, "it promises nothing, so nothing is broken"

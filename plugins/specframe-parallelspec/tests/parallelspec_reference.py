@@ -12,7 +12,7 @@ from specframe_parallelspec.drafter import ParallelSpec
 def group(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
     """What the group behind the pairs features [n, D], tokens [n] predicts, one member after the other: [1 + K, D].
 
-    Section 4.1: the sequence, then [MASK] 1 .. [MASK] k; the last of them speaks.
+    Section 4.1: the sequence, then [MASK] 1 .. [MASK] k; the last of them predicts.
     """
     weights = dict(drafter.module.named_parameters())
     seen = list(entries(drafter, features, drafter.target.embed(tokens)))
@@ -29,7 +29,7 @@ def group(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
 def path(drafter: ParallelSpec, features: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
     """What is predicted below a path of drafted tokens, a multiple of 1 + K of them: [1 + K, D].
 
-    The path's tokens become entries, each beside the feature predicted for its parent; the [MASK]s are gone.
+    The path's tokens become entries, each paired with the feature predicted for its parent; the [MASK]s are gone.
     """
     predicted = group(drafter, features, tokens)
     for start in range(0, len(drafted), drafter.levels):

@@ -71,20 +71,20 @@ def test_weights_that_do_not_fit_are_all_listed(tmp_path: Path) -> None:
     fakes.bound().save(tmp_path)
     file = tmp_path / "model.safetensors"
     weights = load_file(file)
-    weights["stray"] = weights.pop("fc.bias")
+    weights["odd"] = weights.pop("fc.bias")
     weights["masks"] = torch.full_like(weights["masks"], torch.nan)
     save_file(weights, file)
     with pytest.raises(WeightsError) as failure:
         loaded(tmp_path)
-    for part in ("fc.bias: missing", "stray: unexpected", "masks: "):
+    for part in ("fc.bias: missing", "odd: unexpected", "masks: "):
         assert part in str(failure.value)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"masks": 3}, "masks: the checkpoint says 3, needed is 4"),
-        ({"features": False}, "features: the checkpoint says False, needed is True"),
+        ({"masks": 3}, "masks: the checkpoint has 3, needed is 4"),
+        ({"features": False}, "features: the checkpoint has False, needed is True"),
         ({"hidden_size": 16}, "hidden_size"),
         ({"vocab_size": 12}, "vocab_size"),
         ({"format": "eagle"}, "'eagle'"),
@@ -98,7 +98,7 @@ def test_a_config_that_contradicts(change: dict[str, object], words: str, tmp_pa
         loaded(tmp_path)
 
 
-def test_it_says_what_it_needs(tmp_path: Path) -> None:
+def test_it_names_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="use the drafter eagle"):
         ParallelSpec(masks=0)
     with pytest.raises(CompositionError, match="target hf"):

@@ -47,9 +47,9 @@ def test_other_precisions(dtype: torch.dtype, close: float) -> None:
             drafter.commit(session.admit([5, 3]))
             drafter.commit(session.advance([1, 2]))
         root = GrowingTree(ours.root, fakes.VOCAB).frontier([0])
-        said, wanted = rough.expand(root).logits, exact.expand(root).logits
-        assert said.dtype == dtype
-        assert (said.double() - wanted).norm() < close * wanted.norm()
+        logits, wanted = rough.expand(root).logits, exact.expand(root).logits
+        assert logits.dtype == dtype
+        assert (logits.double() - wanted).norm() < close * wanted.norm()
 
 
 @pytest.mark.parametrize("options", [{"masks": 1}, {"features": False}])

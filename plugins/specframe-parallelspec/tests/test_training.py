@@ -27,13 +27,13 @@ SAME = {"rtol": 1e-12, "atol": 1e-12}
 
 def texts(batch: int, length: int) -> tuple[Tensor, Tensor]:
     """Made-up features [B, n, D] and the tokens that follow them, [B, n]."""
-    news = fakes.session(batch).admit([length] * batch)
-    return news.features["last"], news.tokens
+    committed = fakes.session(batch).admit([length] * batch)
+    return committed.features["last"], committed.tokens
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("shape", fakes.SHAPES)
-def test_a_group_predicts_what_decoding_says_there(shape: dict[str, object]) -> None:
+def test_a_group_predicts_what_decoding_gives_there(shape: dict[str, object]) -> None:
     drafter = fakes.bound(**shape)
     features, tokens = texts(2, 6)
     predicted = drafter.unroll(features, tokens).hidden
@@ -45,8 +45,8 @@ def test_a_group_predicts_what_decoding_says_there(shape: dict[str, object]) -> 
     for end in range(1, 7):
         drafter.open(8, 64)
         drafter.commit(GivenSession(features, tokens).admit([end, end]))
-        said = drafter.expand(GrowingTree(tokens[:, end - 1], fakes.VOCAB).frontier([0])).logits[:, 0]
-        torch.testing.assert_close(said, drafter.logits(predicted[:, end - 1]), **SAME)
+        decoded = drafter.expand(GrowingTree(tokens[:, end - 1], fakes.VOCAB).frontier([0])).logits[:, 0]
+        torch.testing.assert_close(decoded, drafter.logits(predicted[:, end - 1]), **SAME)
 
 
 @pytest.mark.parametrize("shape", fakes.SHAPES)
@@ -132,7 +132,7 @@ def test_losses_are_the_papers_sums_over_groups(decay: float) -> None:
     teacher.mask[:] = True
     student = Groups()(drafter, teacher, 0.0)
     medusa = eagle = 0.0  # Equations 3 and 4, the latter with EAGLE's weight of 0.1
-    scored = said = 0
+    scored = counted = 0
     for row in range(batch):
         for t in range(length - 1):  # the pair (feature t, token t + 1)
             features = drafter.unroll(
@@ -147,11 +147,11 @@ def test_losses_are_the_papers_sums_over_groups(decay: float) -> None:
                 if place + 1 < length:
                     surprise = -drafter.logits(predicted).log_softmax(-1)[teacher.tokens[row, place + 1]]
                     medusa += decay**member * surprise
-                    said += 1
+                    counted += 1
     mean = CrossEntropy(labels="text", decay=decay)(student, teacher)
-    torch.testing.assert_close(mean * said, medusa, **SAME)
+    torch.testing.assert_close(mean * counted, medusa, **SAME)
     torch.testing.assert_close(FeatureRegression()(student, teacher) * scored, eagle, **SAME)
-    assert said == batch * sum(min(k, length - 2 - t) for t in range(length - 1))
+    assert counted == batch * sum(min(k, length - 2 - t) for t in range(length - 1))
 
 
 @pytest.mark.parametrize(
@@ -191,11 +191,11 @@ def test_simulated_tau_is_what_decoding_has(features: bool, losses: list, tmp_pa
         f"sampling: {{temperature: 0.0, max_new_tokens: {new}}}\nrun: {{batch: {held}}}\n"
     )
     pipeline = specframe.load(recipe)
-    said = tokens[:held]
-    teacher = target.teach(said, torch.arange(said.shape[1]).expand_as(said) >= prompt)
+    texts = tokens[:held]
+    teacher = target.teach(texts, torch.arange(texts.shape[1]).expand_as(texts) >= prompt)
     simulated = measure(pipeline.parts.drafter, [teacher], losses, Groups(noise=0.1))
-    result = pipeline.generate(said[:, :prompt].tolist())
-    assert result.tokens == said[:, prompt:].tolist()
+    result = pipeline.generate(texts[:, :prompt].tolist())
+    assert result.tokens == texts[:, prompt:].tolist()
     tau = 1 + result.acceptance.accepted / result.acceptance.cycles
     assert tau > 1.3, "nothing was learned, so nothing is compared"
     assert simulated["tau"] == pytest.approx(tau, rel=0.03)

@@ -26,11 +26,11 @@ def arrival_seconds() -> float:
     """Seconds that noting one arrival costs; measured once."""
     times: list[float] = []
 
-    def hear(row: int, tokens: list[int]) -> None:
+    def note(row: int, tokens: list[int]) -> None:
         times.extend([perf_counter()] * len(tokens))
 
     tokens = [0, 0, 0, 0]
     start = perf_counter()
     for _ in range(TRIALS):
-        hear(0, tokens)
+        note(0, tokens)
     return (perf_counter() - start) / TRIALS

@@ -1,4 +1,4 @@
-"""The bench itself: prompts and rounds, and whoever is asked to play them."""
+"""The bench itself: prompts, rounds, and the engine that runs them."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from specframe.bench.contest.engines import Engine
-from specframe.bench.contest.lineup import Entrant, Lineup
+from specframe.bench.contest.roster import Entrant, Roster
+from specframe.bench.contest.runner import Errors, Runner, Step
 from specframe.bench.contest.schedule import Round, plan_rounds
 from specframe.bench.contest.sets import Question, spread
-from specframe.bench.contest.stage import Errors, Stage, Step
 from specframe.bench.contest.terms import Terms
 from specframe.bench.figures.journal import Journal
 from specframe.kernel.errors import InputError
 
 
 class Contest:
-    """A lineup that is loaded, and the prompts it will decode."""
+    """The loaded contestants, and the prompts they decode."""
 
-    def __init__(self, lineup: Lineup, terms: Terms) -> None:
-        self.lineup, self.terms = lineup, terms
-        self.stage = Stage(lineup, terms)
+    def __init__(self, roster: Roster, terms: Terms) -> None:
+        self.roster, self.terms = roster, terms
+        self.runner = Runner(roster, terms)
         self.questions: list[Question] = []
         self.skipped = 0
         """How many prompts were left out because they are too long for a target's context."""
@@ -35,15 +35,15 @@ class Contest:
         for question in order:
             if len(self.questions) == self.terms.limit:
                 break
-            rows = [self.stage.encode(key, question, []) for key in self.stage.coders]
-            if all(map(self.stage.fits, self.stage.coders, rows)):
+            rows = [self.runner.encode(key, question, []) for key in self.runner.coders]
+            if all(map(self.runner.fits, self.runner.coders, rows)):
                 self.questions.append(question)
             else:
                 self.skipped += 1
         if not self.questions:
             raise InputError(
                 f"none of the {self.skipped} prompts fits the context with max_new_tokens "
-                f"{self.lineup.sampling.max_new_tokens}; use a smaller --max-new-tokens or other prompts"
+                f"{self.roster.sampling.max_new_tokens}; use a smaller --max-new-tokens or other prompts"
             )
         place = {question: index for index, question in enumerate(questions)}
         self.questions.sort(key=place.__getitem__)
@@ -60,7 +60,7 @@ class Contest:
         return [this for this in self.rounds if this.key not in done]
 
     def run(self, journal: Journal, engine: Engine, listener: Callable[[Step], None] = lambda step: None) -> None:
-        """Has the engine play the rounds that the journal does not have, and notes each as it comes in.
+        """Runs the rounds that the journal does not have, and notes each as it comes in.
 
         A contestant that fails takes no further part; its error is kept here and in the journal.
         """
@@ -69,8 +69,8 @@ class Contest:
         rounds = self.remaining(journal)
         if not rounds or not self.alive:
             return
-        with closing(engine.play(rounds, self.errors, listener)) as played:
-            for entry in played:
+        with closing(engine.run(rounds, self.errors, listener)) as finished:
+            for entry in finished:
                 journal.append(entry)
                 self._note(entry["errors"])
                 if not self.alive:
@@ -78,8 +78,8 @@ class Contest:
 
     @property
     def alive(self) -> list[Entrant]:
-        """Who still takes part."""
-        return [entrant for entrant in self.lineup.entrants if entrant.name not in self.errors]
+        """The contestants that have not failed."""
+        return [entrant for entrant in self.roster.entrants if entrant.name not in self.errors]
 
     def _note(self, errors: Errors) -> None:
         for name, error in errors.items():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specframe.bench.contest.bookkeeping import span_seconds
-from specframe.bench.figures.optimum import decode_beside
+from specframe.bench.figures.optimum import sum_optimum
 from specframe.bench.figures.weights import weigh
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, plain_parts
@@ -40,19 +40,19 @@ class RecipeContestant:
         self._pipeline = replace(built, sampling=sampling, run=replace(built.run, batch=batch))
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts, and tells cycles, acceptance and phases."""
+        """Continues the prompts; the outcome has cycles, acceptance and phases."""
         if self._pipeline is None:
             raise RuntimeError("a contestant decodes only after it was prepared")
         return decode(self._pipeline, rows, seed)
 
     def find_optimum(self, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
-        """What the best verifier would accept at the root, summed over the cycles of `decode`; see `decode_beside`."""
+        """What the best verifier would accept at the root, summed over the cycles of `decode`; see `sum_optimum`."""
         if self._pipeline is None:
             raise RuntimeError("a contestant decodes only after it was prepared")
-        return decode_beside(self._pipeline, rows, seed)
+        return sum_optimum(self._pipeline, rows, seed)
 
     def weigh(self, row: Sequence[int]) -> dict[str, int]:
-        """How many weights its forwards read, told from the first cycles after a prompt; see `weigh`."""
+        """How many weights its forwards read, counted in the first cycles after a prompt; see `weigh`."""
         if self._pipeline is None:
             raise RuntimeError("a contestant is weighed only after it was prepared")
         return weigh(self._pipeline, row)

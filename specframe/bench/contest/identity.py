@@ -1,4 +1,4 @@
-"""Whether greedy contestants say what transformers' `generate` says."""
+"""Whether greedy contestants give the tokens of transformers' `generate`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Reference:
         return self._model is not None and self._sampling.temperature == 0
 
     def learn(self, row: Sequence[int], tokens: Sequence[int]) -> None:
-        """Takes note of what `generate` said to a prompt that it decoded alone."""
+        """Notes the tokens that `generate` gave for a prompt that it decoded alone."""
         self._known.setdefault(tuple(row), list(tokens))
 
     def compare(self, row: Sequence[int], tokens: Sequence[int]) -> Identity:

@@ -23,10 +23,10 @@ class Peak:
         try:
             (PROCESS / "clear_refs").write_text("5", encoding="ascii")  # man 5 proc: resets VmHWM
         except OSError:
-            self._device = torch.device("meta")  # no such file, or not ours to write: nothing can be told
+            self._device = torch.device("meta")  # no such file, or not ours to write: the peak is unknown
 
     def read(self) -> int | None:
-        """Bytes at the stretch's peak; None where the system cannot tell."""
+        """Bytes at the stretch's peak; None where the system does not report it."""
         if self._device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self._device))
         if self._device.type == "meta":

@@ -22,7 +22,7 @@ def require_sound(outcome: Outcome, rows: int, budget: int, vocabulary: int) -> 
         if not 0 <= min(tokens) <= max(tokens) < vocabulary:
             raise SpecframeError(f"gave a token outside the target's vocabulary of {vocabulary}")
         if len(arrivals) != len(tokens):
-            raise SpecframeError(f"told {len(arrivals)} arrival times for {len(tokens)} tokens")
+            raise SpecframeError(f"got {len(arrivals)} arrival times for {len(tokens)} tokens")
 
 
 def describe(timed: Timed) -> list[dict[str, Any]]:

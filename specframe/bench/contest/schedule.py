@@ -1,4 +1,4 @@
-"""Who decodes what, and when: rounds over the prompts, in each of which everybody takes a turn."""
+"""The schedule: rounds over the prompts, in each of which every contestant takes a turn."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Question:
     set: str
     task: str
     turns: tuple[str, ...]
-    """What the user says, turn by turn."""
+    """The user's messages, turn by turn."""
 
 
 def read_sets(names: Sequence[str]) -> list[Question]:

@@ -22,9 +22,9 @@ class Terms:
     limit: int | None = None
     """How many prompts of all sets together."""
     pause: float = 0.0
-    """Seconds between repeats: spread in time, they meet more of the machine's moods."""
+    """Seconds between repeats: spread in time, they sample more of the machine's load variation."""
     bound: bool = False
-    """Whether to tell what the best verifier would accept: one more decoding of each prompt, not timed."""
+    """Whether to compute what the best verifier would accept: one more decoding of each prompt, not timed."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "repeats", "turns", "limit"):

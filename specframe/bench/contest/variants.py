@@ -19,7 +19,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """What tells it from the recipe's other variants: `verifier=block draw=iid tree=chain depth=4`."""
+        """What sets it apart from the recipe's other variants: `verifier=block draw=iid tree=chain depth=4`."""
         return " ".join(map(_shorten, self.changes))
 
 

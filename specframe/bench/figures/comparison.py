@@ -1,4 +1,4 @@
-"""Two benches of the same prompts, figure by figure: what changed, and whether that is more than luck."""
+"""Two benches of the same prompts, figure by figure: what changed, and whether that is more than source."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from rich.table import Table
 from specframe.bench.figures.grid import Axes, Grid
 from specframe.bench.figures.intervals import Estimate, Measure, estimate_change
 from specframe.bench.figures.measures import mean_time, overhead_factor, rate, speedup, tau
-from specframe.bench.figures.price import Price, forward_factor, price, say_change
-from specframe.bench.figures.span import Span, say_duration
+from specframe.bench.figures.price import Price, format_change, forward_factor, price
+from specframe.bench.figures.span import Span, format_duration
 from specframe.bench.figures.summary import BASELINES, MACHINE, PLAIN, check_schema, find_baselines, gather_runs
 from specframe.files.terminal import open_console
 from specframe.files.text import printable
@@ -43,9 +43,9 @@ class Change:
 
     @property
     def significant(self) -> bool | None:
-        """Whether the change is more than luck: its interval excludes none, and would without the forward, too.
+        """Whether the change exceeds chance: its interval excludes 1, and would without the forward pass, too.
 
-        None where that cannot be told: there is no interval, or all that exceeds luck is the forward's.
+        None where that is unknown: there is no interval, or all that exceeds chance is the forward pass.
         """
         if self.ratio.low is None or self.ratio.high is None:
             return None
@@ -57,7 +57,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two benches say together."""
+    """What two benches show together."""
 
     prompts: int
     """How many prompts both have."""
@@ -117,11 +117,11 @@ def print_comparison(comparison: Comparison, console: Console | None = None) -> 
     for warning in comparison.warnings:
         console.print(printable(warning), style="yellow")
     if comparison.apart is not None:
-        apart, length = map(say_duration, comparison.apart)
+        apart, length = map(format_duration, comparison.apart)
         console.print(
             f"The benches took {length} and lie {apart} apart, for which intervals of times allow.", style="dim"
         )
-    console.print("Of twenty figures without any change, one passes for significant by luck.", style="dim")
+    console.print("Of twenty figures without any change, one passes for significant by source.", style="dim")
 
 
 class _Side:
@@ -141,7 +141,7 @@ class _Side:
         return found | {figure: measure(grid) for figure, measure in FIGURES.items() if measure is not None}
 
     def price(self, name: str) -> Price | None:
-        """What the contestant's cycle costs; None where nobody decoded plainly on its target."""
+        """What the contestant's cycle costs; None where no contestant decoded plainly on its target."""
         plain = self._baselines(name).get("speedup")
         return price(self.grid(name), self.grid(plain)) if plain and plain != name else None
 
@@ -181,11 +181,11 @@ def _explain(changes: Sequence[Change], old: Price | None, new: Price | None) ->
     speed = known["speedup"]
     if known["tau"].significant or abs(speed.ratio.value - 1) < WORTH:
         return
-    yield f"{speed.contestant}: tau is what it was; {say_change(old, new)}."
+    yield f"{speed.contestant}: tau is what it was; {format_change(old, new)}."
     if speed.significant is None and speed.ratio.low is not None:
         yield (
-            "  What exceeds luck is the forward over drafts of one size: the machine's mood or the target's code, "
-            "and two benches cannot tell which."
+            "  What exceeds chance is the forward pass over drafts of one size: the machine's load "
+            "or the target's code; two benches cannot separate them."
         )
 
 
@@ -249,7 +249,7 @@ def _warnings(old: Results, new: Results, prompts: Sequence[str], changes: Seque
         if left := len(results["prompts"]) - len(prompts):
             yield f"{left} prompts of the {name} bench are not in the other and were left out."
         if len({run["repeat"] for run in results["runs"]}) < 2:
-            yield f"The {name} bench has one repeat: whether a time changed cannot be told."
+            yield f"The {name} bench has one repeat: whether a time changed is unknown."
     for name in sorted({e["name"] for e in old["contestants"]} ^ {e["name"] for e in new["contestants"]}):
         yield f"{name} is in one bench only."
     for entry in [*old["contestants"], *new["contestants"]]:

@@ -96,7 +96,7 @@ def _costs(grid: Grid) -> Figures:
 
 
 def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int] | None) -> dict[str, float | None]:
-    """What CORAL's Eq. (1) and Eq. (6) say the speedup should be; None without what they need."""
+    """The speedup by CORAL's Eq. (1) and Eq. (6); None without what they need."""
     found: dict[str, float | None] = {"coral_1": None, "coral_6": None}
     mean, steps = figures["tau"]["value"], figures["steps"]
     alone, many = dig(plain, "forward_seconds", "target"), figures["forward_seconds"]["target"]

@@ -1,4 +1,4 @@
-"""How sure a figure is: the luck of its prompts and of its moment on the machine, on the log scale."""
+"""How sure a figure is: the variance due to its prompts and to the machine's load, on the log scale."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 SAMPLES = 500
 CONFIDENCE = 0.95
 FREEDOM, STRETCH = 4, 6
-"""The degrees of freedom that a machine's moods should be told from, and the prompts that tell one."""
+"""The degrees of freedom that an estimate of load variation should have, and the prompts that give one."""
 SMALL = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447)
 """Student's two-sided 95 % points for 1, 2 ... 6 degrees of freedom."""
 
@@ -30,7 +30,7 @@ class Measure:
     prompts: int
     repeats: int
     timed: bool = True
-    """Whether the machine's mood at each repeat goes in: then one repeat cannot tell how sure it is."""
+    """Whether the machine's load at each repeat enters: then one repeat is too few for an interval."""
 
     def parts(self) -> tuple[Array, Array]:
         """Both totals per prompt, [P] each, as measured."""
@@ -40,7 +40,7 @@ class Measure:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A figure and its 95 % interval; no bounds where there is too little to tell them from."""
+    """A figure and its 95 % interval; no bounds where there is too little to estimate them."""
 
     value: float
     low: float | None = None
@@ -52,7 +52,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Luck:
+class Variance:
     """One independent source of a figure's uncertainty: the variance of its log, and how well that is known."""
 
     variance: float
@@ -67,8 +67,8 @@ def estimate(measure: Measure, seed: int = 0) -> Estimate | None:
     if not kept.any():
         return None
     value = log(above[kept].sum() / below[kept].sum())
-    moments = luck_of_moment(measure, kept, 2.0)  # ours and another
-    return bound(value, [luck_of_prompts([measure], kept, seed), *moments])
+    moments = variance_of_moment(measure, kept, 2.0)  # ours and another
+    return bound(value, [variance_of_prompts([measure], kept, seed), *moments])
 
 
 def estimate_change(
@@ -77,9 +77,9 @@ def estimate_change(
     """Old, new, and new / old with its interval, of two measures over the same prompts in the same order.
 
     `apart` is the distance of the two benches in time, in lengths of a bench: the further, the more a machine
-    may have changed its mood.
+    may have changed its load.
 
-    Prompts are resampled together, so that what makes one hard cancels; the luck of the moment is each
+    Prompts are resampled together, so that what makes one hard cancels; the variance of the moment is each
     side's own, so that a drift of the machine does not pass for evidence. None where no prompt has both.
     """
     sides = [old.parts(), new.parts()]
@@ -87,13 +87,13 @@ def estimate_change(
     if not kept.any():
         return None
     before, after = (log(above[kept].sum() / below[kept].sum()) for above, below in sides)
-    lucks = [luck_of_prompts([old, new], kept, seed)]
+    sources = [variance_of_prompts([old, new], kept, seed)]
     for side in (old, new):
-        lucks += luck_of_moment(side, kept, 1 + log2(max(apart, 1.0)) / 2)
-    return Estimate(exp(before)), Estimate(exp(after)), bound(after - before, lucks)
+        sources += variance_of_moment(side, kept, 1 + log2(max(apart, 1.0)) / 2)
+    return Estimate(exp(before)), Estimate(exp(after)), bound(after - before, sources)
 
 
-def luck_of_prompts(measures: Sequence[Measure], kept: NDArray[np.bool_], seed: int) -> Luck:
+def variance_of_prompts(measures: Sequence[Measure], kept: NDArray[np.bool_], seed: int) -> Variance:
     """What other prompts of the same kind would change in a figure, or in the last over the first.
 
     The noise of single runs is in it: it makes prompts differ.
@@ -105,16 +105,16 @@ def luck_of_prompts(measures: Sequence[Measure], kept: NDArray[np.bool_], seed: 
         above, below = (part[kept] for part in measure.parts())
         logs = np.log((draws @ above) / (draws @ below)) - logs
     correction = prompts / max(prompts - 1, 1)  # the bootstrap of n units underrates their variance by (n - 1) / n
-    return Luck(float(np.var(logs)) * correction, prompts - 1)
+    return Variance(float(np.var(logs)) * correction, prompts - 1)
 
 
-def luck_of_moment(measure: Measure, kept: NDArray[np.bool_], times: float) -> list[Luck]:
-    """What the machine's mood at one moment does to all prompts at once, some `times`; nothing for counts.
+def variance_of_moment(measure: Measure, kept: NDArray[np.bool_], times: float) -> list[Variance]:
+    """The variance that the machine's load adds to all prompts at once, some `times`; nothing for counts.
 
     It is the spread of the typical prompt's shift from repeat to repeat; few repeats of many prompts are cut into
-    stretches of neighbours, to tell it better. A bench cannot know moods that last longer than itself, so
+    stretches of neighbours, to estimate it better. A bench cannot know load variation slower than itself, so
     something has to be assumed: 1/f noise, which has no time scale of its own. Then two benches side by side
-    differ as two moments do: more repeats tell that spread better but do not average it away, and the variance
+    differ as two moments do: more repeats estimate that spread better but do not average it away, and the variance
     of a difference grows with the logarithm of the distance.
     """
     if not measure.timed:
@@ -128,27 +128,27 @@ def luck_of_moment(measure: Measure, kept: NDArray[np.bool_], times: float) -> l
     squares, freedom = 0.0, 0
     wanted = min(ceil(FREEDOM / max(repeats - 1, 1)), shifts.shape[1] // STRETCH)
     for stretch in np.array_split(shifts, max(wanted, 1), axis=1):
-        typical = median(stretch)  # [R]: a hiccup in one prompt is no mood
+        typical = median(stretch)  # [R]: a hiccup in one prompt is no load of the machine
         typical = typical[np.isfinite(typical)]
         if len(typical):
             squares += float(np.var(typical)) * len(typical)
             freedom += len(typical) - 1
-    return [Luck(times * squares / max(freedom, 1), freedom)]
+    return [Variance(times * squares / max(freedom, 1), freedom)]
 
 
-def bound(value: float, lucks: Sequence[Luck]) -> Estimate:
-    """exp(value) with the interval that independent sources of luck leave around it.
+def bound(value: float, sources: Sequence[Variance]) -> Estimate:
+    """exp(value) with the interval that independent sources of variance leave around it.
 
     Few units want Student's wider quantiles, at Satterthwaite's degrees of freedom: percentiles alone would
-    promise 95 % and hold far less at three repeats. One unit tells nothing about its kind: then there are no
+    claim 95 % and cover far less at three repeats. One unit has no spread: then there are no
     bounds.
     """
-    if min(luck.freedom for luck in lucks) < 1:
+    if min(source.freedom for source in sources) < 1:
         return Estimate(exp(value))
-    total = sum(luck.variance for luck in lucks)
+    total = sum(source.variance for source in sources)
     if not total:
         return Estimate(exp(value), exp(value), exp(value))
-    freedom = total**2 / sum(luck.variance**2 / luck.freedom for luck in lucks)
+    freedom = total**2 / sum(source.variance**2 / source.freedom for source in sources)
     half = student(freedom) * sqrt(total)
     return Estimate(exp(value), exp(value - half), exp(value + half))
 

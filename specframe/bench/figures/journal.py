@@ -16,7 +16,7 @@ REMEDY = "give --fresh to start over"
 
 
 class Journal:
-    """The rounds that are done, in a file that grows a line at a time; its first line says of which bench."""
+    """The rounds that are done, in a file that grows a line at a time; its first line identifies the bench."""
 
     def __init__(self, path: Path, rounds: list[dict[str, Any]]) -> None:
         self.path = path
@@ -25,7 +25,7 @@ class Journal:
 
     @classmethod
     def open(cls, folder: Path, bench: Any, *, fresh: bool = False) -> Self:
-        """The journal of a folder; `bench` is plain data that tells benches apart.
+        """The journal of a folder; `bench` is plain data, different for different benches.
 
         Raises InputError when the folder holds another bench's rounds (`fresh` drops them) or a broken
         journal, SpecframeError when it cannot be written.

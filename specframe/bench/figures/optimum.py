@@ -13,7 +13,7 @@ from specframe.kernel.interfaces import Observer, RandomSource, Verifier
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
-class Beside:
+class OptimumWatcher:
     """A verifier that leaves its verdicts as they are, and notes what the best rule would accept at the root."""
 
     def __init__(self, verifier: Verifier) -> None:
@@ -31,17 +31,17 @@ class Beside:
         return self.verifier.verify(draft, p, random)
 
 
-def decode_beside(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
+def sum_optimum(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
     """The sum over cycles of the optimal acceptance at the root while decoding the prompts, and their number.
 
     The decoding is the one that the same seed gives without this. It takes time: nothing here is for timing.
     """
-    beside = Beside(pipeline.parts.verifier)
-    watched = pipeline.with_parts(verifier=beside)
+    watcher = OptimumWatcher(pipeline.parts.verifier)
+    watched = pipeline.with_parts(verifier=watcher)
     requests = watched.requests(rows, seed=seed)
     with watched.open(requests, slots=len(rows)) as session:
         session.run(requests)
-    found = [value for cycle in beside.found for value in cycle]
+    found = [value for cycle in watcher.found for value in cycle]
     return sum(found), len(found)
 
 

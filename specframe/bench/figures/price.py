@@ -34,7 +34,7 @@ class Price:
 
 
 def price(ours: Grid, plain: Grid) -> Price | None:
-    """The mean cycle's price, or None for contestants that do not tell where their time goes.
+    """The mean cycle's price, or None for contestants that do not report where their time goes.
 
     Runs are paired as those of a speedup are: by prompt, turn and repeat, the median over repeats. The mean
     is over cycles.
@@ -56,7 +56,7 @@ def price(ours: Grid, plain: Grid) -> Price | None:
 def forward_factor(old: Price | None, new: Price | None) -> float:
     """The factor of a speedup's change that is the target's forward over drafts of one size; 1 where they are not.
 
-    Such a forward takes another share of a plain token because the machine's mood is another, or the target's
+    Such a forward takes another share of a plain token because the machine's load is another, or the target's
     code: never because of the drafter, the tree or the verifier.
     """
     if old is None or new is None or abs(new.nodes - old.nodes) > SAME_SIZE * old.nodes:
@@ -64,7 +64,7 @@ def forward_factor(old: Price | None, new: Price | None) -> float:
     return (new.cycle - new.target + old.target) / new.cycle
 
 
-def say_change(old: Price, new: Price) -> str:
+def format_change(old: Price, new: Price) -> str:
     """What a cycle costs and what it did: `a cycle costs 1.86 plain tokens (was 2.17): ...`."""
     names = {"the target's forward": "target", "the drafter's": "drafter", "the rest": "rest"}
     parts = (f"{words} {getattr(new, part):.2f} (was {getattr(old, part):.2f})" for words, part in names.items())

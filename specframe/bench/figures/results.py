@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from specframe.bench.contest.contest import Contest
-from specframe.bench.contest.lineup import Entrant
+from specframe.bench.contest.roster import Entrant
 from specframe.bench.figures.journal import Journal
 from specframe.files.provenance import describe_run
 from specframe.kernel.build import Plan
@@ -17,12 +17,12 @@ SCHEMA = 1
 
 
 def describe_bench(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
-    """What tells this bench from another, as plain data: a bench resumes where all of it is equal."""
+    """The identity of a bench, as plain data: a bench resumes where all of it is equal."""
     provenance = _provenance(contest)
     hardware = {name: value for name, value in provenance["hardware"].items() if name != "load"}
     return {
         "settings": _settings(contest, sets),
-        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contest.lineup.entrants],
+        "contestants": [_contestant(entrant) | {"lossless": None} for entrant in contest.roster.entrants],
         "prompts": [vars(question) for question in contest.questions],
         "versions": provenance["versions"],
         "hardware": hardware,
@@ -54,7 +54,7 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
         "provenance": _provenance(contest),
         "contestants": [
             _contestant(entrant) | {"weights": weights.get(entrant.name), "error": contest.errors.get(entrant.name)}
-            for entrant in contest.lineup.entrants
+            for entrant in contest.roster.entrants
         ],
         "prompts": prompts,
         "skipped": {"prompts": contest.skipped, "turns": sum(entry["skipped_turns"] for entry in entries)},
@@ -67,7 +67,7 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
 
 
 def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
-    terms, sampling = contest.terms, contest.lineup.sampling
+    terms, sampling = contest.terms, contest.roster.sampling
     return {
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -75,7 +75,7 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         "min_p": sampling.min_p,
         "max_new_tokens": sampling.max_new_tokens,
         "ignore_eos": sampling.ignore_eos,
-        "chat": bool(contest.stage.chat),
+        "chat": bool(contest.runner.chat),
         "batch": terms.batch,
         "repeats": terms.repeats,
         "seed": terms.seed,
@@ -87,7 +87,7 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
 
 
 def _workers(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where the rounds were played, and how many at each place."""
+    """Where the rounds ran, and how many at each place."""
     counts = Counter(tuple(entry["worker"].items()) for entry in entries)
     return [{**dict(worker), "rounds": count} for worker, count in counts.items()]
 
@@ -106,7 +106,7 @@ def _contestant(entrant: Entrant) -> dict[str, Any]:
 
 def _provenance(contest: Contest) -> dict[str, Any]:
     """How the numbers were made; the packages of all recipes' components are among the versions."""
-    plans = [entrant.plan for entrant in contest.lineup.entrants]
+    plans = [entrant.plan for entrant in contest.roster.entrants]
     parts = {f"{index}.{name}": part for index, plan in enumerate(plans) for name, part in plan.parts.items()}
     described = describe_run(Plan(plans[0].recipe, parts), {})
     return {name: value for name, value in described.items() if name not in ("recipe", "origins", "figures")}

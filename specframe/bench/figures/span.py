@@ -17,9 +17,9 @@ class Span:
 
     @classmethod
     def of(cls, results: Mapping[str, Any]) -> Self | None:
-        """The span of a bench's runs; None where nothing tells.
+        """The span of a bench's runs; None where it is not recorded.
 
-        Results whose runs don't say when they began were made when the last ended, and ran without a break.
+        Results whose runs have no start time were made when the last ended, and ran without a break.
         """
         runs = results["runs"]
         if runs and all(run.get("began") is not None for run in runs):
@@ -40,7 +40,7 @@ class Span:
         return abs(self.begin + self.end - other.begin - other.end) / 2
 
 
-def say_duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in the unit that suits it: `40 seconds`, `1.2 minutes`, `3 hours`."""
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= size:

@@ -24,7 +24,7 @@ BASELINES = {"speedup": PLAIN, "speedup_hf": TRANSFORMERS}
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of every contestant, as plain data; the definitions are those of the Metrics page.
 
-    Each entry of `contestants` has what the bench said of it and `overall`, `tasks` and `sets`: figures,
+    Each entry of `contestants` has what the bench recorded of it and `overall`, `tasks` and `sets`: figures,
     or None for a contestant that failed. Raises InputError for results of another schema.
     """
     check_schema(results)
@@ -108,7 +108,7 @@ def _group(prompts: Iterable[Mapping[str, Any]], kind: str) -> dict[str, list[st
 def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
     """What a reader must know before trusting the figures."""
     if summary["repeats"] < 2:
-        yield "One repeat: what the machine's moods do to a time is unknown, so times have no interval."
+        yield "One repeat: load variation is unknown, so times have no interval."
     if summary["prompts"] < 2:
         yield "One prompt: what other prompts would give is unknown, so there are no intervals."
     if (summary["settings"].get("temperature") or 0) > 0:
@@ -119,9 +119,9 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
     if skipped.get("turns"):
         yield f"Later turns that had become too long for the context were left out: {skipped['turns']}."
     if len({tuple(worker.get(key) for key in MACHINE) for worker in summary["workers"]}) > 1:
-        yield "Rounds were played on unlike machines: trust the speedups, which are within a round, not the times."
+        yield "Rounds ran on unlike machines: trust the speedups, which are within a round, not the times."
     elif any(worker["engine"] == "ray" for worker in summary["workers"]):
-        yield "Rounds were played side by side on Ray workers: times are those of a worker that had company."
+        yield "Rounds ran side by side on Ray workers: times are those of a worker on a shared machine."
     for entry in summary["contestants"]:
         figures = entry["overall"]
         if figures is None:
@@ -138,16 +138,16 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
 def _compare(name: str, identity: Mapping[str, Any]) -> Iterable[str]:
     """Where a contestant's greedy texts part from the reference's, and whether arithmetic explains it."""
     if identity["differing"]:
-        gap = _say_gap(identity["largest_gap"])
+        gap = _describe_gap(identity["largest_gap"])
         yield f"{name} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}."
     if identity["ties"]:
-        gap, count = _say_gap(identity["largest_tie"]), identity["ties"]
+        gap, count = _describe_gap(identity["largest_tie"]), identity["ties"]
         yield f"{name} parts from the reference at near ties, which arithmetic decides, on {count} prompts{gap}."
 
 
-def _say_gap(largest: Mapping[str, float | None] | None) -> str:
+def _describe_gap(largest: Mapping[str, float | None] | None) -> str:
     if not largest:
         return ""
     noise = largest["noise"]
-    beside = "" if noise is None else f", where arithmetic moves a logit by {noise:.1e}"
-    return f": the two logits are {largest['gap']:.1e} apart at most{beside}"
+    scale = "" if noise is None else f", where arithmetic moves a logit by {noise:.1e}"
+    return f": the two logits are {largest['gap']:.1e} apart at most{scale}"

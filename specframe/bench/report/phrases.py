@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specframe.bench.figures.span import say_duration
+from specframe.bench.figures.span import format_duration
 
 NONE = "-"
 
@@ -13,7 +13,7 @@ Figure = Mapping[str, float | None] | None
 """A figure with its interval, {value, low, high}, or None."""
 
 
-def say(figure: Figure, digits: int = 2, unit: str = "", scale: float = 1.0) -> str:
+def format_figure(figure: Figure, digits: int = 2, unit: str = "", scale: float = 1.0) -> str:
     """A value and its interval: `1.52x [1.40, 1.66]`."""
     if figure is None or figure["value"] is None:
         return NONE
@@ -24,37 +24,37 @@ def say(figure: Figure, digits: int = 2, unit: str = "", scale: float = 1.0) -> 
     return f"{text} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
 
 
-def say_alpha(alpha: Sequence[float] | None) -> str:
+def format_alpha(alpha: Sequence[float] | None) -> str:
     """Rates by depth: `.66 .41 .23`."""
     return " ".join(f"{rate:.2f}".removeprefix("0") for rate in alpha or ()) or NONE
 
 
-def say_optimum(rate: float | None) -> str:
+def format_optimum(rate: float | None) -> str:
     """What the best verifier would accept at the first depth, on a line of its own: `best .71`; empty if unknown."""
-    return "" if rate is None else f"\nbest {say_alpha([rate])}"
+    return "" if rate is None else f"\nbest {format_alpha([rate])}"
 
 
-def say_share(share: float | None, digits: int = 1) -> str:
+def format_share(share: float | None, digits: int = 1) -> str:
     """A share in percent."""
     return NONE if share is None else f"{share:.{digits}%}"
 
 
-def say_memory(size: float | None) -> str:
+def format_memory(size: float | None) -> str:
     """Bytes in MiB."""
     return NONE if size is None else f"{size / 2**20:.0f} MiB"
 
 
-def say_milliseconds(seconds: float | None, digits: int = 2) -> str:
+def format_milliseconds(seconds: float | None, digits: int = 2) -> str:
     """Seconds in milliseconds."""
     return NONE if seconds is None else f"{1000 * seconds:.{digits}f}"
 
 
-def say_factor(factor: float | None) -> str:
+def format_factor(factor: float | None) -> str:
     """A speedup without an interval."""
     return NONE if factor is None else f"{factor:.2f}x"
 
 
-def say_output(entry: Mapping[str, Any]) -> str:
+def format_output(entry: Mapping[str, Any]) -> str:
     """Whether a contestant's text is the target's: LOSSY or DIFFERS where it is not."""
     figures = entry["overall"]
     identity = figures["identity"] if figures else None
@@ -80,14 +80,14 @@ def count_compared(identity: Mapping[str, Any]) -> int:
     return int(identity["identical"] + identity["ties"] + len(identity["differing"]))
 
 
-def say_intervals(summary: Mapping[str, Any]) -> str:
+def format_intervals(summary: Mapping[str, Any]) -> str:
     """What the intervals are for, and what they cannot know."""
     span = summary["span_seconds"]
-    known = "" if span is None else f", as far as its moods show within {say_duration(span)}"
+    known = "" if span is None else f", as far as its load varied within {format_duration(span)}"
     return f"Intervals: 95 %, for other prompts of the same kind at another time on the same machine{known}."
 
 
-def say_workload(summary: Mapping[str, Any]) -> str:
+def format_workload(summary: Mapping[str, Any]) -> str:
     """What was decoded: prompts, repeats, budget, temperature."""
     settings = summary["settings"]
     parts = [f"{summary['prompts']} prompts", f"{summary['repeats']} repeats"]

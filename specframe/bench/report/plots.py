@@ -17,7 +17,7 @@ from specframe.bench.figures.summary import PLAIN
 from specframe.bench.report.phrases import is_suspect
 
 COLOURS = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-"""Okabe and Ito's palette, told apart with every common colour vision."""
+"""Okabe and Ito's palette, distinct with every common colour vision."""
 MARKERS = "osD^vPX"
 STYLE: Any = {
     "font.size": 9,

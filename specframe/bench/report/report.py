@@ -14,16 +14,16 @@ from specframe.bench.figures.grid import dig
 from specframe.bench.figures.summary import PLAIN
 from specframe.bench.report.phrases import (
     NONE,
+    format_alpha,
+    format_factor,
+    format_figure,
+    format_intervals,
+    format_memory,
+    format_milliseconds,
+    format_output,
+    format_share,
+    format_workload,
     is_suspect,
-    say,
-    say_alpha,
-    say_factor,
-    say_intervals,
-    say_memory,
-    say_milliseconds,
-    say_output,
-    say_share,
-    say_workload,
 )
 from specframe.files.text import printable, printable_data
 from specframe.kernel.errors import SpecframeError
@@ -72,8 +72,8 @@ def _draw(summary: Mapping[str, Any], folder: Path) -> list[Path]:
 def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequence[str]) -> Iterator[str]:
     there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
     cycling = [entry for entry in there if entry["overall"].get("tau")]
-    yield f"# Bench\n\n{say_workload(summary)}.\n"
-    yield f"{HOW_TO_READ}{say_intervals(summary)}\n"
+    yield f"# Bench\n\n{format_workload(summary)}.\n"
+    yield f"{HOW_TO_READ}{format_intervals(summary)}\n"
     if summary["notes"]:
         yield "\n".join(f"* {_literal(note)}" for note in summary["notes"]) + "\n"
     yield from _overall(there)
@@ -108,13 +108,13 @@ def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         figures = entry["overall"]
         rows.append([
             _name(entry),
-            say_output(entry),
-            say(figures.get("tau")),
-            say(figures["tokens_per_second"], 1),
-            say(figures.get("speedup"), unit="x"),
-            say(figures.get("speedup_hf"), unit="x"),
-            say_share(figures.get("overhead")),
-            say_memory(figures["peak_memory_bytes"]),
+            format_output(entry),
+            format_figure(figures.get("tau")),
+            format_figure(figures["tokens_per_second"], 1),
+            format_figure(figures.get("speedup"), unit="x"),
+            format_figure(figures.get("speedup_hf"), unit="x"),
+            format_share(figures.get("overhead")),
+            format_memory(figures["peak_memory_bytes"]),
         ])  # fmt: skip
     yield _table(head, rows)
 
@@ -124,7 +124,7 @@ def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], k
     yield f"## {title}\n"
     head = ["contestant", *(f"{_literal(name)} ({count} prompts)" for name, count in groups.items())]
     for figure, heading, unit in (("speedup", "Speedup vs plain", "x"), ("tau", "tau", "")):
-        found = [[say(dig(entry[kind].get(name), figure), unit=unit) for name in groups] for entry in entries]
+        found = [[format_figure(dig(entry[kind].get(name), figure), unit=unit) for name in groups] for entry in entries]
         rows = [[_name(entry), *cells] for entry, cells in zip(entries, found, strict=True) if set(cells) != {NONE}]
         yield f"{heading}:\n"
         yield _table(head, rows)
@@ -139,10 +139,10 @@ def _acceptance(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             rows.append([
                 _name(entry),
                 f"{figures['accepted_per_cycle']:.2f}",
-                say_alpha(figures["alpha"]),
+                format_alpha(figures["alpha"]),
                 *([_best(figures)] if bounded else []),
-                say_alpha(figures["alpha_conditional"]),
-                say_share(figures["draft_efficiency"]),
+                format_alpha(figures["alpha_conditional"]),
+                format_share(figures["draft_efficiency"]),
                 str(figures["cycles"]),
             ])  # fmt: skip
     if rows:
@@ -154,7 +154,7 @@ def _acceptance(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 
 def _best(figures: Mapping[str, Any]) -> str:
     best = figures.get("optimal_alpha")
-    return NONE if best is None else say_alpha([best])
+    return NONE if best is None else format_alpha([best])
 
 
 def _time(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
@@ -170,9 +170,9 @@ def _time(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for entry in entries:
         figures = entry["overall"]
         pairs = figures["pairs"].get("speedup")
-        spread = f"{pairs['median']:.2f}x ({pairs['low']:.2f} to {pairs['high']:.2f})" if pairs else say(None)
-        times = [say_milliseconds(seconds) for seconds in figures["token_seconds"]]
-        rows.append([_name(entry), say(figures["first_token_seconds"], 1, scale=1000), *times, spread])
+        spread = f"{pairs['median']:.2f}x ({pairs['low']:.2f} to {pairs['high']:.2f})" if pairs else format_figure(None)
+        times = [format_milliseconds(seconds) for seconds in figures["token_seconds"]]
+        rows.append([_name(entry), format_figure(figures["first_token_seconds"], 1, scale=1000), *times, spread])
     yield _table(head, rows)
 
 
@@ -184,17 +184,17 @@ def _costs(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     rows = []
     for entry in entries:
         figures = entry["overall"]
-        forwards = [say_milliseconds(figures["forward_seconds"][model]) for model in ("target", "drafter")]
-        rows.append([_name(entry), *(say_share(dig(figures, "phases", phase), 0) for phase in phases), *forwards])
+        forwards = [format_milliseconds(figures["forward_seconds"][model]) for model in ("target", "drafter")]
+        rows.append([_name(entry), *(format_share(dig(figures, "phases", phase), 0) for phase in phases), *forwards])
     yield _table(["contestant", *phases, "target forward, ms", "drafter forward, ms"], rows)
     rows = []
     for entry in entries:
         predicted = entry["overall"].get("predicted")
         if predicted:
-            found = [say_factor(predicted[equation]) for equation in ("coral_1", "coral_6")]
-            rows.append([_name(entry), say(entry["overall"].get("speedup"), unit="x"), *found])
+            found = [format_factor(predicted[equation]) for equation in ("coral_1", "coral_6")]
+            rows.append([_name(entry), format_figure(entry["overall"].get("speedup"), unit="x"), *found])
     if rows:
-        yield "What latencies and sizes alone predict (CORAL, Eq. (1) and (6)), beside what was measured:\n"
+        yield "What latencies and sizes alone predict (CORAL, Eq. (1) and (6)), next to what was measured:\n"
         yield _table(["contestant", "measured", "Eq. (1), latencies", "Eq. (6), sizes"], rows)
 
 
@@ -208,7 +208,7 @@ def _setting(results: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator
     for worker in summary["workers"]:
         rows.append([f"rounds: {worker['rounds']}", f"{worker['engine']}, {_plain(worker['processor'])}"])
     if summary["bench_overhead"] is not None:
-        rows.append(["the bench's own share of the time", say_share(summary["bench_overhead"])])
+        rows.append(["the bench's own share of the time", format_share(summary["bench_overhead"])])
     yield _table(["", ""], rows)
     yield _table(
         ["contestant", "kind", "recipe", "target"],

@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from specframe.bench.report.phrases import (
+    format_alpha,
+    format_figure,
+    format_intervals,
+    format_memory,
+    format_optimum,
+    format_output,
+    format_share,
+    format_workload,
     is_suspect,
-    say,
-    say_alpha,
-    say_intervals,
-    say_memory,
-    say_optimum,
-    say_output,
-    say_share,
-    say_workload,
 )
 from specframe.files.terminal import open_console
 from specframe.files.text import printable_data
@@ -32,11 +32,11 @@ def print_table(summary: Mapping[str, Any], console: Console | None = None) -> N
     for note in summary["notes"]:
         console.print(note, style="bold red" if "LOSSY" in note or "DIFFERS" in note else "yellow")
     console.print("Speedups are paired ratios within this bench; vs plain, vs HF generate.", style="dim")
-    console.print(say_intervals(summary), style="dim")
+    console.print(format_intervals(summary), style="dim")
 
 
 def _overall(summary: Mapping[str, Any]) -> Table:
-    table = Table(title=say_workload(summary), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(title=format_workload(summary), title_justify="left", box=None, padding=(0, 2, 0, 0))
     _add_names(table)
     for name in ("tau", "alpha by depth", "tokens/s", "vs plain", "vs HF", "overhead", "MiB"):
         table.add_column(name, justify="left" if "alpha" in name else "right")
@@ -55,14 +55,14 @@ def _row(entry: Mapping[str, Any]) -> list[str]:
     if figures is None:
         return [f"{entry['name']}\n  left out"]
     return [
-        f"{entry['name']}\n  {say_output(entry)}",
-        _stack(say(figures.get("tau"))),
-        say_alpha(figures.get("alpha")) + say_optimum(figures.get("optimal_alpha")),
-        _stack(say(figures["tokens_per_second"], 1)),
-        _stack(say(figures.get("speedup"), unit="x")),
-        _stack(say(figures.get("speedup_hf"), unit="x")),
-        say_share(figures.get("overhead")),
-        say_memory(figures["peak_memory_bytes"]).removesuffix(" MiB"),
+        f"{entry['name']}\n  {format_output(entry)}",
+        _stack(format_figure(figures.get("tau"))),
+        format_alpha(figures.get("alpha")) + format_optimum(figures.get("optimal_alpha")),
+        _stack(format_figure(figures["tokens_per_second"], 1)),
+        _stack(format_figure(figures.get("speedup"), unit="x")),
+        _stack(format_figure(figures.get("speedup_hf"), unit="x")),
+        format_share(figures.get("overhead")),
+        format_memory(figures["peak_memory_bytes"]).removesuffix(" MiB"),
     ]
 
 
@@ -82,8 +82,8 @@ def _by_task(summary: Mapping[str, Any]) -> Table:
 
 def _task_cell(figures: Mapping[str, Any] | None) -> str:
     if not figures or not figures.get("tau"):
-        return say(None)
-    return _stack(f"{say(figures.get('speedup'), unit='x')}") + f"\ntau {figures['tau']['value']:.2f}"
+        return format_figure(None)
+    return _stack(f"{format_figure(figures.get('speedup'), unit='x')}") + f"\ntau {figures['tau']['value']:.2f}"
 
 
 def _stack(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The exact law of somebody else's acceptance code, unmodified: `specframe certify --against FILE:FUNCTION`.
+"""The exact law of other people's acceptance code, unmodified: `specframe certify --against FILE:FUNCTION`.
 
 The function is called as `accept(candidates, p, q)`, in float64, for one sequence:
 
@@ -7,11 +7,11 @@ The function is called as `accept(candidates, p, q)`, in float64, for one sequen
     q           [paths, depth, V]       the law that each token was drawn from
 
 and gives back `(accepted, token)` or, with several paths, `(path, accepted, token)`: how many tokens of
-the path are accepted, and the token that follows them. Two attributes of it say what is drafted:
+the path are accepted, and the token that follows them. Two attributes of it define what is drafted:
 `accept.widths` (children per level; default [1, 1], a chain of two) and `accept.draw` ("iid",
 "without_replacement" or "top"; default "iid").
 
-To wrap foreign code, put a file beside it that imports the function and translates:
+To wrap foreign code, put a file in the same folder that imports the function and translates:
 
     from their_project.sampling import their_verify
 

@@ -147,7 +147,7 @@ class LazyTensor:
         return LazyTensor(np.expand_dims(self.terms, dim))
 
     def item(self) -> LazyTensor:
-        """Still the number that nobody has looked at."""
+        """Still the number whose value has not been read."""
         return LazyTensor(self.terms.reshape(()))
 
     def _same(self, *args: Any, **kwargs: Any) -> LazyTensor:

@@ -1,4 +1,4 @@
-"""While somebody else's code is enumerated: the random functions it knows, replaced by forking ones."""
+"""While foreign code is enumerated: the random functions it knows, replaced by forking ones."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def first_draft(
 
 
 def recorded_laws(tree: TokenTree) -> Tensor | None:
-    """The law each node's token is said to come from, [B, N, V]; None for a draft of `top` nodes only.
+    """The law each node's token is declared to come from, [B, N, V]; None for a draft of `top` nodes only.
 
     One-hot for `top`, q for `iid`, and for `without_replacement` q without the valid earlier siblings drawn
     that way from the same row of q, renormalised.

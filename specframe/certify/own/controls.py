@@ -36,7 +36,7 @@ class UnprocessedBonus:
 class SkippedResidual:
     """The verifier, but the token after the path is drawn from the target's law once more.
 
-    What was refused is forgotten: drafts are told apart from the target only if the residual is used.
+    What was refused is forgotten: drafts differ from the target only if the residual is used.
     """
 
     inner: Verifier

@@ -1,4 +1,4 @@
-"""The law of what the real loop emits, enumerated, beside the law of plain autoregressive decoding."""
+"""The law of what the real loop emits, enumerated, next to the law of plain autoregressive decoding."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Emission:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far what is emitted is from what the target would say."""
+    """The distance of the emitted law from the target's."""
 
     tv: float
     """Total variation; of what was covered only, so a lower bound, where the enumeration is not exhausted."""

@@ -109,7 +109,7 @@ def enumerate_outcomes(
     tolerance: how far a law may be from summing to 1.
     Ctrl-C ends the enumeration early and returns what it has, marked `interrupted`.
     Raises UnnormalisedLaw for a law that is not one, and HiddenState when a branch replayed alone takes
-    another course: the program has randomness or state besides the random source.
+    another course: the program has randomness or state apart from the random source.
     """
     run = _Run(program, budget, cut, tolerance, progress)
     try:

@@ -18,7 +18,7 @@ class UnnormalisedLaw(SpecframeError):
 
 
 class HiddenState(SpecframeError):
-    """A replay took another course than its script: randomness or state besides the random source."""
+    """A replay took another course than its script: randomness or state apart from the random source."""
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Writes the package, and says what to do with it."""
+    """Writes the package, and prints what to do with it."""
     from specframe.kernel.errors import InputError
     from specframe.kernel.plugins.registry import suggest
 

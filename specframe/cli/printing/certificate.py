@@ -133,7 +133,7 @@ def _print_real(console: Console, real: dict[str, Any]) -> None:
         f"smallest {greedy['smallest_margin']:.2e}, median {greedy['median_margin']:.2e}; "
         f"scoring many tokens at once changes logits by up to {greedy['noise']:.1e}",
     )
-    outcome = "no difference" if sampled["telling"] else "not shown by sampling, the control went unnoticed"
+    outcome = "no difference" if sampled["conclusive"] else "not shown by sampling, the control went unnoticed"
     outcome = outcome if sampled["consistent"] else "DIFFERENT"
     table.add_row(
         "sampled",

@@ -84,7 +84,7 @@ class ModelDrafter:
         self._known: list[int] = []  # committed tokens of each row that the cache holds
 
     def bind(self, target: Target) -> None:
-        """Checks that the target speaks the same tokens, on the same device; raises CompositionError."""
+        """Checks that the target has the same tokens, on the same device; raises CompositionError."""
         mine, theirs = self._reader.vocab_size, target.vocab_size
         if mine != theirs:
             raise CompositionError(

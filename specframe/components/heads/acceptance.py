@@ -1,4 +1,4 @@
-"""SpecDec++'s acceptance head: beside the logits, how likely the token drafted from them is to be accepted."""
+"""SpecDec++'s acceptance head: next to the logits, how likely the token drafted from them is to be accepted."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Acceptance:
     The acceptance head of Huang et al. 2024 (SpecDec++): a small network on the feature that the drafter predicts,
     `layers` blocks x + SiLU(W x + b) and a linear map to two logits. Drafters pass its probability on as a proposal's
     `confidence`, by which the tree `threshold` stops. It knows what the drafter knows before a token is drawn, and
-    speaks of a sampled token on average; the paper's reads the draft model's feature after the token.
+    predicts the average over sampled tokens; the paper's reads the draft model's feature after the token.
 
     The network is trained by itself, the drafter staying as it is, with rollout and loss `acceptance`. It is what the
     drafter's `module` is and what is saved. Published heads load as they are, once they are safetensors; their
@@ -63,7 +63,7 @@ class Acceptance:
 
     Args:
         of: the head that makes the logits; none: the target's own. Weights of its own it brings trained.
-        layers: how many blocks a new network has (the published `num_layers`); a loaded one says.
+        layers: how many blocks a new network has (the published `num_layers`); a loaded one has its own.
         weights: a trained network's folder, `zoo://name` or Hub name; none: untrained.
     """
 
@@ -122,8 +122,8 @@ class Acceptance:
 
     def confidence(self, features: Tensor) -> Tensor:
         """How likely the token drafted from each feature is to be accepted, if all above it are: [.., D] -> [..]."""
-        said: Tensor = self._bound()(features)
-        return said
+        confidence: Tensor = self._bound()(features)
+        return confidence
 
     def _bound(self) -> Network:
         if self._network is None:
@@ -137,6 +137,6 @@ def _stored_layers(weights: str, hidden: int) -> int:
     kind, layers = config.get("format", "acceptance"), config.get("num_layers", 0)  # published ones name no format
     if kind != "acceptance" or not isinstance(layers, int) or layers < 0:
         raise WeightsError(
-            f"the acceptance head in {weights} does not fit: config.json says format {kind!r} and num_layers {layers!r}"
+            f"the acceptance head in {weights} does not fit: config.json has format {kind!r} and num_layers {layers!r}"
         )
     return layers

@@ -26,11 +26,11 @@ TOKENS = "tokens"
 
 
 class Trimmed:
-    """The target's logits of the tokens that it says most often; others are not proposed (VocabTrim, 2025).
+    """The target's logits of the tokens that it emits most often; others are not proposed (VocabTrim, 2025).
 
     The rows of these tokens are copied out of the LM head when the target is bound, and a drafter forward
     reads no others. Output stays the target's, since a token that is never drafted is still the bonus where the target
-    says it. A drafter can be trained through this head, which costs as much less as the head is smaller; or be
+    emits it. A drafter can be trained through this head, which costs as much less as the head is smaller; or be
     trained with the head `full` and trimmed afterwards.
 
     `counts` is a JSON object, {"token id": count}, over texts that the target wrote itself. `python -m
@@ -39,7 +39,7 @@ class Trimmed:
     of their merges. Tokens that were never counted follow, smallest ids first.
 
     Args:
-        keep: how many tokens; more than there are keeps all. Of stored `weights`, which say how many: leave it out.
+        keep: how many tokens; more than there are keeps all. With stored `weights`, which fix the number: leave it out.
         counts: the JSON file of counts; none: the smallest ids are kept.
         weights: a stored draft vocabulary's folder, `zoo://name` or Hub name, as `store` writes it.
     """
@@ -117,9 +117,9 @@ def load(weights: str, vocab: int) -> Tensor:
 
 
 def read_counts(path: Path, vocab: int) -> Tensor:
-    """How often each token was said, int64 [V], by a JSON object {"token id": count}.
+    """How often each token occurred, int64 [V], by a JSON object {"token id": count}.
 
-    Raises InputError for a file that is something else, or that speaks of tokens outside the vocabulary.
+    Raises InputError for a file that is something else, or that has tokens outside the vocabulary.
     """
     try:
         stored = json.loads(path.expanduser().read_text(encoding="utf-8"))
@@ -131,6 +131,6 @@ def read_counts(path: Path, vocab: int) -> Tensor:
             f"trimmed: {path} counts token {max(strange)}, outside the target's vocabulary of {vocab}; "
             "was it made with another tokenizer?"
         )
-    said = torch.zeros(vocab, dtype=torch.int64)
-    said[torch.tensor(list(counts), dtype=torch.int64)] = torch.tensor(list(counts.values()), dtype=torch.int64)
-    return said
+    occurrences = torch.zeros(vocab, dtype=torch.int64)
+    occurrences[torch.tensor(list(counts), dtype=torch.int64)] = torch.tensor(list(counts.values()), dtype=torch.int64)
+    return occurrences

@@ -37,7 +37,7 @@ class AcceptanceLoss:
 
     def __init__(self, *, draw: Draw = Draw.TOP, temperature: float = 0.0, rejection: float = 6.0) -> None:
         if draw is Draw.WITHOUT_REPLACEMENT:
-            raise InputError("acceptance: the head speaks of one token; draw must be top or iid")
+            raise InputError("acceptance: the head rates one token; draw must be top or iid")
         if temperature < 0:
             raise InputError(f"acceptance: temperature must not be negative, not {temperature}")
         if not rejection > 0:

@@ -24,7 +24,7 @@ class CrossEntropy:
 
     Args:
         labels: what is to be predicted: the target's law, or the text's own next token.
-        decay: what a level weighs beside the level above it: level n counts decay^(n - 1) times (Medusa: 0.8).
+        decay: what a level weighs relative to the level above it: level n counts decay^(n - 1) times (Medusa: 0.8).
     """
 
     def __init__(self, *, labels: Literal["law", "text"] = "law", decay: float = 1.0) -> None:

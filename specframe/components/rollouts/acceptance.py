@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class AcceptanceRollout:
     """Another rollout's predictions, each with the confidence that the head `acceptance` has in it.
 
-    The drafter unrolls as the nested rollout says, unchanged; the head judges what the logits were read from.
+    The nested rollout unrolls the drafter, unchanged; the head judges what the logits were read from.
 
-    The head speaks of a token all above which are accepted. So of a text, taken to be the target's own, a level counts
+    The head rates a token all above which are accepted. So of a text, taken to be the target's own, a level counts
     only where the levels above it would have been drafted as the text has them.
 
     Args:

@@ -29,7 +29,7 @@ class Glancing:
     predictions stand in for the truth: position j holds the pair (f^_j, t_(j+1)) where f^_j was
     predicted in the first forward at j - block, as a drafter's second forward in decoding holds what
     its first one predicted. The first `block` positions have no prediction and stay true. By default
-    the token beside f^_j is the teacher's: whether a drafted path of wrong tokens goes on well never
+    the token paired with f^_j is the teacher's: whether a drafted path of wrong tokens goes on well never
     matters, since verification cuts it off.
 
     N = floor(lambda d) of these pairs, per row, are put right ("glanced at"), feature and token
@@ -45,7 +45,7 @@ class Glancing:
         start: lambda at the beginning of training; it falls linearly to 0 (the paper: 0.4).
         noise: half the width of the uniform noise on the true features (the paper: 0.1).
         first: also score the first forward's predictions, with levels 1 .. block. The paper does not.
-        tokens: the token beside a predicted feature: the teacher's or the drafter's own argmax.
+        tokens: the token paired with a predicted feature: the teacher's or the drafter's own argmax.
     """
 
     def __init__(

@@ -158,7 +158,7 @@ def _require_safetensors(model: str, place: str | Path) -> None:
 def _require_complete(model: str, report: dict[str, Any]) -> None:
     if mismatched := report.get("mismatched_keys"):
         names = ", ".join(sorted(str(entry[0]) for entry in mismatched)[:3])
-        raise WeightsError(f"the weights of {model} do not have the shapes its config.json says: {names}")
+        raise WeightsError(f"the weights of {model} do not have the shapes of its config.json: {names}")
     if missing := report.get("missing_keys"):
         names = ", ".join(sorted(missing)[:3])
         raise WeightsError(f"the weights of {model} are incomplete: {len(missing)} missing, such as {names}")

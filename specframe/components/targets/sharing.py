@@ -116,13 +116,13 @@ def _choose(rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[
 @torch.no_grad()
 def _listen(model: nn.Module, decoder: nn.Module, first: nn.Module, probe: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The first layer's input, the decoder's output and the logits for the probe, [2, 1, ...] each."""
-    heard: dict[str, Tensor] = {}
+    captured: dict[str, Tensor] = {}
 
     def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
-        heard["entry"] = args[0] if args else kwargs["hidden_states"]
+        captured["entry"] = args[0] if args else kwargs["hidden_states"]
 
     def leave(module: nn.Module, args: Any, output: Any) -> None:
-        heard["last"] = output if isinstance(output, Tensor) else output[0]
+        captured["last"] = output if isinstance(output, Tensor) else output[0]
 
     handles = [
         first.register_forward_pre_hook(enter, with_kwargs=True),
@@ -133,4 +133,4 @@ def _listen(model: nn.Module, decoder: nn.Module, first: nn.Module, probe: Tenso
     finally:
         for handle in handles:
             handle.remove()
-    return heard["entry"], heard["last"], logits
+    return captured["entry"], captured["last"], logits

@@ -66,5 +66,5 @@ def quiet() -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, on one line."""
+    """The message of an error, on one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""Features of a target, heard by forward hooks that exist only while a forward of ours runs."""
+"""Features of a target, captured by forward hooks that exist only while a forward of ours runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Taps:
         self._wanted: tuple[str, ...] = ()
 
     def request(self, names: frozenset[str]) -> None:
-        """Adds taps to what every forward hears. Raises CompositionError for a tap that does not exist."""
+        """Adds taps to what every forward captures. Raises CompositionError for a tap that does not exist."""
         if unknown := sorted(names - self._modules.keys()):
             raise CompositionError(
                 f"the target has no feature {', '.join(unknown)}; it has: last, "
@@ -41,17 +41,17 @@ class Taps:
     @contextmanager
     def listening(self) -> Iterator[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
-        heard: dict[str, Tensor] = {}
-        handles = [self._modules[name].register_forward_hook(_ear(name, heard)) for name in self._wanted]
+        captured: dict[str, Tensor] = {}
+        handles = [self._modules[name].register_forward_hook(_make_hook(name, captured)) for name in self._wanted]
         try:
-            yield heard
+            yield captured
         finally:
             for handle in handles:
                 handle.remove()
 
 
-def _ear(name: str, heard: dict[str, Tensor]) -> Any:
-    def hear(module: nn.Module, inputs: Any, output: Any) -> None:
-        heard[name] = output if isinstance(output, Tensor) else output[0]
+def _make_hook(name: str, captured: dict[str, Tensor]) -> Any:
+    def capture(module: nn.Module, inputs: Any, output: Any) -> None:
+        captured[name] = output if isinstance(output, Tensor) else output[0]
 
-    return hear
+    return capture

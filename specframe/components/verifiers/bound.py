@@ -17,7 +17,7 @@ STEP, LOWEST, HIGHEST = 0.35, -28.0, 30.0
 def optimal_acceptance(p: Tensor, q: Tensor, draw: Draw, siblings: int) -> Tensor:
     """The largest probability with which the next token can be one of the siblings: p, q [..., V] -> [...] float64.
 
-    The siblings are drawn from q as `draw` says: independently, without replacement, or as its most
+    The siblings are drawn from q by `draw`: independently, without replacement, or as its most
     probable tokens. By max-flow and min-cut it is 1 + min over sets H of tokens of p(H) - Q(H), where
     Q(H) is the probability that all siblings are in H. Of all sets, those that hold the tokens of smallest
     p / q are enough, so it takes a sort and V values of Q. Where q has fewer tokens than there are
@@ -47,7 +47,7 @@ def optimal_acceptance(p: Tensor, q: Tensor, draw: Draw, siblings: int) -> Tenso
 
 
 def greedy_acceptance(p: Tensor, q: Tensor, siblings: int) -> Tensor:
-    """The same for one draw beside the siblings - 1 most probable tokens of q: [..., V] -> [...] float64.
+    """The same for one draw next to the siblings - 1 most probable tokens of q: [..., V] -> [...] float64.
 
     The draw is from q without those tokens. It is p(top) + sum min(p, q') over the others, q' being the law
     of the draw, and Recursive reaches it where the draw stands first.

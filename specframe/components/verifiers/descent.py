@@ -30,7 +30,7 @@ class Run:
 
 
 Judge = Callable[[Tensor, Tensor, Run], tuple[Tensor, Tensor]]
-"""What a rule says of a run of siblings: (left [B, V], q [B, V], run) -> chance, cover.
+"""What a rule gives for a run of siblings: (left [B, V], q [B, V], run) -> chance, cover.
 
 q is the law of the run's first sibling. `chance` [B, N] is the probability of accepting each, the ones before it in
 the run refused; `cover` [B, V] is what is taken from the law that is left when all of them are.

@@ -12,8 +12,8 @@ from specframe.kernel.types import TokenTree, Verdict
 
 @runtime_checkable
 class GreedyVerifier(Verifier, Protocol):
-    """A verifier that can do without laws where each is sure of one token, which is all they say at temperature 0."""
+    """A verifier that can do without laws where each gives one token probability 1, as at temperature 0."""
 
-    def follow(self, tree: TokenTree, said: Tensor) -> Verdict:
-        """What `verify` gives for laws that are one-hot at said [B, N]."""
+    def follow(self, tree: TokenTree, argmax: Tensor) -> Verdict:
+        """What `verify` gives for laws that are one-hot at argmax [B, N]."""
         ...

@@ -1,4 +1,4 @@
-"""The safe rule: ask the target, then look whether the draft said the same."""
+"""The safe rule: draw the target's token, then go to the child that holds the same token, if there is one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Match:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         batch, count, vocab = p.shape
         if p[:, 0].amax() == 1:  # the roots' laws are looked at first: of a sampled law one look is enough
-            peak, said = p.max(-1)  # [B, N]
+            peak, argmax = p.max(-1)  # [B, N]
             if peak.min() == 1:
-                return self.follow(tree, said)
-        # One number says whose child a node is and which token; negative for the root and for padding.
+                return self.follow(tree, argmax)
+        # One number holds a node's parent and its token; negative for the root and for padding.
         child_of = (tree.parent * vocab + tree.tokens).where(tree.valid, -1)  # [B, N]
         laws = p.reshape(batch * count, vocab)
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
@@ -54,18 +54,18 @@ class Match:
         found = nodes > 0
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
 
-    def follow(self, tree: TokenTree, said: Tensor) -> Verdict:
-        """The path of the target's one token after every node, said [B, N].
+    def follow(self, tree: TokenTree, argmax: Tensor) -> Verdict:
+        """The path of the target's one token after every node, argmax [B, N].
 
         One copy to the host, and the path is walked there: after a large forward every further kernel would
         find its code and data out of cache.
         """
-        told = HostVerdict([], [])
-        for valid, parents, tokens, wanted in torch.stack([tree.valid, tree.parent, tree.tokens, said], 1).tolist():
+        verdict = HostVerdict([], [])
+        for valid, parents, tokens, wanted in torch.stack([tree.valid, tree.parent, tree.tokens, argmax], 1).tolist():
             slots = [*zip(valid, parents, tokens, strict=True)]
             node, path = 0, []
             while (child := (1, node, wanted[node])) in slots:
-                path.append(node := slots.index(child))  # the first child that is said
-            told.paths.append(path)
-            told.tokens.append([wanted[node] for node in (0, *path)])
-        return Verdict.of(told, tree)
+                path.append(node := slots.index(child))  # the first child with that token
+            verdict.paths.append(path)
+            verdict.tokens.append([wanted[node] for node in (0, *path)])
+        return Verdict.of(verdict, tree)

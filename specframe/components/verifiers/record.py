@@ -27,7 +27,7 @@ class Drawn:
         """Turns left [M, V] into [left - law]+, in place, and returns what it sums to: [M].
 
         The token's own entry becomes 0. That differs from [left - law]+ only where the slot is accepted
-        for sure, and there nobody asks for what is left.
+        for sure, and there what is left is never read.
         """
         left.addcmul_(self.q, self.weight, value=-1).clamp_(min=0).scatter_(1, self.token, 0)
         return left.sum(-1)
@@ -41,12 +41,12 @@ class Record:
         batch, rows, vocab = q.shape
         count = tree.tokens.shape[1]
         parent = tree.parent.where(tree.valid, -1)  # [B, N]
-        elder = (parent[:, :, None] == parent[:, None]) & (parent >= 0)[:, None]  # [B, N, N]
-        self.elder = elder.tril(-1)
+        earlier = (parent[:, :, None] == parent[:, None]) & (parent >= 0)[:, None]  # [B, N, N]
+        self.earlier = earlier.tril(-1)
         """[b, n, m]: whether m is an earlier sibling of n."""
         row = q_row.clamp(0, rows - 1)
         source = torch.where(tree.draw == Draw.WITHOUT_REPLACEMENT, row, -1)  # [B, N]
-        gone = self.elder & (source[:, :, None] == source[:, None]) & (source >= 0)[:, None]
+        gone = self.earlier & (source[:, :, None] == source[:, None]) & (source >= 0)[:, None]
         self._gone = gone.view(batch * count, count)
         self._tokens = tree.tokens.where(tree.valid, 0)
         self._given = (tree.draw == Draw.TOP).flatten()[:, None]

@@ -21,7 +21,7 @@ class Transport:
 
     The choice makes the chosen token's law C(x), known for every x. Accepting it with min(1, P(x) / C(x)) and
     leaving norm([P - C]+) is exact whatever the choice; the closer C comes to P, the more is accepted.
-    Tokens are put into classes by P / q, and two classes meet like players of a tournament: one wins with
+    Tokens are put into classes by P / q, and two classes meet as in a tournament: one wins with
     probability w / (w + w'). The strengths w are what makes the classes win as often as the best transport wants,
     whose wins have a closed form. With the defaults it accepts within 1 % of `optimal_acceptance` for two
     siblings, independent or without replacement, at any vocabulary.
@@ -33,7 +33,7 @@ class Transport:
     Costs some ten sweeps over the vocabulary and `rounds` times classes^2 operations per pair.
 
     Options:
-        classes: how finely P / q is told apart, at most
+        classes: how finely P / q is resolved, at most
         rounds: how long the strengths are adjusted
 
     Sources: SpecTr (Sun et al., 2023) for the transport problem; Khisti et al. (2025) for choosing one and

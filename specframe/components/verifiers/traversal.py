@@ -24,15 +24,15 @@ class Traversal:
     the last slot the node itself is accepted with what a has become, and its bonus drawn from P.
 
     Chance has a part in the acceptances alone. So the tree is judged first, level by level and sibling by sibling, and
-    then one draw over the nodes in post-order says where the path ends. The last slot of a node is left out of
-    this: its refusal matters to nobody but the node itself, which without it is accepted with a at most. So the
+    then one draw over the nodes in post-order decides where the path ends. The last slot of a node is left out of
+    this: its refusal matters to the node itself alone, which without it is accepted with a at most. So the
     first node that passes with a is drawn, and only what its last slot leaves is summed up: it stays with what
     S / (S + 1 - a) is of a, or else the next one is drawn, as in Block.
 
     It costs some sweeps over the vocabulary for every drafted node that has siblings, wherever the path ends, and a few
     for each node that is drawn.
 
-    Besides exact laws it needs fresh noise in every slot, also between branches; a tree policy's `exact`
+    In addition to exact laws it needs fresh noise in every slot, also between branches; a tree policy's `exact`
     promises both. A tree without q is all `top`: there the rule is Match's. On a chain it is Block's.
 
     Source: traversal verification for speculative tree decoding (Weng et al., 2025, arXiv 2505.12398).
@@ -49,7 +49,7 @@ class Traversal:
         laws = p.reshape(batch * count, vocab)
         q = tree.q.to(p.dtype)
         record = Record(tree, q, tree.q_row)
-        waves = Waves.of(tree, record.elder.sum(-1))
+        waves = Waves.of(tree, record.earlier.sum(-1))
         ratio = ratios(tree, p, q, tree.q_row).to(p.dtype).flatten()
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], the roots
         above = (first[:, None] + tree.parent.clamp(min=0)).flatten()
@@ -77,7 +77,7 @@ class Traversal:
                 law = left.index_select(0, place.clamp(min=0)[:, 0]).where(place >= 0, law)
             return law
 
-        node, bonus = settle(tree, laws, record, accept, post_order(tree, record.elder), scaled_law, random)
+        node, bonus = settle(tree, laws, record, accept, post_order(tree, record.earlier), scaled_law, random)
         return Verdict(*path_to(tree, node), bonus)
 
 
@@ -138,7 +138,7 @@ def ratios(tree: TokenTree, p: Tensor, q: Tensor, q_row: Tensor) -> Tensor:
 def remaining(accept: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
     """What a becomes when a slot was refused that left `mass`, and what to divide the rest of a P by.
 
-    Both are 0 / 0 only where the slot could not be refused: there a becomes 0, and nobody asks.
+    Both are 0 / 0 only where the slot could not be refused: there a becomes 0, and is never read.
     """
     scale = (mass + (1 - accept)).clamp(min=torch.finfo(mass.dtype).tiny)
     return (mass / scale).clamp(max=1), scale
@@ -157,10 +157,10 @@ def last_accepted(accept: Tensor, position: Tensor, random: RandomSource) -> Ten
     return random.categorical(torch.zeros_like(chance).scatter(1, order, chance * before))
 
 
-def post_order(tree: TokenTree, elder: Tensor) -> Tensor:
+def post_order(tree: TokenTree, earlier: Tensor) -> Tensor:
     """Where each node comes when children come before their parents, siblings in slot order: [B, N]."""
     size = tree.ancestors.sum(1)  # [B, N], nodes at or below
-    before = (elder * size[:, None]).sum(-1)  # nodes at or below earlier siblings
+    before = (earlier * size[:, None]).sum(-1)  # nodes at or below earlier siblings
     return (tree.ancestors * before[:, None]).sum(-1) + size - 1
 
 

@@ -160,9 +160,9 @@ def _rows(cycle: TracedCycle) -> Iterator[str]:
             node.verdict,
         )
     bonus = cycle.bonus
-    said = visible(bonus.text, bonus.token)
+    shown = visible(bonus.text, bonus.token)
     end = str(cycle.path[-1] if cycle.path else 0)
-    yield _row("bonus", "", end, said, str(bonus.token), _number(bonus.p), "", "", "bonus")
+    yield _row("bonus", "", end, shown, str(bonus.token), _number(bonus.p), "", "", "bonus")
 
 
 def _row(kind: str, *cells: str) -> str:

@@ -65,9 +65,9 @@ def _boxes(cycle: TracedCycle) -> tuple[list[Box], list[int]]:
     parents = [place.get(node.parent, -1) for node in cycle.nodes]
     end = place[cycle.path[-1]] if cycle.path else 0
     bonus = cycle.bonus
-    said = visible(bonus.text, bonus.token)
-    title = f"{said}\ntoken {bonus.token}, the bonus: the target's own\np {bonus.p:.4g}"
-    return [*boxes, Box("bonus", said, bonus.p, None, title)], [*parents, end]
+    shown = visible(bonus.text, bonus.token)
+    title = f"{shown}\ntoken {bonus.token}, the bonus: the target's own\np {bonus.p:.4g}"
+    return [*boxes, Box("bonus", shown, bonus.p, None, title)], [*parents, end]
 
 
 def _title(node: TracedNode) -> str:

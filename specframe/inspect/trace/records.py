@@ -72,7 +72,7 @@ class Piece:
 class Trace:
     """How one prompt was decoded.
 
-    Probabilities are those of the recipe's sampling. At temperature 0 every law is one-hot and tells
+    Probabilities are those of the recipe's sampling. At temperature 0 every law is one-hot and shows
     nothing beyond the verdict, so there they are read at temperature 1 instead (`read_at`).
     """
 

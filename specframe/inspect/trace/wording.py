@@ -10,7 +10,7 @@ from typing import Any
 REACH = 4
 """Tokens of context that decide what a token adds: a character has at most four bytes."""
 HALF = "\ufffd"
-"""What tokenizers say instead of a character whose bytes are not all there."""
+"""What tokenizers decode to instead of a character whose bytes are not all there."""
 
 MARKS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 UNSEEN = re.compile(
@@ -19,7 +19,7 @@ UNSEEN = re.compile(
 
 
 class Wording:
-    """Says what tokens add to a text; without a tokenizer, their ids."""
+    """The text that tokens add; without a tokenizer, their ids."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -40,7 +40,7 @@ class Wording:
             return [f" {token}" for token in tokens]
         everything = [*context[-REACH:], *tokens]
         first = len(everything) - len(tokens)
-        start, done = 0, first  # what is said up to `done` is decoded from `start`
+        start, done = 0, first  # the text up to `done` is decoded from `start`
         pieces = []
         for end in range(first + 1, len(everything) + 1):
             before, whole = self._decode(everything[start:done]), self._decode(everything[start:end])
@@ -55,12 +55,12 @@ class Wording:
     def _decode(self, tokens: Sequence[int]) -> str:
         if not tokens:
             return ""
-        said = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        return str(said)
+        decoded = self._tokenizer.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return str(decoded)
 
 
 def added(before: str, whole: str) -> str:
-    """What the whole says from where it is no longer the text before: that may end in half a character."""
+    """The end of the whole from where it differs from the text before: that may end in half a character."""
     same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, whole, strict=False)))
     return whole[same:]
 

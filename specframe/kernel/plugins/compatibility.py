@@ -1,6 +1,6 @@
 """Which plugins fit this release: the version of specframe is the version of its plugin interface.
 
-A plugin says what it needs where pip reads it, in its dependencies (`specframe>=0.1,<0.2`), and nowhere else: no
+A plugin states what it needs where pip reads it, in its dependencies (`specframe>=0.1,<0.2`), and nowhere else: no
 second number can disagree. pip checks it at installation; discovery checks it again, because `--no-deps`, editable
 checkouts and later upgrades get past pip.
 """

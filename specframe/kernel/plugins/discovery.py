@@ -1,4 +1,4 @@
-"""Discovery: every pip-installed plugin, each on its own, so that a broken one harms nobody else."""
+"""Discovery: every pip-installed plugin, each on its own, so that a broken one does not affect the others."""
 
 from __future__ import annotations
 

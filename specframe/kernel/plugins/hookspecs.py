@@ -24,7 +24,7 @@ class Register(Protocol):
     def __call__(self, kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
         """Registers `target` ("module:attr", imported on first use) as the component `name` of `kind`.
 
-        `renamed` says that the name is an old one, kept for a while beside the new one.
+        `renamed` marks the name as an old one, kept for a while next to the new one.
         """
         ...
 

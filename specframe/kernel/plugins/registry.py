@@ -42,7 +42,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What kind of error it is and what it says, on one line."""
+    """The kind of an error and its message, on one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 

@@ -80,7 +80,7 @@ class _Expansion:
         return size
 
     def _find(self, steps: tuple[str | int, ...]) -> tuple[Key, Any]:
-        """The key and the value that the steps lead to, or an empty text where they lead nowhere: OmegaConf says so."""
+        """The key and the value that the steps lead to, or an empty text where there is none: OmegaConf then raises."""
         key: Key = ()
         value: Any = self.data
         for step in steps:

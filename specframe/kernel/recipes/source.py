@@ -25,7 +25,7 @@ DEEPEST = 50
 
 @dataclass(frozen=True)
 class Source:
-    """What a file says."""
+    """The text of a file."""
 
     data: dict[str, Any]
     lines: dict[Key, int]

@@ -32,7 +32,7 @@ class Pending:
 class RowSession:
     """What sessions over a `SlotCache` of one layer share: rows that join, commit at their own pace, and leave.
 
-    A drafter's session says what it keeps of newly committed pairs (`pairs`), how it takes them in (`take`), which
+    A drafter's session defines what it keeps of newly committed pairs (`pairs`), how it takes them in (`take`), which
     slots hold them then (`seen`), and what else it remembers of a row (`join`, `leave`).
 
     Args:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class FeatureSession(RowSession):
     """The decoding state of a session's rows, for drafters of one decoder layer.
 
-    Position i of a row holds the pair (embedding of token i + 1, features i); the network's `recall` makes it the
+    Position i of a row holds the pair (embedding of token i + 1, features i); the network's `inputs` makes it the
     layer's input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of
     k = 1 and no state, Falcon that of any k and an LSTM's state. ParallelSpec has masks: of a block's k queries
     j = 1 is a pair then, and the others are masks that stand behind it; without masks j = k.
@@ -60,7 +60,7 @@ class FeatureSession(RowSession):
         self.tail = like.new_zeros(0, self.asking - 1, network.width)  # the last pairs' inputs
 
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """What the network's `recall` gets, [B, M, 2D]."""
+        """What the network's `inputs` gets, [B, M, 2D]."""
         return (self._pairs(tokens, self.network.fuse(gather(self.network.spec, features))),)
 
     def join(self, more: int) -> None:
@@ -103,7 +103,7 @@ class FeatureSession(RowSession):
         origin = known.take(above)
         pairs = self._pairs(tokens, self.network.features(origin.outputs)).flatten(0, 1)  # [BF, k, 2D]
         state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
-        inputs, state = self.network.recall(pairs, state)  # [BF, k, D]
+        inputs, state = self.network.inputs(pairs, state)  # [BF, k, D]
 
         own = torch.eye(width, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
         sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
@@ -119,7 +119,7 @@ class FeatureSession(RowSession):
             block = torch.cat([block[:, :, -1:], outputs[:, width * k :].unflatten(1, (width, k - 1))], 2)
         state = tuple(part.view(-1, batch, width, part.shape[-1]) for part in state)
         self.draft.append(Blocks(frontier.nodes, block, state, origin.position + k, sees))
-        is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again beside deeper nodes
+        is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again together with deeper nodes
         return torch.where(is_root, self.draft[0].outputs[:, :1], block)
 
     def take(self, pending: Pending) -> Blocks:
@@ -130,7 +130,7 @@ class FeatureSession(RowSession):
         last block's are wanted. A mask sees the masks before it, too.
         """
         first, (pairs,), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
-        inputs, state = self.network.recall(pairs, tuple(part[:, first:] for part in self.state), fresh)
+        inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
         if self.asking > 1:
             inputs = torch.cat([self.tail[first:], inputs], 1)  # [B, T, D]
         batch, length, _ = inputs.shape
@@ -167,7 +167,7 @@ class FeatureSession(RowSession):
         return outputs
 
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """What the network's `recall` gets: [..], [.., D] -> [.., 2D], embedding first."""
+        """What the network's `inputs` gets: [..], [.., D] -> [.., 2D], embedding first."""
         return torch.cat([self.embed(tokens), features], -1)
 
     def _trace(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
@@ -182,7 +182,7 @@ class FeatureSession(RowSession):
     def _path(self, sees: Tensor) -> Tensor:
         """Which slots lie on the path to each frontier node, its own pairs included: [B, F, S] -> [B, F, W + S k].
 
-        `sees` says which of the S expansions below the root do.
+        `sees`: which of the S expansions below the root do.
         """
         committed = self.visible[:, None].expand(-1, sees.shape[1], -1)  # [B, F, W]
         drafted = sees[..., None].expand(-1, -1, -1, self.block).flatten(2)  # [B, F, S k]

@@ -35,8 +35,8 @@ def save(
 ) -> None:
     """Writes the module's weights, as `file`, and `config` into `folder`, which is made if need be.
 
-    Each file appears whole or not at all: it is written beside its name, flushed to disk and renamed, so
-    a kill or a full disk leaves the earlier checkpoint as it was. `dtype` (torch.bfloat16, say) stores
+    Each file appears whole or not at all: it is written to a temporary name in its folder, flushed to disk and renamed,
+    so a kill or a full disk leaves the earlier checkpoint as it was. `dtype` (torch.bfloat16, for example) stores
     floating-point weights so; by default they are stored as they are. Raises WeightsError when the
     folder cannot be written.
     """
@@ -98,13 +98,13 @@ def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
 
 
 def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:
-    """The checkpoint's config, which says all that is wanted.
+    """The checkpoint's config, which has all that is wanted.
 
-    Raises WeightsError, every contradiction listed, for one that says otherwise; `kind` is what the error calls it.
+    Raises WeightsError, every contradiction listed, for one that differs; `kind` is what the error calls it.
     """
     config = read_config(folder)
     problems = [
-        f"  {name}: the checkpoint says {config.get(name)!r}, needed is {value!r}"
+        f"  {name}: the checkpoint has {config.get(name)!r}, needed is {value!r}"
         for name, value in wanted.items()
         if config.get(name) != value
     ]
@@ -114,7 +114,7 @@ def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") 
 
 
 def target_shape(config: Any) -> dict[str, Any]:
-    """What a drafter's config tells of the target that it belongs to, given the target's transformers config."""
+    """What a drafter's config records of the target that it belongs to, given the target's transformers config."""
     return {name: getattr(config, name) for name in ("hidden_size", "model_type", "vocab_size")}
 
 
@@ -132,24 +132,24 @@ def locate(name: str | Path) -> Path:
 
 
 class replacing:
-    """A context that gives a path beside `path` to write to, and renames it to `path` on success."""
+    """A context that gives a temporary path next to `path` to write to, and renames it to `path` on success."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+        self.temporary = path.with_name(f".{path.name}.{os.getpid()}{PART}")
 
     def __enter__(self) -> Path:
         """The path to write to."""
-        return self.beside
+        return self.temporary
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Renames what was written, or removes it after an error."""
         if error is not None:
-            self.beside.unlink(missing_ok=True)
+            self.temporary.unlink(missing_ok=True)
             return
-        with self.beside.open("rb") as file:
+        with self.temporary.open("rb") as file:
             os.fsync(file.fileno())
-        self.beside.replace(self.path)
+        self.temporary.replace(self.path)
 
 
 def remove_parts(folder: Path) -> None:

@@ -21,7 +21,7 @@ def check_shards(place: Path | str, named: str | None = None, revision: str | No
     names = {INDEX} if named is None else {named}
     for name in names:
         if not _is_bare(name, SUFFIX) and not _is_bare(name, ".index.json"):
-            raise WeightsError(f"the config of {place} names {name!r} for its weights: no safetensors file beside it")
+            raise WeightsError(f"the config of {place} names {name!r} for its weights: no safetensors file there")
         path = _find(place, name, revision) if name.endswith(".json") else None
         if path is not None:
             _check_index(path)
@@ -35,7 +35,7 @@ def _check_index(path: Path) -> None:
         raise WeightsError(f"{path} is no index of weights: {type(error).__name__}") from error
     for file in files:
         if not isinstance(file, str) or not _is_bare(file, SUFFIX):
-            raise WeightsError(f"{path} names {str(file)[:200]!r}: weights come from safetensors files beside it only")
+            raise WeightsError(f"{path} names {str(file)[:200]!r}: weights are safetensors files in its folder only")
 
 
 def _is_bare(name: str, suffix: str) -> bool:
@@ -50,6 +50,6 @@ def _find(place: Path | str, name: str, revision: str | None) -> Path | None:
 
     try:
         found = cached_file(place, name, revision=revision or "main", _raise_exceptions_for_missing_entries=False)
-    except (OSError, ValueError):  # without the file, or the Hub, loading fails as well and says why
+    except (OSError, ValueError):  # without the file, or the Hub, loading fails as well, with the reason
         return None
     return None if found is None else Path(found)

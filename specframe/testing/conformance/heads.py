@@ -19,9 +19,9 @@ CLOSE = 1e-9
 def check_head(make: Callable[[], Head]) -> None:
     """Raises AssertionError unless the head keeps its contract.
 
-    Bound to a tiny random Llama of 11 tokens in float64, it must say the same in every run and disturb no generator;
+    Bound to a tiny random Llama of 11 tokens in float64, it must give the same in every run and disturb no generator;
     give logits over the whole vocabulary, or its support, for features of any leading shape, at least one token of
-    each being possible, and each position's the same whatever stands beside it; and pass gradients to the features and
+    each being possible, and each position's the same whatever its neighbours; and pass gradients to the features and
     none to the target, or refuse to, with a SpecframeError. A `Trainable` head's module holds nothing of the target.
     """
     target: Any = tiny_target(vocab=VOCAB, size=SIZE)
@@ -43,7 +43,7 @@ def check_head(make: Callable[[], Head]) -> None:
             assert getattr(head, "vocab", None) == VOCAB, "a head with a support has the vocabulary's size as `vocab`"
         assert not bool(logits.isnan().any()), "a logit is not a number"
         assert bool(logits.isfinite().any(-1).all()), "no token is possible"
-        assert torch.equal(logits, again(features)), "two heads of one make say different things"
+        assert torch.equal(logits, again(features)), "two heads of one make give different logits"
         for row in range(2):
             for place in range(3):
                 alone = head(features[row, place])
@@ -57,6 +57,6 @@ def check_head(make: Callable[[], Head]) -> None:
     try:
         torch.autograd.backward(head(features).logsumexp(-1).sum())
     except SpecframeError:
-        return  # it is for drafting alone, and says so
+        return  # it is for drafting alone, and declares it
     assert features.grad is not None and bool(features.grad.any()), "no gradient reaches the features"
     assert all(weight.grad is None for weight in shared), "the target gets gradients"

@@ -61,7 +61,7 @@ def check_registration(package: str) -> None:
 
 
 def check_entry(entry: Entry) -> None:
-    """One component: it loads, says what it is, has readable options, and keeps its kind's contract."""
+    """One component: it loads, has a summary and readable options, and keeps its kind's contract."""
     component = entry.load()
     assert (component.__doc__ or "").strip(), f"{entry.kind} '{entry.name}' has no docstring"
     if entry.kind == "command":
@@ -73,7 +73,7 @@ def check_entry(entry: Entry) -> None:
     try:
         component()
     except SpecframeError:
-        return  # it can be built with options only, and says so
+        return  # it can be built with options only, and declares it
     try:
         CHECKS[entry.kind](component)
     except AssertionError as error:

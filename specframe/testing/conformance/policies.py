@@ -26,7 +26,7 @@ def check_tree(make: Callable[[], TreePolicy], *, audited: bool = True) -> None:
 
     For drafters of one, two and three levels a forward and several samplings: well-formed trees within the
     declared draws, size and depth, frontiers that the K-levels rule allows, node indices that stay, rows that do
-    not depend on their neighbours, nor what an `Observer` remembers of them on the session before; and if it says
+    not depend on their neighbours, nor what an `Observer` remembers of them on the session before; and if it declares
     `exact`, every recorded law is the law of its token.
     `audited=False` leaves the last part out, for a tree too large to enumerate.
     """

@@ -66,7 +66,7 @@ def check_decoding(drafter: str, tree: str) -> Pipeline:
     """The pipeline that decoded; raises AssertionError unless its greedy output is the plain target's.
 
     `drafter` and `tree` are sections of a recipe, `{use: chain, depth: 4}`. A batch of ragged prompts is continued
-    on a table; a tree that says how it draws is judged by `recursive`, any other by `match`.
+    on a table; a tree that declares how it draws is judged by `recursive`, any other by `match`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "recipe.yaml"
@@ -84,13 +84,13 @@ def check_decoding(drafter: str, tree: str) -> Pipeline:
 def check_training(drafter: str, losses: str, *, rollout: str = "all_levels", levels: int = 3) -> Pipeline:
     """The pipeline of the trained drafter; raises AssertionError unless it learned, and its tau is the one simulated.
 
-    `specframe train` takes it from texts to weights, for 30 steps on what a tiny random Llama says greedily. Each of
+    `specframe train` takes it from texts to weights, for 30 steps on the greedy texts of a tiny random Llama. Each of
     the losses must fall by a tenth; on other such texts the weights, loaded by a recipe, must decode with a chain of
     `levels` at the tau that validation computes without decoding, within 3 %, and emit the target's own tokens.
 
     `drafter` is a recipe's section, without weights, `losses` its list, and `rollout` a name.
     """
-    texts = _said()
+    texts = _greedy_texts()
     with tempfile.TemporaryDirectory() as out:
         lines = (" ".join(f"w{token}" for token in text) for text in texts[:-HELD])
         data = "\n".join(json.dumps({"text": line}) for line in lines)
@@ -118,7 +118,7 @@ def check_training(drafter: str, losses: str, *, rollout: str = "all_levels", le
     assert result.tokens == held[:, PROMPT:].tolist(), "greedy output differs from plain decoding"
     tau = 1 + result.acceptance.accepted / result.acceptance.cycles
     assert tau > 1.1, f"nothing was learned: tau is {tau:.3f}"
-    assert abs(simulated - tau) < 0.03 * tau, f"validation says tau {simulated:.3f}, decoding {tau:.3f}"
+    assert abs(simulated - tau) < 0.03 * tau, f"validation gives tau {simulated:.3f}, decoding {tau:.3f}"
     return pipeline
 
 
@@ -128,7 +128,7 @@ def _recipe(drafter: str) -> str:
 
 @lru_cache(maxsize=1)
 def _home() -> Path:
-    """A folder with a random Llama that speaks in words w0, w1, ... and seldom repeats itself."""
+    """A folder with a random Llama whose tokens are words w0, w1, ... and that seldom repeats itself."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -144,14 +144,14 @@ def _home() -> Path:
 
 
 @lru_cache(maxsize=1)
-def _said() -> list[list[int]]:
-    """What it says, greedily, to random prompts: TAUGHT texts to learn from, and HELD others."""
+def _greedy_texts() -> list[list[int]]:
+    """Its greedy answers to random prompts: TAUGHT texts to learn from, and HELD others."""
     path = _home() / "plain.yaml"
     path.write_text(_recipe("{use: none}"), encoding="utf-8")
     chance = torch.Generator().manual_seed(3)
     prompts = torch.randint(1, VOCAB, (TAUGHT + HELD, PROMPT), generator=chance).tolist()
-    said = load(path).generate(prompts).tokens
-    return [prompt + tokens for prompt, tokens in zip(prompts, said, strict=True)]
+    answers = load(path).generate(prompts).tokens
+    return [prompt + tokens for prompt, tokens in zip(prompts, answers, strict=True)]
 
 
 _HOLDERS: list[tempfile.TemporaryDirectory[str]] = []

@@ -74,10 +74,10 @@ def check_session(target: Target, literal: Target, taps: frozenset[str], close: 
             path[row, :count] = torch.tensor(paths[(row + cycle) % len(paths)][:count])
         verdict = Verdict(path, length, _tokens(target, len(texts), cycle))
         emitted = verdict.emitted(draft).tolist()
-        said = [tokens[:count] for tokens, count in zip(emitted, verdict.count.tolist(), strict=True)]
+        added = [tokens[:count] for tokens, count in zip(emitted, verdict.count.tolist(), strict=True)]
         committed = target.commit(draft, verdict)
         assert committed.prompt is None, "later commits come without a prompt"
-        check_committed(committed, literal, texts, said, taps, close)
+        check_committed(committed, literal, texts, added, taps, close)
 
 
 def join(target: Target, literal: Target, taps: frozenset[str], close: float) -> list[list[int]]:

@@ -25,14 +25,14 @@ EXACT = 1e-9
 def check_verifier(make: Callable[[], Verifier]) -> None:
     """Raises AssertionError unless the verifier keeps its contract.
 
-    It must handle a stump, give well-formed verdicts, never emit what the target excludes, treat a row
-    the same whatever its neighbours and padding, and, if it says lossless, emit the target's law: enumerated
+    It must handle a root-only tree, give well-formed verdicts, never emit what the target excludes, treat a row
+    the same whatever its neighbours and padding, and, if it declares itself lossless, emit the target's law: enumerated
     over chains and trees of every draw it accepts, with laws that have zeros, one-hots, ties and p = q.
     """
     verifier = make()
     assert isinstance(verifier.lossless, bool), "`lossless` must be True or False"
     assert verifier.needs.draws <= frozenset(Draw), "`needs.draws` must be draws"
-    check_stump(verifier)
+    check_root_only(verifier)
     for draw in sorted(verifier.needs.draws):
         for tree in (tree for tree in trees_of(draw) if (tree.promise.draws or frozenset()) <= verifier.needs.draws):
             for p, q in law_pairs():
@@ -47,7 +47,7 @@ def check_verifier(make: Callable[[], Verifier]) -> None:
                     )
 
 
-def check_stump(verifier: Verifier) -> None:
+def check_root_only(verifier: Verifier) -> None:
     """A tree of the root alone: the bonus follows the target's law."""
     root = torch.zeros(4, dtype=torch.int64)
     sure = torch.zeros(4, 1, 3)

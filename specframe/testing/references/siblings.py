@@ -58,11 +58,11 @@ def tournament_reference(
     left: Law, q: Law, meet: Sequence[Sequence[Number]], rounds: int
 ) -> Callable[[int, int], Number]:
     """The probability that token x is chosen of a pair x, y: by rank, or by strength among equals."""
-    players = sorted((x for x in range(len(q)) if q[x] > 0), key=lambda x: left[x] / q[x])
+    classes = sorted((x for x in range(len(q)) if q[x] > 0), key=lambda x: left[x] / q[x])
     inside: list[Number] = []
     want: list[Number] = []
-    for place, x in enumerate(players):
-        fresh = sum(meet[x][y] for y in players[:place]) + meet[x][x] / 2
+    for place, x in enumerate(classes):
+        fresh = sum(meet[x][y] for y in classes[:place]) + meet[x][x] / 2
         inside.append(fresh + (inside[-1] if inside else 0))
         want.append(left[x] + (want[-1] if want else 0))
     short = [a - b for a, b in zip(inside, want, strict=True)]
@@ -70,22 +70,22 @@ def tournament_reference(
     rate: dict[int, Number] = {}
     done: Number = 0
     group = 0
-    for place, x in enumerate(players):
+    for place, x in enumerate(classes):
         rank[x] = group
         wins = want[place] + min(max(0, *short[: place + 1], 0), max(short[place:]))
-        lower = sum(meet[x][y] for y in players[:place] if rank[y] < group)
+        lower = sum(meet[x][y] for y in classes[:place] if rank[y] < group)
         rate[x] = max((wins - done - lower) / q[x], 1e-9)
         done = wins
         group += wins - inside[place] <= 1e-9
-    strength = {x: rate[x] ** 4 for x in players}
+    strength = {x: rate[x] ** 4 for x in classes}
     for _ in range(rounds):
         got = {
-            x: sum(meet[x][y] * strength[x] / (strength[x] + strength[y]) for y in players if rank[y] == rank[x]) / q[x]
-            for x in players
+            x: sum(meet[x][y] * strength[x] / (strength[x] + strength[y]) for y in classes if rank[y] == rank[x]) / q[x]
+            for x in classes
         }
         strength = {
             x: min(max(strength[x] * (rate[x] / got[x]) ** 1.5, 1e-30), 1e30) if got[x] > 0 else strength[x]
-            for x in players
+            for x in classes
         }
 
     def beats(x: int, y: int) -> Number:

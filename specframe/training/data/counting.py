@@ -1,4 +1,4 @@
-"""Counts what a target says: `python -m specframe.training.data.counting RECIPE counts.json`."""
+"""Counts the tokens that a target emits: `python -m specframe.training.data.counting RECIPE counts.json`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from specframe.training.data.encoding import encode
 
 def count(sources: Iterable[str], tokenizer: Any) -> Counter[int]:
     """How often each token stands in an answer, over the documents of all sources (see `train.data`)."""
-    said: Counter[int] = Counter()
+    counted: Counter[int] = Counter()
     for document in documents.read(sources):
         ids, answer = encode(document, tokenizer)
-        said.update(token for token, counts in zip(ids, answer, strict=True) if counts)
-    return said
+        counted.update(token for token, counts in zip(ids, answer, strict=True) if counts)
+    return counted
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -31,16 +31,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("out", type=Path, help="the JSON file, for the head trimmed")
     options = parser.parse_args(arguments)
     try:
-        said = _said(options.recipe)
-        options.out.write_text(json.dumps({str(token): n for token, n in said.most_common()}), encoding="utf-8")
+        counted = _count(options.recipe)
+        options.out.write_text(json.dumps({str(token): n for token, n in counted.most_common()}), encoding="utf-8")
     except (SpecframeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{said.total():,} tokens, {len(said):,} different ones, in {options.out}")
+    print(f"{counted.total():,} tokens, {len(counted):,} different ones, in {options.out}")
     return 0
 
 
-def _said(recipe: Path) -> Counter[int]:
+def _count(recipe: Path) -> Counter[int]:
     """The counts of a recipe's training data. Raises InputError where it has none, or no tokenizer."""
     from specframe.components.targets.loading import TokenizerSource, locate
     from specframe.kernel.build import plan

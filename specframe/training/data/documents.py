@@ -63,7 +63,7 @@ def _lines(path: Path) -> Iterator[Document]:
 
 
 def as_document(record: Any, origin: str) -> Document:
-    """The record as a document. Raises InputError that says what is wrong with it."""
+    """The record as a document. Raises InputError with what is wrong with it."""
     if not isinstance(record, dict):
         raise InputError(f"{origin}: {SHAPE}")
     if "messages" in record:

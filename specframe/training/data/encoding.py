@@ -54,7 +54,7 @@ def _rendered(document: Document, tokenizer: Any) -> tuple[str, list[tuple[int, 
         # the template renders earlier turns differently once later ones follow: find the words themselves
         start = whole.find(message["content"].strip(), spans[-1][1] if spans else 0)
         if start < 0:
-            raise InputError(f"{document.origin}: the chat template hides what message {index + 1} says")
+            raise InputError(f"{document.origin}: the chat template hides the text of message {index + 1}")
         spans.append((start, start + len(message["content"].strip())))
     return whole, spans
 

@@ -22,7 +22,7 @@ class Decoding:
     def __init__(self, pipeline: Pipeline, seed: int) -> None:
         self.pipeline, self.seed = pipeline, seed
 
-    def play(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
+    def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
         """Each of the dialogues as soon as it is done. Raises InputError for what cannot be encoded.
 
         An answer makes room for the next question: of the same dialogue, or of the next one.
@@ -45,14 +45,14 @@ class Decoding:
                     session.step()
                 for dialogue, entry in [pair for pair in running if pair[1].ended]:
                     running.remove((dialogue, entry))
-                    dialogue.hear(self._read(entry, dialogue))
+                    dialogue.add(self._read(entry, dialogue))
                     if dialogue.done:
                         yield dialogue
                     else:
                         waiting.appendleft(dialogue)
 
     def encode(self, dialogue: Dialogue) -> list[int]:
-        """The tokens of the dialogue's question, with all that was said before it."""
+        """The tokens of the dialogue's question, with all messages before it."""
         if not dialogue.chat:
             return self.pipeline.encode(dialogue.turns[0])
         if not getattr(self.pipeline.tokenizer, "chat_template", None):

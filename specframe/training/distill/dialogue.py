@@ -1,4 +1,4 @@
-"""A conversation on its way: what the user says, and what the target has answered so far."""
+"""A conversation in progress: the user's messages, and the target's answers so far."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True)
 class Answer:
-    """What the target said."""
+    """The target's answer."""
 
     text: str
     tokens: int | None
-    """How many tokens were generated, or None where the endpoint does not tell."""
+    """How many tokens were generated, or None where the endpoint does not report it."""
     finished: bool
     """Whether it ended by itself, before the budget was used up."""
 
@@ -22,13 +22,13 @@ class Answer:
 class Dialogue:
     """A conversation, answered turn by turn; each answer is part of the next question.
 
-    It ends early where it cannot go on; what was said until then is kept.
+    It ends early where it cannot go on; the messages until then are kept.
     """
 
     line: int
     """Where its prompt stands in the prompts' file; it names the conversation's random stream, too."""
     turns: tuple[str, ...]
-    """What the user says, turn by turn; or the opening of a text."""
+    """The user's messages, turn by turn; or the opening of a text."""
     system: str | None = None
     chat: bool = True
     """Whether these are turns of a chat, and not the opening of a text that the target goes on from."""
@@ -46,14 +46,14 @@ class Dialogue:
     @property
     def messages(self) -> list[dict[str, str]]:
         """The chat so far; while it is not done, it ends with the question to be answered."""
-        said = [] if self.system is None else [{"role": "system", "content": self.system}]
+        messages = [] if self.system is None else [{"role": "system", "content": self.system}]
         for index, turn in enumerate(self.turns[: len(self.answers) + (not self.done)]):
-            said.append({"role": "user", "content": turn})
+            messages.append({"role": "user", "content": turn})
             if index < len(self.answers):
-                said.append({"role": "assistant", "content": self.answers[index].text})
-        return said
+                messages.append({"role": "assistant", "content": self.answers[index].text})
+        return messages
 
-    def hear(self, answer: Answer) -> None:
+    def add(self, answer: Answer) -> None:
         """Takes in the answer to the question."""
         if not answer.text.strip():
             self.stop("empty")
@@ -63,24 +63,24 @@ class Dialogue:
             self.answers.append(answer)
 
     def stop(self, reason: str) -> None:
-        """Ends the conversation with what has been said so far."""
+        """Ends the conversation with the messages so far."""
         self.stopped = reason
 
     def describe(self) -> dict[str, Any]:
         """The line that is kept, in the layout that `train.data` reads."""
-        said = {"messages": self.messages} if self.chat else {"text": self.turns[0] + self.answers[0].text}
+        content = {"messages": self.messages} if self.chat else {"text": self.turns[0] + self.answers[0].text}
         counts = [answer.tokens for answer in self.answers]
         return {
             "line": self.line,
-            **said,
+            **content,
             "tokens": None if None in counts else sum(filter(None, counts)),
             "finished": all(answer.finished for answer in self.answers),
         }
 
 
 class Answerer(Protocol):
-    """Somebody who answers for the target."""
+    """What answers for the target: the target itself, or a server."""
 
-    def play(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
+    def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
         """Each of the dialogues as soon as it is done, in any order."""
         ...

@@ -16,7 +16,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.files.text import HIDDEN, has_secrets
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.training.distill.dialogue import Dialogue
-from specframe.training.distill.replies import Passing, Refusal, Reply, Unusable, read_answer, what_it_says
+from specframe.training.distill.replies import Passing, Refusal, Reply, Unusable, read_answer, read_reason
 from specframe.training.schedule import mix
 
 KEY = "SPECFRAME_API_KEY"
@@ -80,10 +80,10 @@ class Endpoint:
             reply = asyncio.run(ask())
         except FAILURES as error:
             raise InputError(f"{self.url} cannot be reached: {reason(error)}; is the server running?") from error
-        if reply.status in (401, 403):  # whatever else it says, it is there: not every server lists its models
-            raise self._refusal(f"HTTP {reply.status}: {what_it_says(reply)}")
+        if reply.status in (401, 403):  # the server is there, whatever its reply: not every server lists its models
+            raise self._refusal(f"HTTP {reply.status}: {read_reason(reply)}")
 
-    def play(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
+    def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
         """Each of the dialogues as soon as it is done, those that were refused included.
 
         Raises SpecframeError when the endpoint gives up, after the conversations in flight came to their end; and
@@ -93,7 +93,7 @@ class Endpoint:
         answered = self.answered
         with asyncio.Runner() as runner:  # it runs while this waits for a dialogue
             done: asyncio.Queue[Dialogue | None] = asyncio.Queue()
-            work = runner.get_loop().create_task(self._play(dialogues, done))
+            work = runner.get_loop().create_task(self._answer(dialogues, done))
             while (dialogue := runner.run(done.get())) is not None:
                 refused.append(dialogue)
                 answered = answered or not is_refused(dialogue)
@@ -107,7 +107,7 @@ class Endpoint:
         if refused:
             raise self._refusal(str(refused[0].stopped).removeprefix(REFUSED))
 
-    async def _play(self, dialogues: Sequence[Dialogue], done: asyncio.Queue[Dialogue | None]) -> None:
+    async def _answer(self, dialogues: Sequence[Dialogue], done: asyncio.Queue[Dialogue | None]) -> None:
         """Puts each dialogue that is done, and None at the end. Raises the first failure."""
         left, failures = iter(dialogues), list[SpecframeError]()
 
@@ -135,11 +135,11 @@ class Endpoint:
         failed = Passing("nothing was tried")
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                dialogue.hear(read_answer(await self._send(client, path, body, self.timeout), dialogue.chat))
+                dialogue.add(read_answer(await self._send(client, path, body, self.timeout), dialogue.chat))
                 return
             except Refusal as refusal:
-                said = str(refusal)
-                dialogue.stop(said if said == "too long" else f"{REFUSED}{self._hide(said)}")
+                refused = str(refusal)
+                dialogue.stop(refused if refused == "too long" else f"{REFUSED}{self._hide(refused)}")
                 return
             except Unusable as error:
                 raise self._refusal(str(error)) from None
@@ -210,13 +210,13 @@ class Endpoint:
                     raise OSError(f"a reply of more than {LARGEST >> 20} MiB")
             return Reply(reply.status_code, bytes(read), reply.headers.get("Retry-After", ""))
 
-    def _refusal(self, said: str) -> InputError:
-        hint = f"; set {KEY}" if said.startswith(("HTTP 401", "HTTP 403")) else ""
-        return InputError(f"{self.url} gives no answer: {self._hide(said)}{hint}")
+    def _refusal(self, reason: str) -> InputError:
+        hint = f"; set {KEY}" if reason.startswith(("HTTP 401", "HTTP 403")) else ""
+        return InputError(f"{self.url} gives no answer: {self._hide(reason)}{hint}")
 
-    def _hide(self, said: str) -> str:
-        """What the server says, without the key, which some servers repeat."""
-        return said.replace(self.key, HIDDEN) if self.key else said
+    def _hide(self, text: str) -> str:
+        """The server's text without the key, which some servers repeat."""
+        return text.replace(self.key, HIDDEN) if self.key else text
 
 
 def is_refused(dialogue: Dialogue) -> bool:

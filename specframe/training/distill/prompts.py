@@ -16,8 +16,8 @@ from specframe.training.distill.dialogue import Dialogue
 def read_dialogues(path: Path, *, chat: bool, limit: int | None = None, finished_only: bool = False) -> list[Dialogue]:
     """The file's conversations, the first `limit` of them, nothing answered yet.
 
-    A line with `messages` is a chat: what the user (and the system) says in it stays, all answers are to be
-    made anew. Any other line that `specframe run` takes is what the user says, with `chat`, or the opening
+    A line with `messages` is a chat: the messages of the user (and the system) stay, all answers are to be
+    made anew. Any other line that `specframe run` takes is the user's message, with `chat`, or the opening
     of a text. Raises InputError, with the line number, for a line that is none of these.
     """
     dialogues: list[Dialogue] = []
@@ -58,5 +58,5 @@ def _read_chat(document: Document, number: int) -> Dialogue:
         raise InputError(f"{document.origin}: a system message stands first, or nowhere")
     turns = tuple(message["content"] for message in document.messages if message["role"] == "user")
     if not turns or not all(turn.strip() for turn in turns):
-        raise InputError(f"{document.origin}: the user says nothing in {'it' if not turns else 'one of its messages'}")
+        raise InputError(f"{document.origin}: the user's text is empty{'' if not turns else ' in a message'}")
     return Dialogue(number, turns, system=document.messages[0]["content"] if roles[0] == "system" else None)

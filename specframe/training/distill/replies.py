@@ -19,7 +19,7 @@ LONGEST_MESSAGE = 300
 
 
 class Passing(Exception):
-    """A failure that may be over a moment later; `after` seconds where the server says so."""
+    """A failure that may be over a moment later; `after` seconds where the server gives them."""
 
     def __init__(self, reason: str, after: float | None = None) -> None:
         super().__init__(reason)
@@ -27,7 +27,7 @@ class Passing(Exception):
 
 
 class Refusal(Exception):
-    """A prompt that gets no answer, and what the server says about it."""
+    """A prompt that gets no answer, with the server's reason."""
 
 
 class Unusable(Exception):
@@ -49,18 +49,18 @@ def read_answer(reply: Reply, chat: bool) -> Answer:
     Raises Passing, Refusal or Unusable, with the server's own message, where there is none.
     """
     if reply.status != 200:
-        said = what_it_says(reply)
+        reason = read_reason(reply)
         if reply.status in PASSING:
-            raise Passing(f"HTTP {reply.status}: {said}", seconds(reply.retry_after))
+            raise Passing(f"HTTP {reply.status}: {reason}", seconds(reply.retry_after))
         if reply.status in OF_THE_PROMPT:
-            raise Refusal("too long" if is_too_long(reply.status, said) else f"HTTP {reply.status}: {said}")
-        raise Unusable(f"HTTP {reply.status}: {said}")
+            raise Refusal("too long" if is_too_long(reply.status, reason) else f"HTTP {reply.status}: {reason}")
+        raise Unusable(f"HTTP {reply.status}: {reason}")
     try:
         found = json.loads(reply.content)
     except (ValueError, RecursionError) as error:  # cut off, an error page of a proxy, a bomb
         raise Passing(f"a reply that is no JSON: {one_line(repr(reply.content[:60])[1:])}") from error
     if isinstance(found, dict) and found.get("error") and not found.get("choices"):
-        raise Passing(f"an error: {what_it_says(reply)}")
+        raise Passing(f"an error: {read_reason(reply)}")
     try:
         choice = found["choices"][0]
         text = as_text(choice["message"]["content"] if chat else choice["text"])
@@ -80,7 +80,7 @@ def as_text(content: Any) -> str:
 
 
 def as_count(usage: Any) -> int | None:
-    """The tokens of an answer, or None where no plain number says it."""
+    """The tokens of an answer, or None where the reply has no plain number."""
     count = usage.get("completion_tokens") if isinstance(usage, dict) else None
     return count if type(count) is int and 0 <= count < 2**31 else None
 
@@ -92,17 +92,17 @@ def seconds(retry_after: str) -> float | None:
 
 
 def is_too_long(status: int, message: str) -> bool:
-    """Whether a refusal says that the prompt and the budget exceed the context, in any server's words."""
+    """Whether a refusal is because the prompt and the budget exceed the context, in any server's words."""
     words = message.lower()
     return status in OF_THE_PROMPT and "context" in words and any(w in words for w in ("length", "size", "window"))
 
 
-def what_it_says(reply: Reply) -> str:
+def read_reason(reply: Reply) -> str:
     """The first line of the server's own message, or the status' name."""
     text = ""
     try:
-        said = json.loads(reply.content)
-        found = said.get("error", said.get("detail", said)) if isinstance(said, dict) else said
+        content = json.loads(reply.content)
+        found = content.get("error", content.get("detail", content)) if isinstance(content, dict) else content
         found = found.get("message", found) if isinstance(found, dict) else found
         text = str(found) if found else ""
     except (ValueError, RecursionError):

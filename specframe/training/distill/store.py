@@ -42,7 +42,7 @@ class Store:
         self.folder, self.settings = folder, settings
         self.tally = Tally()
         self.done: set[int] = set()
-        """The lines of the prompts' file that need not be played again."""
+        """The lines of the prompts' file that need not be decoded again."""
 
     @property
     def answers(self) -> Path:
@@ -86,7 +86,7 @@ class Store:
             self.tally.dropped[kind(str(dialogue.stopped))] += 1
 
     def describe(self, run: dict[str, Any]) -> None:
-        """Writes how the answers were made beside them."""
+        """Writes how the answers were made into their folder."""
         write_json(self.folder / ABOUT, {"settings": self.settings, **run})
 
     def _require_same_settings(self) -> None:
@@ -100,13 +100,13 @@ class Store:
         try:
             about = parse(path.read_bytes(), str(path))
         except OSError as error:
-            raise InputError(f"{path} does not say how the answers beside it were made; {REMEDY}") from error
+            raise InputError(f"{path} does not record how the answers next to it were made; {REMEDY}") from error
         if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
-            raise InputError(f"{path} does not say how the answers beside it were made; {REMEDY}")
+            raise InputError(f"{path} does not record how the answers next to it were made; {REMEDY}")
         return about
 
     def _read(self, name: str, read: Any) -> list[Any]:
-        """What the file's lines say; a last line that was cut off is taken away."""
+        """The content of the file's lines; a last line that was cut off is taken away."""
         path = self.folder / name
         if not path.exists():
             return []
@@ -142,7 +142,7 @@ class Store:
 
 
 def kind(reason: str) -> str:
-    """What a prompt is counted under: the reason without what was said about it, `refused` of `refused: too rude`."""
+    """What a prompt is counted under: the reason without its details, `refused` of `refused: too rude`."""
     return reason.partition(":")[0]
 
 

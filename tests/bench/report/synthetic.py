@@ -9,9 +9,9 @@ PHASES = {"draft": 0.25, "score": 0.6, "verify": 0.05, "commit": 0.05, "other": 
 
 
 class Drift:
-    """A machine's mood over some hours, the log of a factor: a random walk that is pulled back within `memory` seconds.
+    """A machine's load over some hours, the log of a factor: a random walk that is pulled back within `memory` seconds.
 
-    Before `memory` has passed it cannot be told from a random walk; much later it is independent of itself.
+    Before `memory` has passed it looks like a random walk; much later it is independent of itself.
     """
 
     STEP = 2.0
@@ -45,30 +45,30 @@ class World:
         return self.cost.sum() / (self.cost / self.speedup).sum()
 
     def drifting_bench(self, slow, wide, start=0.0, repeats=3, seed=0, noise=0.05):
-        """A bench from a moment on: `slow` is the machine's mood, `wide` that of its forwards over drafts."""
+        """A bench from a moment on: `slow` is the machine's load, `wide` that of its forwards over drafts."""
         random = np.random.default_rng([seed, 17])
         runs, clock = [], start
         for repeat in range(repeats):
             for index, prompt in enumerate(self.prompts):
                 for name in ("plain", "hf:generate", "falcon"):
                     own, tau = (self.speedup[index], 1.6 * self.speedup[index]) if name == "falcon" else (1.0, 1.0)
-                    mood = slow(clock) + (wide(clock) if name == "falcon" else 0.0)
-                    cost = self.cost[index] / own * np.exp(mood + random.normal(0, noise))
+                    load = slow(clock) + (wide(clock) if name == "falcon" else 0.0)
+                    cost = self.cost[index] / own * np.exp(load + random.normal(0, noise))
                     runs.append(run(name, prompt, repeat, cost * self.tokens, self.tokens, tau=tau) | {"began": clock})
                     clock += cost * self.tokens
         return results(runs, list(zip(self.prompts, self.tasks, strict=True)), repeats)
 
-    def bench(self, repeats=5, seed=0, noise=0.05, drift=0.1, mood=0.01, hiccups=0.03, faster=1.0):
-        """A bench on this machine: run noise, drift common to a repeat, each contestant's mood in a repeat."""
+    def bench(self, repeats=5, seed=0, noise=0.05, drift=0.1, load=0.01, hiccups=0.03, faster=1.0):
+        """A bench on this machine: run noise, drift common to a repeat, each contestant's load in a repeat."""
         random = np.random.default_rng([seed, 11])
         runs = []
         shared = np.exp(random.normal(0, drift, repeats))
         for name in ("plain", "hf:generate", "falcon"):
-            moods = np.exp(random.normal(0, mood, repeats))
+            loads = np.exp(random.normal(0, load, repeats))
             for repeat in range(repeats):
                 for index, prompt in enumerate(self.prompts):
                     own = self.speedup[index] * faster if name == "falcon" else 1.0
-                    cost = self.cost[index] / own * shared[repeat] * moods[repeat] * np.exp(random.normal(0, noise))
+                    cost = self.cost[index] / own * shared[repeat] * loads[repeat] * np.exp(random.normal(0, noise))
                     cost *= 3 if random.random() < hiccups else 1
                     tau = 1.0 if name == "plain" else 1.6 * own
                     runs.append(run(name, prompt, repeat, cost * self.tokens, self.tokens, tau=tau))

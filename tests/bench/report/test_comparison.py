@@ -16,7 +16,7 @@ from tests.bench.report.synthetic import World, contestant
 @pytest.fixture(scope="module")
 def pair():
     world = World(10)
-    quiet = {"noise": 0.01, "drift": 0.02, "mood": 0.003}
+    quiet = {"noise": 0.01, "drift": 0.02, "load": 0.003}
     return world.bench(4, seed=1, **quiet), world.bench(4, seed=2, faster=1.2, **quiet)
 
 
@@ -108,10 +108,10 @@ def test_a_change_that_is_the_targets_forward_alone_may_be_the_machine(pair, cap
     assert speed.forward == pytest.approx(speed.ratio.value, rel=0.03)
     reason, hint = found.reasons
     assert reason.startswith("falcon: tau is what it was; a cycle costs 1.30 plain tokens (was 1.61): ")
-    assert "cannot tell which" in hint
+    assert "cannot separate them" in hint
     print_comparison(found)
     shown = capsys.readouterr().out
-    assert "unknown" in shown and "cannot tell" in " ".join(shown.split())
+    assert "unknown" in shown and "cannot separate" in " ".join(shown.split())
 
 
 def test_a_cheaper_drafter_is_significant_whatever_the_forward_did(pair):
@@ -128,7 +128,7 @@ def test_a_forward_over_larger_drafts_has_another_price_by_right(pair):
 
 
 def test_the_parts_of_a_cycles_price_are_its_cost_in_plain_tokens():
-    bench = World(6).bench(3, noise=0, drift=0.3, mood=0, hiccups=0)
+    bench = World(6).bench(3, noise=0, drift=0.3, load=0, hiccups=0)
     axes = Axes.of(bench["runs"], [prompt["id"] for prompt in bench["prompts"]])
     ours, plain = (Grid([r for r in bench["runs"] if r["contestant"] == n], axes) for n in ("falcon", "plain"))
     found = price(ours, plain)
@@ -149,7 +149,7 @@ def test_the_further_apart_the_less_is_significant(pair):
 
 
 def dated(pair, apart):
-    """The benches at a distance, as older results tell it: by when they were made."""
+    """The benches at a distance, as older results have it: by when they were made."""
     found = copy.deepcopy(pair)
     for bench, seconds in zip(found, (0, apart), strict=True):
         bench["provenance"]["made"] = (datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=seconds)).isoformat()

@@ -5,7 +5,15 @@ import pytest
 
 from specframe.bench.figures import intervals
 from specframe.bench.figures.grid import Axes, Grid
-from specframe.bench.figures.intervals import Luck, Measure, estimate, estimate_change, luck_of_moment, median, student
+from specframe.bench.figures.intervals import (
+    Measure,
+    Variance,
+    estimate,
+    estimate_change,
+    median,
+    student,
+    variance_of_moment,
+)
 from specframe.bench.figures.measures import rate, speedup
 from specframe.bench.figures.span import Span
 from tests.bench.report.synthetic import Drift, World
@@ -41,7 +49,7 @@ def test_a_second_run_agrees_with_the_first(worlds):
     """Two runs of one bench on a noisy machine, each within the interval of the other."""
     agree, unchanged = [], []
     for i, world in enumerate(worlds[:50]):
-        first, second = (measure(world.bench(3, seed=seed, mood=0.02)) for seed in (2 * i, 2 * i + 1))
+        first, second = (measure(world.bench(3, seed=seed, load=0.02)) for seed in (2 * i, 2 * i + 1))
         one, other = estimate(first, i), estimate(second, i)
         agree.append(holds(one, other.value) and holds(other, one.value))
         unchanged.append(holds(estimate_change(first, second, i)[2], 1.0))
@@ -84,27 +92,29 @@ def judge(pairs, figure):
 @pytest.mark.parametrize(("figure", "least"), [(speedup, 0.92), (rate, 0.8)])
 def test_short_benches_minutes_apart_on_a_drifting_machine_agree(pairs, figure, least):
     agree, unchanged = judge(pairs, figure)
-    assert agree >= least  # the machine's own speed is what half a minute tells least of
+    assert agree >= least  # the machine's own speed is what half a minute measures worst
     assert unchanged >= 0.9
 
 
-def test_moods_taken_for_independent_would_find_changes_where_none_are(pairs, monkeypatch):
-    """The control: what the spread of the mean of repeats would promise."""
-    monkeypatch.setattr(intervals, "luck_of_moment", lambda m, kept, times: luck_of_moment(m, kept, 1 / m.repeats))
+def test_loads_taken_for_independent_would_find_changes_where_none_are(pairs, monkeypatch):
+    """The control: what the spread of the mean of repeats would claim."""
+    monkeypatch.setattr(
+        intervals, "variance_of_moment", lambda m, kept, times: variance_of_moment(m, kept, 1 / m.repeats)
+    )
     assert judge(pairs, speedup)[1] < 0.87
     assert judge(pairs, rate)[1] < 0.75
 
 
-def test_the_luck_of_a_moment_is_the_spread_of_repeats():
+def test_the_variance_of_a_moment_is_the_spread_of_repeats():
     """With three repeats the middle one is many a prompt's median: shifts from that would be underrated."""
     random = np.random.default_rng(0)
     found = []
     for _ in range(100):
         logs = random.normal(0, 0.1, (1, 3)) + random.normal(0, 0.1, (12, 3))
-        found += luck_of_moment(fixed(np.exp(logs)), np.ones(12, dtype=bool), 2.0)
-    assert {luck.freedom for luck in found} == {4}  # two stretches
-    assert 2 * 0.1**2 < np.mean([luck.variance for luck in found]) < 2 * 0.1**2 * 1.4
-    assert luck_of_moment(fixed(np.ones((3, 1))), np.ones(3, dtype=bool), 1.0) == [Luck(0.0, 0)]
+        found += variance_of_moment(fixed(np.exp(logs)), np.ones(12, dtype=bool), 2.0)
+    assert {source.freedom for source in found} == {4}  # two stretches
+    assert 2 * 0.1**2 < np.mean([source.variance for source in found]) < 2 * 0.1**2 * 1.4
+    assert variance_of_moment(fixed(np.ones((3, 1))), np.ones(3, dtype=bool), 1.0) == [Variance(0.0, 0)]
 
 
 def test_a_real_change_is_found():
@@ -122,7 +132,7 @@ def test_equal_seeds_give_equal_intervals():
     assert estimate(one, 4) != estimate(one, 5)
 
 
-def test_too_little_to_tell_gives_no_bounds():
+def test_too_few_repeats_give_no_bounds():
     assert estimate(fixed(np.ones((1, 5)))).low is None
     assert estimate(fixed(np.ones((3, 1)))).low is None
     assert estimate(fixed(np.ones((3, 1)), timed=False)).low == 1

@@ -42,7 +42,7 @@ def test_the_report_has_tables_plots_and_the_setting(bench, tmp_path):
     assert all(line.endswith("|") for line in rows)
 
 
-def test_without_matplotlib_the_report_says_what_to_install(bench, tmp_path, monkeypatch):
+def test_without_matplotlib_the_report_names_what_to_install(bench, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
     assert [path.name for path in write_report(bench, summarise(bench), tmp_path)] == ["report.md"]

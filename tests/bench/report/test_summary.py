@@ -63,7 +63,7 @@ def test_without_noise_the_speedup_is_the_truth_whatever_the_lengths():
     assert found["speedup"]["value"] == pytest.approx(1.0 / (0.1 / 2 + 0.9 / 4))
     assert figures(summary, "falcon", "tasks")["x"]["speedup"]["value"] == pytest.approx(2)
     assert found["identity"] is None
-    assert "speedup_hf" not in found  # nobody ran it
+    assert "speedup_hf" not in found  # it did not run
     assert any("Sampled" in note for note in summary["notes"])
 
 
@@ -108,7 +108,7 @@ def test_identity_counts_prompts_by_their_worst_run():
     assert any("plain parts from the reference at near ties" in n and "by 1.0e-05" in n for n in summary["notes"])
 
 
-def test_failed_and_lossy_contestants_are_told(bench, capsys):
+def test_failed_and_lossy_contestants_are_reported(bench, capsys):
     bench = bench | {
         "contestants": [
             *bench["contestants"][:2],
@@ -128,7 +128,7 @@ def test_failed_and_lossy_contestants_are_told(bench, capsys):
     json.dumps(summary, allow_nan=False)
 
 
-def test_what_one_repeat_cannot_tell_is_not_told():
+def test_what_one_repeat_cannot_show_is_left_out():
     summary = summarise(World(5).bench(1))
     found = figures(summary, "falcon")
     assert found["speedup"]["low"] is None and found["tokens_per_second"]["high"] is None
@@ -193,7 +193,7 @@ def test_every_target_has_baselines_of_its_own():
         assert figures(summary, f"plain of {target}")["speedup_hf"]["value"] == pytest.approx(2)
 
 
-def test_where_rounds_were_played_is_told(bench):
+def test_where_rounds_ran_is_reported(bench):
     here = {"engine": "ray", "processor": "A processor", "cores": 2, "threads": 1, "accelerator": None, "rounds": 9}
     notes = [summarise(bench | {"workers": workers})["notes"] for workers in ([here], [here, here | {"cores": 4}])]
     assert any("side by side" in note for note in notes[0])

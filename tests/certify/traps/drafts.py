@@ -120,7 +120,7 @@ def weak_dropped(root: Tensor, random: RandomSource, q: Tensor) -> TokenTree:
     return star(root, drawn, IID, as_drawn(q, drawn), rows=[0, 1], valid=q.gather(1, drawn) >= 0.25)
 
 
-def weak_dropped_and_said(root: Tensor, random: RandomSource, q: Tensor) -> TokenTree:
+def weak_dropped_and_named(root: Tensor, random: RandomSource, q: Tensor) -> TokenTree:
     """One child, dropped if unlikely, with the law of those that stay recorded."""
     drawn = draw_iid(random, q, 1)
     return star(root, drawn, IID, norm(torch.where(q >= 0.25, q, 0.0)), valid=q.gather(1, drawn) >= 0.25)
@@ -129,9 +129,9 @@ def weak_dropped_and_said(root: Tensor, random: RandomSource, q: Tensor) -> Toke
 # --- Wrong recorded law ---------------------------------------------------------------------------------
 
 
-def recorded(take: Any, draw: Any, said: Any = lambda q: q) -> Any:
+def recorded(take: Any, draw: Any, law: Any = lambda q: q) -> Any:
     """Siblings taken one way and recorded as if drawn in another, from another law."""
-    return lambda root, random, q: star(root, take(random, q), draw, said(q))
+    return lambda root, random, q: star(root, take(random, q), draw, law(q))
 
 
 def top_two(random: RandomSource, q: Tensor) -> Tensor:

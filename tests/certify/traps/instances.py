@@ -155,9 +155,9 @@ class Rejection:
         row = tree.q_row[:, slot]
         q = tree.q.gather(1, row[:, None, None].expand_as(tree.q[:, :1]))[:, 0]
         one_hot = torch.zeros_like(q).scatter(1, token, 1.0)
-        elder = (tree.parent[:, :slot] == tree.parent[:, slot, None]) & tree.valid[:, :slot]
-        elder = elder & (tree.draw[:, :slot] == WOR) & (tree.q_row[:, :slot] == row[:, None])
-        gone = torch.zeros_like(q).scatter_add(1, tree.tokens[:, :slot], elder.to(q.dtype)) > 0
+        earlier = (tree.parent[:, :slot] == tree.parent[:, slot, None]) & tree.valid[:, :slot]
+        earlier = earlier & (tree.draw[:, :slot] == WOR) & (tree.q_row[:, :slot] == row[:, None])
+        gone = torch.zeros_like(q).scatter_add(1, tree.tokens[:, :slot], earlier.to(q.dtype)) > 0
         rest = q.masked_fill(gone, 0.0)
         rest = rest / rest.sum(-1, keepdim=True).clamp(min=1e-300)
         draw = tree.draw[:, slot, None]

@@ -163,10 +163,10 @@ class MatchRedraws:
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """One level."""
-        said = random.categorical(p[:, 0])  # [B]
+        token = random.categorical(p[:, 0])  # [B]
         if not tree.levels:
-            return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(said), bonus=said)
-        same = (tree.tokens[:, 1:] == said[:, None]) & tree.valid[:, 1:]
+            return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(token), bonus=token)
+        same = (tree.tokens[:, 1:] == token[:, None]) & tree.valid[:, 1:]
         hit, child = same.any(1), same.int().argmax(1) + 1
         node = child.where(hit, 0)
         bonus = random.categorical(p.gather(1, node[:, None, None].expand_as(p[:, :1]))[:, 0])
@@ -281,10 +281,10 @@ class DrawPerPath(Rejection):
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """Two one-node paths under the root, the token after the kept one drawn anew."""
-        said = torch.stack([random.categorical(p[:, 0]) for _ in range(max(1, tree.levels * 2))], 1)
+        drawn = torch.stack([random.categorical(p[:, 0]) for _ in range(max(1, tree.levels * 2))], 1)
         if not tree.levels:
-            return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(said[:, 0]), bonus=said[:, 0])
-        hits = said == tree.tokens[:, 1:]
+            return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(drawn[:, 0]), bonus=drawn[:, 0])
+        hits = drawn == tree.tokens[:, 1:]
         hit, node = hits.any(1), (hits.int().argmax(1) + 1)
         node = node.where(hit, 0)
         bonus = random.categorical(p.gather(1, node[:, None, None].expand_as(p[:, :1]))[:, 0])

@@ -304,11 +304,11 @@ class Weighed(Rejection):
         node = torch.where(random.bernoulli(first / (first + second)), 1, 2)
         wins = weights[:, :, None] / (weights[:, :, None] + weights[:, None])  # [B, x, y]: x is picked
         picked = (2 * q[:, :, None] * q[:, None] * wins).sum(2)
-        said = picked if self.honest else q
+        recorded = picked if self.honest else q
         token = tree.tokens.gather(1, node[:, None])
-        hit = random.bernoulli((law / said).gather(1, token)[:, 0].clamp(max=1))
+        hit = random.bernoulli((law / recorded).gather(1, token)[:, 0].clamp(max=1))
         node = node.where(hit, 0)
-        rest = torch.where(hit[:, None], p[torch.arange(len(p)), node], norm(law - said))
+        rest = torch.where(hit[:, None], p[torch.arange(len(p)), node], norm(law - recorded))
         return ended(tree, node, random.categorical(rest))
 
 

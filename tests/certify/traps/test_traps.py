@@ -50,8 +50,8 @@ def test_what_only_looks_broken_passes(control):
 def test_the_audit_finds_the_lying_drafter(trap):
     audit = audit_drafts(lambda: parts(trap), SAMPLED)
     assert audit.enumeration.exhausted
-    assert audit.passed is not trap.liar
-    if trap.liar:
+    assert audit.passed is not trap.wrong
+    if trap.wrong:
         assert audit.findings[0].tv == audit.tv > 0.04
         assert str(audit.findings[0]).startswith("slot ")
 

@@ -22,16 +22,16 @@ from tests.certify.traps.instances import IID, P, path
 # --- 52: the state of a logits processor ----------------------------------------------------------------
 
 
-def no_repeat(said: Tensor, logits: Tensor) -> Tensor:
+def no_repeat(history: Tensor, logits: Tensor) -> Tensor:
     """A logits processor: no token follows itself."""
-    return logits.scatter(1, said[:, -1:], -torch.inf)
+    return logits.scatter(1, history[:, -1:], -torch.inf)
 
 
 class OfTheRoot(Sampling):
     """Applies processors to every node with the root's history."""
 
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
-        """The law after the root, as far as processors have a say in it."""
+        """The law after the root, as far as processors change it."""
         return super().law(logits, tree, torch.zeros(logits.shape[:2], dtype=torch.int64))
 
 
@@ -85,15 +85,15 @@ class Ahead:
     """Drafts one token, and while it is verified guesses the bonus and drafts the token after that.
 
     If the draft was accepted, the token drafted ahead is the next draft: only where the guess was right, or
-    (`careless`) always; then recorded with the law of the committed context, or (`said`) with its own.
+    (`careless`) always; then recorded with the law of the committed context, or (`own_law`) with its own.
     """
 
     taps: frozenset[str] = frozenset()
     promise = Promise(frozenset({IID}), nodes=2)
 
-    def __init__(self, *, careless: bool = False, said: bool = False) -> None:
+    def __init__(self, *, careless: bool = False, own_law: bool = False) -> None:
         self.careless = careless
-        self.said = said
+        self.own_law = own_law
 
     def bind(self, target: Any) -> None:
         """Needs nothing of the target."""
@@ -106,7 +106,7 @@ class Ahead:
         drawn_after = self.guess.where(self.kept >= 0, root)
         self.guess = context.random.categorical(Q2[token])
         self.ahead = context.random.categorical(Q2[self.guess])
-        return path(root, token[:, None], Q2[drawn_after if self.said else root])
+        return path(root, token[:, None], Q2[drawn_after if self.own_law else root])
 
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier rows."""
@@ -141,7 +141,7 @@ def test_64_a_token_drafted_after_another_bonus_is_caught() -> None:
     assert comparison.tv == pytest.approx(0.0883, abs=5.1e-5)  # found here, by enumeration
 
 
-@pytest.mark.parametrize("options", [{}, {"careless": True, "said": True}], ids=["right guess", "own law"])
+@pytest.mark.parametrize("options", [{}, {"careless": True, "own_law": True}], ids=["right guess", "own law"])
 def test_64_a_token_drafted_ahead_may_be_kept(options: dict[str, bool]) -> None:
     comparison = compare(**options)
     assert comparison.enumeration.exhausted

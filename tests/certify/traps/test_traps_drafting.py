@@ -66,4 +66,4 @@ def test_what_only_looks_spoiled_passes(control):
 def test_the_audit_finds_the_spoiled_policy(trap):
     found = audit(lambda: GivenDrafter(Q), trap.make(), sampling=SAMPLED)
     assert found.enumeration.exhausted
-    assert found.passed is not trap.liar
+    assert found.passed is not trap.wrong

@@ -1,6 +1,6 @@
 """Every known way to lose losslessness, each one small broken composition, with its exact error.
 
-`joint` is the total variation on the instance P, Q of instances.py (P3, Q3 where said), known in advance.
+`joint` is the total variation on the instance P, Q of instances.py (P3, Q3 where stated), known in advance.
 The first token of the loop comes from the prompt alone, so that a trap of L tokens shows in L + 1.
 """
 
@@ -43,7 +43,7 @@ from tests.certify.traps.drafts import (
     two,
     two_drafters,
     weak_dropped,
-    weak_dropped_and_said,
+    weak_dropped_and_named,
     wor_sorted_by_id,
     wor_sorted_by_p,
     wor_sorted_by_q,
@@ -95,8 +95,8 @@ class Trap:
     length: int
     make: Callable[[], Composition]
     p: Tensor = P
-    liar: bool = False
-    """The drafter records a law that is not the law of its token: the audit must say so."""
+    wrong: bool = False
+    """The drafter records a law that is not the law of its token: the audit must find it."""
 
 
 def drafted(make: Any, verifier: Any = Recursive, q: Tensor = Q) -> Callable[[], Composition]:
@@ -121,7 +121,12 @@ def both(make: Callable[[], Any]) -> Callable[[], Composition]:
 
 TRAPS = [
     Trap(
-        "1", "siblings sorted by q after drawing, laws in the new order", 0.1167, 1, drafted(wor_sorted_by_q), liar=True
+        "1",
+        "siblings sorted by q after drawing, laws in the new order",
+        0.1167,
+        1,
+        drafted(wor_sorted_by_q),
+        wrong=True,
     ),
     Trap(
         "2",
@@ -129,31 +134,50 @@ TRAPS = [
         0.1471,
         1,
         drafted(wor_sorted_keeping_laws),
-        liar=True,
+        wrong=True,
     ),
-    Trap("3", "siblings sorted by token id", 0.1167, 1, drafted(wor_sorted_by_id), liar=True),
-    Trap("4", "independent siblings sorted by q", 0.0600, 1, drafted(iid_sorted_by_q), liar=True),
-    Trap("5", "siblings sorted by the target's law", 0.1417, 1, drafted(wor_sorted_by_p), liar=True),
-    Trap("7", "siblings without replacement in random order", 0.0125, 1, drafted(shuffled(WOR, two)), liar=True),
-    Trap("8", "independent draws de-duplicated (2), law q", 0.0268, 1, drafted(deduplicated(2, IID)), liar=True),
-    Trap("8, k=3", "independent draws de-duplicated (3), law q", 0.0435, 1, drafted(deduplicated(3, IID)), liar=True),
-    Trap("9", "the better two of three draws", 0.0770, 1, drafted(best_two_of_three), liar=True),
-    Trap("10", "a sampled tree re-ranked by cumulative q", 0.0374, 2, grown(lambda: Reranked(3), Recursive), liar=True),
-    Trap("11", "unlikely children dropped after drawing", 0.1698, 1, drafted(weak_dropped), liar=True),
-    Trap("14", "without replacement, recorded as independent", 0.0434, 1, drafted(recorded(two, IID)), liar=True),
+    Trap("3", "siblings sorted by token id", 0.1167, 1, drafted(wor_sorted_by_id), wrong=True),
+    Trap("4", "independent siblings sorted by q", 0.0600, 1, drafted(iid_sorted_by_q), wrong=True),
+    Trap("5", "siblings sorted by the target's law", 0.1417, 1, drafted(wor_sorted_by_p), wrong=True),
+    Trap("7", "siblings without replacement in random order", 0.0125, 1, drafted(shuffled(WOR, two)), wrong=True),
+    Trap("8", "independent draws de-duplicated (2), law q", 0.0268, 1, drafted(deduplicated(2, IID)), wrong=True),
+    Trap(
+        "8, k=3",
+        "independent draws de-duplicated (3), law q",
+        0.0435,
+        1,
+        drafted(deduplicated(3, IID)),
+        wrong=True,
+    ),
+    Trap("9", "the better two of three draws", 0.0770, 1, drafted(best_two_of_three), wrong=True),
+    Trap(
+        "10",
+        "a sampled tree re-ranked by cumulative q",
+        0.0374,
+        2,
+        grown(lambda: Reranked(3), Recursive),
+        wrong=True,
+    ),
+    Trap("11", "unlikely children dropped after drawing", 0.1698, 1, drafted(weak_dropped), wrong=True),
+    Trap("14", "without replacement, recorded as independent", 0.0434, 1, drafted(recorded(two, IID)), wrong=True),
     Trap("15", "residual with the original q", 0.0168, 1, drafted(recorded(two, WOR), FullResidual)),
-    Trap("16", "top tokens recorded as independent draws", 0.4464, 1, drafted(recorded(top_two, IID)), liar=True),
+    Trap("16", "top tokens recorded as independent draws", 0.4464, 1, drafted(recorded(top_two, IID)), wrong=True),
     Trap(
         "16, wor",
         "top tokens recorded as draws without replacement",
         0.5000,
         1,
         drafted(recorded(top_two, WOR)),
-        liar=True,
+        wrong=True,
     ),
-    Trap("16, chain", "the argmax recorded as a draw", 0.3125, 1, drafted(recorded(best, IID)), liar=True),
+    Trap("16, chain", "the argmax recorded as a draw", 0.3125, 1, drafted(recorded(best, IID)), wrong=True),
     Trap(
-        "16b", "greedy and random, both recorded without replacement", 0.3125, 1, drafted(greedy_and_random), liar=True
+        "16b",
+        "greedy and random, both recorded without replacement",
+        0.3125,
+        1,
+        drafted(greedy_and_random),
+        wrong=True,
     ),
     Trap("17", "the bonus drawn at another temperature", 0.0800, 2, drafted(chain(1), BonusElsewhere)),
     Trap(
@@ -162,7 +186,7 @@ TRAPS = [
         0.0900,
         1,
         drafted(recorded(one, IID, truncated), RefusesUnknown),
-        liar=True,
+        wrong=True,
     ),
     Trap(
         "19",
@@ -170,7 +194,7 @@ TRAPS = [
         0.1100,
         1,
         drafted(recorded(one, IID, truncated), Rejection),
-        liar=True,
+        wrong=True,
     ),
     Trap(
         "19b",
@@ -178,7 +202,7 @@ TRAPS = [
         0.1571,
         1,
         drafted(recorded(lambda r, q: one(r, truncated(q)), IID)),
-        liar=True,
+        wrong=True,
     ),
     Trap(
         "19c",
@@ -186,7 +210,7 @@ TRAPS = [
         0.0417,
         1,
         drafted(recorded(lambda r, q: one(r, sharpened(q)), IID)),
-        liar=True,
+        wrong=True,
     ),
     Trap(
         "20",
@@ -195,9 +219,9 @@ TRAPS = [
         1,
         drafted(lambda *a: two_drafters(*a, mean=True), q=Q3),
         p=P3,
-        liar=True,
+        wrong=True,
     ),
-    Trap("21", "q used up, the filler recorded as uniform", 0.3000, 1, drafted(exhausted), liar=True),
+    Trap("21", "q used up, the filler recorded as uniform", 0.3000, 1, drafted(exhausted), wrong=True),
     Trap("22", "correction drawn from p", 0.1400, 1, drafted(chain(1), CorrectionFromTarget)),
     Trap(
         "22, without",
@@ -215,8 +239,8 @@ TRAPS = [
     Trap("27", "draft and acceptance share a uniform", 0.2167, 1, both(lambda: SharedWithDraft(True))),
     Trap("28", "residual drawn with the acceptance uniform", 0.1000, 1, drafted(chain(1), ResidualFromTest)),
     Trap("29", "one uniform for all siblings", 0.0155, 1, drafted(recorded(two, WOR), OneCoinPerNode)),
-    Trap("29b", "the drafter has seen the target's draw half of the time", 0.0708, 1, drafted(foreseen), liar=True),
-    Trap("30", "chain that stops before an unlikely token", 0.1622, 2, drafted(stops_before), liar=True),
+    Trap("29b", "the drafter has seen the target's draw half of the time", 0.0708, 1, drafted(foreseen), wrong=True),
+    Trap("30", "chain that stops before an unlikely token", 0.1622, 2, drafted(stops_before), wrong=True),
     Trap(
         "31",
         "two chains verified separately, the longer kept",
@@ -224,15 +248,23 @@ TRAPS = [
         1,
         drafted(recorded(iid_pair, IID), LongerOfTwo),
     ),
-    Trap("32", "the likelier of two draws alone", 0.0975, 1, drafted(likelier_of_two), liar=True),
-    Trap("33", "the more confident of two drafters", 0.0900, 1, drafted(more_confident_drafter, q=Q3), p=P3, liar=True),
+    Trap("32", "the likelier of two draws alone", 0.0975, 1, drafted(likelier_of_two), wrong=True),
+    Trap(
+        "33",
+        "the more confident of two drafters",
+        0.0900,
+        1,
+        drafted(more_confident_drafter, q=Q3),
+        p=P3,
+        wrong=True,
+    ),
     Trap(
         "40",
         "retrieved token first, an equal draw skipped",
         0.0240,
         1,
         drafted(lambda *a: retrieved_then_drawn(*a, skip=True)),
-        liar=True,
+        wrong=True,
     ),
     Trap("41", "a target token per path", 0.2360, 2, drafted(recorded(top_two, TOP), DrawPerPath)),
     Trap("60", "draft noise drawn once per request", 0.4350, 3, lambda: (OneNoise(), None, Recursive()), p=P3),
@@ -245,13 +277,18 @@ TRAPS = [
 CONTROLS = [
     Trap("6", "independent siblings in random order", 0, 2, drafted(shuffled(IID, iid_pair))),
     Trap(
-        "5, match", "siblings sorted by the target's law, under match", 0, 1, drafted(wor_sorted_by_p, Match), liar=True
+        "5, match",
+        "siblings sorted by the target's law, under match",
+        0,
+        1,
+        drafted(wor_sorted_by_p, Match),
+        wrong=True,
     ),
     Trap(
         "8, laws", "de-duplicated draws with the laws of draws without replacement", 0, 1, drafted(deduplicated(3, WOR))
     ),
-    Trap("10, match", "a re-ranked sampled tree under match", 0, 2, grown(lambda: Reranked(3), Match), liar=True),
-    Trap("11, law", "unlikely children dropped, the conditional law recorded", 0, 1, drafted(weak_dropped_and_said)),
+    Trap("10, match", "a re-ranked sampled tree under match", 0, 2, grown(lambda: Reranked(3), Match), wrong=True),
+    Trap("11, law", "unlikely children dropped, the conditional law recorded", 0, 1, drafted(weak_dropped_and_named)),
     Trap("16c", "sampled siblings under match", 0, 2, drafted(recorded(two, WOR), Match)),
     Trap(
         "18, skip",
@@ -259,7 +296,7 @@ CONTROLS = [
         0,
         1,
         drafted(recorded(one, IID, truncated)),
-        liar=True,
+        wrong=True,
     ),
     Trap(
         "20, own", "two drafters, each law recorded", 0, 1, drafted(lambda *a: two_drafters(*a, mean=False), q=Q3), p=P3

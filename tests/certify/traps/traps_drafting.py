@@ -37,7 +37,7 @@ class Spoiled:
 
 
 def own_law(tree: TokenTree) -> Tensor:
-    """What q says of each node's token after its parent, 1 for the root: [B, N]."""
+    """The probability by q of each node's token after its parent, 1 for the root: [B, N]."""
     assert tree.q is not None and tree.q_row is not None
     q = tree.q.gather(1, tree.q_row[..., None].expand(-1, -1, tree.q.shape[-1]))
     own = q.gather(2, tree.tokens[..., None])[..., 0].where(tree.valid, 0)
@@ -64,7 +64,7 @@ def sorted_by_q(tree: TokenTree) -> TokenTree:
     return reordered(tree, (tree.depth - own_law(tree) / 2).argsort(dim=1, stable=True))
 
 
-def said_independent(tree: TokenTree) -> TokenTree:
+def recorded_independent(tree: TokenTree) -> TokenTree:
     """Every sibling recorded as a draw from q."""
     return replace(tree, draw=torch.full_like(tree.draw, IID))
 
@@ -75,8 +75,8 @@ def values(tree: TokenTree) -> Tensor:
     value = torch.ones_like(own)
     for node in range(1, count):
         left = torch.ones_like(own[:, 0])
-        for elder in range(1, node):
-            left = left - own[:, elder] * (tree.parent[:, elder] == tree.parent[:, node])
+        for earlier in range(1, node):
+            left = left - own[:, earlier] * (tree.parent[:, earlier] == tree.parent[:, node])
         mass = value.gather(1, tree.parent[:, node, None])[:, 0]
         value[:, node] = mass * own[:, node] * (left > 0)
     return value * tree.valid
@@ -91,12 +91,12 @@ def best_three(tree: TokenTree) -> TokenTree:
 
 
 def as_drawn(tree: TokenTree) -> TokenTree:
-    """The same tree, every slot with the law it was drawn from, as if it had no elder siblings."""
+    """The same tree, every slot with the law it was drawn from, as if it had no earlier siblings."""
     laws = Q.expand(*tree.tokens.shape, -1)
     for node in range(1, tree.tokens.shape[1]):
-        for elder in range(1, node):
-            gone = (tree.parent[:, elder] == tree.parent[:, node]) & tree.valid[:, elder]
-            token = torch.nn.functional.one_hot(tree.tokens[:, elder], Q.shape[-1]).bool() & gone[:, None]
+        for earlier in range(1, node):
+            gone = (tree.parent[:, earlier] == tree.parent[:, node]) & tree.valid[:, earlier]
+            token = torch.nn.functional.one_hot(tree.tokens[:, earlier], Q.shape[-1]).bool() & gone[:, None]
             laws = laws.index_put((torch.arange(len(laws)), torch.tensor(node)), laws[:, node].masked_fill(token, 0))
     rows = torch.arange(tree.tokens.shape[1]).expand_as(tree.tokens)
     return replace(tree, q=laws, q_row=rows, draw=torch.full_like(tree.draw, IID))
@@ -133,8 +133,8 @@ class DraftTrap:
     joint: float | None
     make: Callable[[], TreePolicy]
     verifier: Callable[[], Verifier] = Recursive
-    liar: bool = True
-    """The policy records a law that is not the law of its token: the audit must say so."""
+    wrong: bool = True
+    """The policy records a law that is not the law of its token: the audit must find it."""
 
 
 def beam() -> Beam:
@@ -147,9 +147,9 @@ def budget(nodes: int) -> DySpec:
 
 TRAPS = [
     DraftTrap("12", "a beam's siblings sorted by q", 0.1366, lambda: Spoiled(beam(), sorted_by_q)),
-    DraftTrap("13", "a beam's siblings recorded as independent", 0.0464, lambda: Spoiled(beam(), said_independent)),
+    DraftTrap("13", "a beam's siblings recorded as independent", 0.0464, lambda: Spoiled(beam(), recorded_independent)),
     # Known in advance is .0658, of the second of these rows with equal slots drawn deepest first; DySpec draws the
-    # elder sibling first. The error of the first token alone, .0598, is the same in either order.
+    # earlier sibling first. The error of the first token alone, .0598, is the same in either order.
     DraftTrap("13b", "DySpec's four nodes cut to the best three", 0.0727, lambda: Spoiled(budget(4), best_three)),
     DraftTrap(
         "13b, as drawn",
@@ -179,17 +179,17 @@ TRAPS = [
 CONTROLS = [
     DraftTrap("12, match", "a sorted beam under match", 0, lambda: Spoiled(beam(), sorted_by_q), Match),
     DraftTrap("13b, match", "DySpec's best three under match", 0, lambda: Spoiled(budget(4), best_three), Match),
-    DraftTrap("13b, budget", "a budget of three", 0, lambda: budget(3), liar=False),
+    DraftTrap("13b, budget", "a budget of three", 0, lambda: budget(3), wrong=False),
     DraftTrap(
         "34, before",
         "DySpec's threshold held against slots",
         0,
         lambda: DySpec(nodes=4, depth=4, width=4, threshold=0.2),
-        liar=False,
+        wrong=False,
     ),
     DraftTrap(
-        "greedy, last", "greedy's draw tried last", 0, lambda: Spoiled(Greedy(widths=[2]), draw_last), liar=False
+        "greedy, last", "greedy's draw tried last", 0, lambda: Spoiled(Greedy(widths=[2]), draw_last), wrong=False
     ),
-    DraftTrap("honest, beam", "a beam", 0, beam, liar=False),
-    DraftTrap("honest, traversal", "a beam, bottom-up", 0, beam, Traversal, liar=False),
+    DraftTrap("honest, beam", "a beam", 0, beam, wrong=False),
+    DraftTrap("honest, traversal", "a beam, bottom-up", 0, beam, Traversal, wrong=False),
 ]

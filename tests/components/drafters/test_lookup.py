@@ -55,19 +55,19 @@ def test_ragged_batch_copies_what_transformers_copies(texts: list[list[int]], ng
 @settings(max_examples=40, deadline=None)
 @given(
     texts=st.lists(TEXT, min_size=3, max_size=3),
-    news=st.lists(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=3, max_size=3), max_size=4),
+    added=st.lists(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=3, max_size=3), max_size=4),
     rows=st.permutations([0, 1, 2]),
     kept=st.integers(1, 3),
 )
 def test_commits_and_finished_rows(
-    texts: list[list[int]], news: list[list[list[int]]], rows: list[int], kept: int
+    texts: list[list[int]], added: list[list[list[int]]], rows: list[int], kept: int
 ) -> None:
     drafter = Lookup()
     drafter.open(8, 100)
     drafter.commit(first([[1, 1, 2]] * 2))  # an earlier session, to be forgotten
     drafter.open(8, 100)
     drafter.commit(first(texts))
-    for tokens in news:
+    for tokens in added:
         drafter.commit(later(tokens))
         texts = [text + more for text, more in zip(texts, tokens, strict=True)]
         assert copies(drafted(drafter, texts)) == [theirs(text, 3, 10) for text in texts]
@@ -85,7 +85,7 @@ def test_longest_suffix_wins_then_the_earliest() -> None:
     assert copies(drafted(drafter, texts)) == [[8, 8]]
 
 
-def test_no_match_anywhere_is_a_stump() -> None:
+def test_no_match_anywhere_is_a_root_only_tree() -> None:
     drafter = Lookup()
     texts = [[1, 2, 3], [4, 5, 6]]
     drafter.open(8, 100)

@@ -93,12 +93,12 @@ def test_drafts_are_those_of_the_model_reading_from_scratch(kind: str, policy: C
         tree = drafter.propose(root, policy, Context(sampling, mine.draft))
         assert_sound(tree, tree.levels)
         assert same(tree, policy.grow(literal(model, texts), root, Context(sampling, other.draft)))
-        news = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 4))] for _ in texts]
+        committed = [[dice.randrange(VOCAB) for _ in range(dice.randint(1, 4))] for _ in texts]
         if dice.random() < 0.5:  # along a path of the draft, as a verifier would
             line = path(tree, 0, int(tree.depth[0].argmax()))
-            news[0] = [*line[1:], 5]
-        drafter.commit(later(news))
-        texts = [text + more for text, more in zip(texts, news, strict=True)]
+            committed[0] = [*line[1:], 5]
+        drafter.commit(later(committed))
+        texts = [text + more for text, more in zip(texts, committed, strict=True)]
         if cycle == 3:
             rows = torch.tensor([2, 0])
             drafter.keep(rows)

@@ -48,7 +48,7 @@ def judged(name="eagle", *, vocab=11, dtype=torch.float64, **options):
     return drafter, head, target, rollout
 
 
-def believed(weights, feature):
+def expected_confidence(weights, feature):
     """The probability of `accepted`, number by number: `weights` by published name, a feature [D] as a list."""
     layers = sum(name.endswith("linear.weight") for name in weights)
 
@@ -68,10 +68,10 @@ def believed(weights, feature):
 def test_the_network_is_the_paper_s(layers):
     _, head, target, _ = judged(layers=layers)
     features = torch.randn(2, 3, SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    said = head.confidence(features)
+    confidence = head.confidence(features)
     weights = head.module.state_dict()
-    wanted = [[believed(weights, feature) for feature in row] for row in features.tolist()]
-    assert said.tolist() == [pytest.approx(row, abs=1e-12) for row in wanted]
+    wanted = [[expected_confidence(weights, feature) for feature in row] for row in features.tolist()]
+    assert confidence.tolist() == [pytest.approx(row, abs=1e-12) for row in wanted]
     assert torch.equal(head(features), target.head(features))
 
 
@@ -86,14 +86,14 @@ def test_a_drafter_with_it_keeps_the_contract():
 
 @pytest.mark.parametrize("name", DRAFTERS)
 @torch.no_grad()
-def test_a_proposal_carries_what_it_says_of_every_level(name):
+def test_a_proposal_carries_the_confidence_of_every_level(name):
     drafter, head, target, _ = judged(name)
     tree, scores = admitted(target, specframe.Prompts(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])))
     verdict = specframe.Verdict(torch.empty(1, 0, dtype=torch.int64), torch.tensor([0]), scores.logits[:, 0].argmax(-1))
-    news = target.commit(tree, verdict)
+    committed = target.commit(tree, verdict)
     drafter.open(1, 20)
-    drafter.commit(news)
-    root = Frontier(TokenTree.root_only(news.root), torch.zeros(1, 1, dtype=torch.int64))
+    drafter.commit(committed)
+    root = Frontier(TokenTree.root_only(committed.root), torch.zeros(1, 1, dtype=torch.int64))
     asked = []
     head.of = lambda features: asked.append(features) or target.head(features)
     proposal = drafter.expand(root)
@@ -141,7 +141,7 @@ def test_a_published_head_loads_as_it_is(published):
     head.bind(tiny_target(layers=1))
     feature = torch.randn(SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     stored = {name: tensor.double() for name, tensor in load_file(published / "model.safetensors").items()}
-    assert float(head.confidence(feature)) == pytest.approx(believed(stored, feature.tolist()), abs=1e-12)
+    assert float(head.confidence(feature)) == pytest.approx(expected_confidence(stored, feature.tolist()), abs=1e-12)
 
 
 def test_weights_that_do_not_fit_are_refused_and_all_misfits_listed(published):
@@ -150,14 +150,14 @@ def test_weights_that_do_not_fit_are_refused_and_all_misfits_listed(published):
             Acceptance(weights=str(published)).bind(tiny_target(layers=1, size=size))
         return str(refused.value)
 
-    assert "hidden_size: the checkpoint says 8, needed is 16" in refusal(size=16)
+    assert "hidden_size: the checkpoint has 8, needed is 16" in refusal(size=16)
     tensors = load_file(published / "model.safetensors")
     del tensors["model.3.bias"]
     save_file(tensors | {"head.weight": torch.zeros(2, 2), "model.0.linear.bias": torch.zeros(3)}, published / "x")
     (published / "x").rename(published / "model.safetensors")
-    told = refusal()
+    message = refusal()
     for line in ("model.3.bias: missing", "head.weight: unexpected", "model.0.linear.bias: has shape [3]"):
-        assert line in told
+        assert line in message
     for config in ({"format": "router", "num_layers": 3}, {"num_layers": "3"}, {"num_layers": -1}):
         (published / "config.json").write_text(json.dumps({"hidden_size": SIZE, **config}))
         assert "does not fit" in refusal()
@@ -192,7 +192,7 @@ def test_the_loss_is_the_paper_s(draw, temperature, rejection):
     for b, m in student.mask.nonzero().tolist():
         law = teacher.logits[b, student.position[b, m]].tolist()
         y = accepted(law, student.logits[b, m].tolist(), draw, temperature)
-        c = believed(drafter.module.state_dict(), student.features[b, m].tolist())
+        c = expected_confidence(drafter.module.state_dict(), student.features[b, m].tolist())
         total -= y * math.log(c) + rejection * (1 - y) * math.log(1 - c)
     loss = AcceptanceLoss(draw=draw, temperature=temperature, rejection=rejection)(student, teacher)
     assert student.mask.sum() > 8
@@ -233,7 +233,7 @@ def test_the_head_learns_and_the_drafter_stays(name):
         values.append(value.item())
     y = loss.accepted(student, teacher)[student.mask]
     constant = -(y.mean() * y.mean().log() + (1 - y.mean()) * (1 - y.mean()).log()).item()
-    assert values[-1] < min(0.8 * values[0], constant), "it tells places apart"
+    assert values[-1] < min(0.8 * values[0], constant), "it separates places"
     assert all(torch.equal(fixed[key], weight) for key, weight in drafter.network.state_dict().items())
     assert all(weight.grad is None for weight in drafter.network.parameters())
 
@@ -327,7 +327,7 @@ def test_greedy_output_is_the_target_s_and_the_head_decides_how_deep(drafter, re
     assert drafted[0] == 1 < drafted[1] < 4 == drafted[2]
 
 
-def test_it_says_what_it_needs():
+def test_it_names_what_it_needs():
     for make in (lambda: Acceptance(layers=-1), lambda: AcceptanceLoss(draw=Draw.WITHOUT_REPLACEMENT)):
         with pytest.raises(InputError):
             make()

@@ -41,7 +41,7 @@ FEATURES = torch.randn(2, 3, 4, dtype=torch.float64, generator=torch.Generator()
 @pytest.mark.parametrize(
     ("keep", "counted", "kept"),
     [
-        (2, True, [1, 6]),  # of 1 and 4, said as often, the smaller id
+        (2, True, [1, 6]),  # of 1 and 4, counted as often, the smaller id
         (3, True, [1, 4, 6]),
         (5, True, [0, 1, 2, 4, 6]),  # 2 was never counted
         (3, False, [0, 1, 2]),
@@ -105,7 +105,7 @@ def test_counts_that_cannot_be_used_are_refused(tmp_path):
     assert read_counts(path, 8).tolist() == [0] * 8
 
 
-def test_it_says_what_it_needs():
+def test_it_names_what_it_needs():
     class Whole: ...
 
     with pytest.raises(InputError, match="keep"):
@@ -147,10 +147,10 @@ def test_gradients_pass_through_it_and_the_target_gets_none():
 
 def test_answers_of_a_recipe_s_data_are_counted(tmp_path, capsys):
     texts, recipe, out = tmp_path / "texts.jsonl", tmp_path / "recipe.yaml", tmp_path / "counts.json"
-    said = [
+    answers = [
         {"messages": [{"role": "user", "content": "xyz"}, {"role": "assistant", "content": "hello hello"}]},
     ]
-    texts.write_text("\n".join(map(json.dumps, said)))
+    texts.write_text("\n".join(map(json.dumps, answers)))
     recipe.write_text(
         "specframe: 1\ntarget: {use: hf, model: zoo://talk-7m}\ndrafter: none\nverifier: match\n"
         f"train: {{data: [{texts}], rollout: teacher_forced}}\n"

@@ -40,7 +40,7 @@ def build() -> Callable[..., Any]:
 
 @pytest.fixture
 def continuation() -> Callable[[Any, list[int], int], list[int]]:
-    """What transformers' own greedy decoding says after a prompt."""
+    """The continuation of a prompt by transformers' own greedy decoding."""
 
     def generate(model: Any, prompt: list[int], count: int) -> list[int]:
         ids = torch.tensor([prompt])
@@ -54,7 +54,7 @@ def continuation() -> Callable[[Any, list[int], int], list[int]]:
 
 @pytest.fixture
 def decode() -> Callable[..., list[list[int]]]:
-    """Greedy tree decoding: the tokens of every row; `seen` gets (rows, news) after each commit."""
+    """Greedy tree decoding: the tokens of every row; `seen` gets (rows, committed) after each commit."""
 
     def run(
         target: Any,
@@ -72,14 +72,14 @@ def decode() -> Callable[..., list[list[int]]]:
         cycle = 0
         while True:
             verdict = accept(tree, scores.logits)
-            news = target.commit(tree, verdict)
+            committed = target.commit(tree, verdict)
             if seen is not None:
-                seen.append((list(rows), news))
+                seen.append((list(rows), committed))
             for place, row in enumerate(rows):
-                count = int(news.count[place])
-                new = news.tokens[place, :count].tolist()
-                out[row] += new[-1:] if news.prompt is not None else new
-            root = news.root
+                count = int(committed.count[place])
+                new = committed.tokens[place, :count].tolist()
+                out[row] += new[-1:] if committed.prompt is not None else new
+            root = committed.root
             if order := (drop or {}).get(cycle):
                 chosen = torch.tensor(order)
                 target.keep(chosen)

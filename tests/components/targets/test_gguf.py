@@ -1,4 +1,4 @@
-"""A GGUF file as a target, and as safetensors; what is said of a file that will not do."""
+"""A GGUF file as a target, and as safetensors; the error for a file that will not do."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_package_that_reads_it_may_be_missing(file, monkeypatch):
     ("options", "message"),
     [({"tokenizer": False}, "this target has no tokenizer"), ({"architecture": "mystery"}, "mystery is not supported")],
 )
-def test_the_command_line_says_so_in_one_line(options, message, tmp_path, capsys):
+def test_the_command_line_reports_it_in_one_line(options, message, tmp_path, capsys):
     file = write_gguf(tmp_path / "bad.gguf", **options)
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(

@@ -1,4 +1,4 @@
-"""HFTarget's trees say token for token what the model's own greedy decoding says."""
+"""HFTarget's trees give token for token what the model's own greedy decoding gives."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_rows_can_be_dropped_and_reordered_midway(build, continuation, decode):
     assert len(found[2]) < COUNT and found[2] == expected[2][: len(found[2])]
 
 
-def test_first_commit_is_the_shifted_prompt_beside_its_features(build):
+def test_first_commit_is_the_shifted_prompt_with_its_features(build):
     model = build("llama")
     target = HFTarget.from_model(model)
     target.request(frozenset({"last"}))
@@ -109,7 +109,7 @@ def test_padding_nodes_do_not_disturb_the_others(build):
     torch.testing.assert_close(padded[:, :4], score(4))
 
 
-def test_a_session_says_when_its_room_is_used_up(build):
+def test_a_session_without_room_raises(build):
     target = HFTarget.from_model(build("llama"))
     with pytest.raises(InputError, match="call open first"):
         target.score(TokenTree.root_only(torch.tensor([1])))

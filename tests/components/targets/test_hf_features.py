@@ -12,7 +12,7 @@ from tests.components.targets.models import PROMPTS, SHAPES
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "opt", "gpt_neox", "gemma2"])
-def test_committed_features_stand_beside_the_token_that_follows(family, build, continuation, decode):
+def test_committed_features_are_paired_with_the_token_that_follows(family, build, continuation, decode):
     model = build(family)
     expected = [continuation(model, prompt, 20) for prompt in PROMPTS]
     target = HFTarget.from_model(model)
@@ -24,14 +24,14 @@ def test_committed_features_stand_beside_the_token_that_follows(family, build, c
             plain = model(torch.tensor([prompt + found[row]]), output_hidden_states=True).hidden_states
         wanted = {"last": plain[-1][0], "layer.0": plain[1][0], "layer.1": plain[2][0]}
         position = 0
-        for _, news in seen:
-            count = int(news.count[row])
-            tokens = news.tokens[row, :count].tolist()
+        for _, committed in seen:
+            count = int(committed.count[row])
+            tokens = committed.tokens[row, :count].tolist()
             assert tokens == (prompt + found[row])[position + 1 : position + 1 + count]
-            assert not news.tokens[row, count:].any()
+            assert not committed.tokens[row, count:].any()
             for tap, values in wanted.items():
                 here = values[position : position + count]
-                torch.testing.assert_close(news.features[tap][row, :count], here, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(committed.features[tap][row, :count], here, rtol=1e-5, atol=1e-6)
             position += count
 
 
@@ -56,15 +56,15 @@ def test_shared_head_and_embedding_are_the_model_s_own(family, build):
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9]])
     lesson = target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool))
     torch.testing.assert_close(target.head(lesson.features["last"]), lesson.logits)
-    heard = []
+    captured = []
     layer = target._layers[0]
     handle = layer.register_forward_pre_hook(
-        lambda module, args, kwargs: heard.append(args[0] if args else kwargs["hidden_states"]),
+        lambda module, args, kwargs: captured.append(args[0] if args else kwargs["hidden_states"]),
         with_kwargs=True,
     )
     model(tokens)
     handle.remove()
-    entry = heard[0]
+    entry = captured[0]
     if family == "gpt2":
         entry = entry - model.transformer.wpe(torch.arange(6))
     elif family == "opt":

@@ -78,7 +78,7 @@ def test_scores_and_committed_follow_the_table(order):
 
 
 def verify_committed(target, committed, texts, emitted, first=False):
-    """Every committed token stands beside the feature of the token before it; extends the texts."""
+    """Every committed token is paired with the feature of the token before it; extends the texts."""
     for b, fresh in enumerate(emitted):
         start = 1 if first else len(texts[b])
         texts[b] += fresh
@@ -90,7 +90,7 @@ def verify_committed(target, committed, texts, emitted, first=False):
             assert close(target.head(committed.features["last"][b, i]), after(target, texts[b][: start + i]))
 
 
-def test_teach_says_what_scoring_says():
+def test_teach_gives_what_scoring_gives():
     target = TableTarget(vocab=6, order=3, seed=1)
     tokens, mask = torch.tensor([[5, 4, 0, 1, 2]]), torch.ones(1, 5).bool()
     teacher = target.teach(tokens, mask)

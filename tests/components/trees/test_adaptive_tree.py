@@ -87,9 +87,9 @@ class Resentful(Adaptive):
             )
 
 
-@pytest.mark.parametrize(("policy", "says"), [(Sociable, "neighbours"), (Resentful, "forget")])
-def test_the_kit_finds_what_an_observer_must_not_do(policy: type[Adaptive], says: str) -> None:
-    with pytest.raises(AssertionError, match=says):
+@pytest.mark.parametrize(("policy", "message"), [(Sociable, "neighbours"), (Resentful, "forget")])
+def test_the_kit_finds_what_an_observer_must_not_do(policy: type[Adaptive], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
         check_tree(lambda: policy(costs=[1, 1.3, 1.6, 1.9], depth=3, memory=4.0), audited=False)
 
 
@@ -147,7 +147,7 @@ def level(share: float, fall: float = 1.0) -> list[float]:
 
 
 STEADY = {
-    "hopeless": level(0.0),
+    "poor": level(0.0),
     "hard": level(0.3),
     "fair": level(0.6),
     "easy": level(0.9),
@@ -189,7 +189,7 @@ def profiled(path: Path, costs: list[float], acceptance: list[list[float]]) -> P
     return path
 
 
-def test_a_profile_says_how_short_answers_begin(tmp_path: Path) -> None:
+def test_a_profile_sets_where_short_answers_begin(tmp_path: Path) -> None:
     """The first level is dear here: who gives it up after two failures has lost an answer of 100 tokens."""
     costs = [1.0, 1.43, 1.72, 1.86, 2.0, 2.2, 2.41]
     file = profiled(tmp_path / "profile.json", costs, [[share] for share in level(0.75)])
@@ -197,14 +197,14 @@ def test_a_profile_says_how_short_answers_begin(tmp_path: Path) -> None:
         texts = Texts([(100, level(share))], costs)
         ratios = texts.adaptive(Adaptive(costs=file, depth=DEPTH), rows=96) / texts.fixed().max()
         assert ratios.mean() > 0.97
-    hopeless = Texts([(400, level(0.1))], costs)
-    ratios = hopeless.adaptive(Adaptive(costs=file, depth=DEPTH), rows=48) / hopeless.fixed().max()
-    promised = Adaptive(costs=file, depth=DEPTH).expected(torch.zeros(1, dtype=torch.int64)).argmax()
-    assert hopeless.fixed()[promised] < 0.6 * hopeless.fixed().max()
+    poor = Texts([(400, level(0.1))], costs)
+    ratios = poor.adaptive(Adaptive(costs=file, depth=DEPTH), rows=48) / poor.fixed().max()
+    chosen = Adaptive(costs=file, depth=DEPTH).expected(torch.zeros(1, dtype=torch.int64)).argmax()
+    assert poor.fixed()[chosen] < 0.6 * poor.fixed().max()
     assert ratios.mean() > 0.8, "and what the profile got wrong is found out"
 
 
-def test_a_session_begins_with_what_the_profile_says_of_the_shape(tmp_path: Path) -> None:
+def test_a_session_begins_with_the_profile_s_figures_of_the_shape(tmp_path: Path) -> None:
     timed = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6]
     file = profiled(tmp_path / "profile.json", timed, [[0.5, 0.2, 0.1], [0.6, 0.3]])
     root = torch.zeros(1, dtype=torch.int64)
@@ -222,14 +222,14 @@ def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> No
     file = profiled(tmp_path / "profile.json", costs, [[share] for share in known])
     policy, drafter = Adaptive(costs=file if known else costs, depth=DEPTH, memory=memory), GivenDrafter(Q)
     begin(policy, 3)
-    heard: list[list[tuple[int, int]]] = [[], [], []]  # (drafted, accepted) of every cycle, row by row
+    captured: list[list[tuple[int, int]]] = [[], [], []]  # (drafted, accepted) of every cycle, row by row
     for _ in range(30):
         draft = policy.grow(drafter.expand, torch.zeros(3, dtype=torch.int64), Context(Sampling(), Ranked()))
         for row, depth in enumerate(depth_of(draft).tolist()):
-            tau, way, guess, promises = 1.0, 1.0, 0.5, [1 / costs[0]]
+            tau, way, guess, rates = 1.0, 1.0, 0.5, [1 / costs[0]]
             for at in range(1, DEPTH + 1):
                 tried = accepted = 0.0
-                for age, (drafted, length) in enumerate(reversed(heard[row])):
+                for age, (drafted, length) in enumerate(reversed(captured[row])):
                     tried += (1 - 1 / memory) ** age * (at <= drafted and at <= length + 1)
                     accepted += (1 - 1 / memory) ** age * (at <= length)
                 worth = 8 if at <= len(known) else 2
@@ -237,13 +237,13 @@ def test_it_is_its_literal_restatement(known: list[float], tmp_path: Path) -> No
                 guess = share + (1 - share) / 4
                 way *= share
                 tau += way
-                promises.append(tau / costs[at])
-            assert depth == promises.index(max(promises))
+                rates.append(tau / costs[at])
+            assert depth == rates.index(max(rates))
         length = torch.randint(0, DEPTH + 1, (3,), generator=generator).minimum(depth_of(draft))
         observe(policy, draft, length)
         for row, pair in enumerate(zip(depth_of(draft).tolist(), length.tolist(), strict=True)):
-            heard[row].append(pair)
-    assert len({drafted for drafted, _ in heard[0]}) > 3, "else this compares nothing"
+            captured[row].append(pair)
+    assert len({drafted for drafted, _ in captured[0]}) > 3, "else this compares nothing"
 
 
 # --- sessions -------------------------------------------------------------------------------------------
@@ -402,7 +402,7 @@ def test_costs_are_read_off_between_the_sizes_that_were_timed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"costs": [1.0], "depth": 0}, "at least 1"),
         ({"costs": [1.0, 2.0], "depth": 1, "widths": ()}, "width of at least 1"),
@@ -413,6 +413,6 @@ def test_costs_are_read_off_between_the_sizes_that_were_timed(tmp_path: Path) ->
         ({"costs": Path("nowhere.json")}, "cannot read the costs"),
     ],
 )
-def test_broken_options_are_refused(options: dict, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_broken_options_are_refused(options: dict, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         Adaptive(**options)

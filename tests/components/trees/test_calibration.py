@@ -19,11 +19,11 @@ from specframe.sampling.laws import Sampling
 from tests.components.path_drafter import PathDrafter, Ranked
 
 
-def literal_power(logits: Tensor, said: Tensor) -> float:
+def literal_power(logits: Tensor, tokens: Tensor) -> float:
     """The likeliest power with the prior of `Fit`, by Newton's method on its logarithm."""
     x = torch.zeros((), dtype=torch.float64, requires_grad=True)
     for _ in range(50):
-        own = (x.exp() * logits.double()).log_softmax(-1).gather(1, said[:, None])
+        own = (x.exp() * logits.double()).log_softmax(-1).gather(1, tokens[:, None])
         slope = torch.autograd.grad([x**2 / 2 - own.sum()], [x], create_graph=True)[0]
         bend = torch.autograd.grad([slope], [x])[0]
         x = (x - slope / bend.abs()).detach().requires_grad_()
@@ -34,12 +34,12 @@ def literal_power(logits: Tensor, said: Tensor) -> float:
 def test_the_fit_is_the_likeliest_power(power: float) -> None:
     random = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(600, 9, generator=random)
-    said = torch.multinomial((power * logits).softmax(-1), 1, generator=random)[:, 0]
+    tokens = torch.multinomial((power * logits).softmax(-1), 1, generator=random)[:, 0]
     fit = Fit()
     for part in range(0, 600, 150):  # counted in parts, as decoding does
-        fit.add(logits[part : part + 150], said[part : part + 150], 0)
+        fit.add(logits[part : part + 150], tokens[part : part + 150], 0)
     found = fit.calibration.power(0)
-    assert found == pytest.approx(literal_power(logits, said), rel=0.01)
+    assert found == pytest.approx(literal_power(logits, tokens), rel=0.01)
     assert found == pytest.approx(power, rel=0.15) and fit.seen == [600]
 
 

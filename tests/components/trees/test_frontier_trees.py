@@ -76,7 +76,7 @@ def children(tree: TokenTree, row: int) -> dict[tuple[int, ...], list[int]]:
 
 
 def recorded(tree: TokenTree, drafter: PathDrafter, sampling: Sampling) -> None:
-    """Every sampled node's recorded law is what the drafter says at its parent."""
+    """Every sampled node's recorded law is the drafter's at its parent."""
     for row in range(len(tree.tokens)):
         for node in range(1, tree.tokens.shape[1]):
             if tree.valid[row, node] and tree.draw[row, node] != Draw.TOP:
@@ -281,7 +281,7 @@ def test_greedy_is_its_literal_restatement(widths: list[int], block: int, vocab:
     tree = policy.grow(drafter.expand, ROOTS, Context(sampling, Keyed(salt)))
     assert_sound(tree, len(widths))
     assert tree.tokens.shape[1] == policy.promise.nodes
-    stump = TokenTree.root_only(torch.zeros(1, dtype=torch.int64))
+    root_only = TokenTree.root_only(torch.zeros(1, dtype=torch.int64))
     for row, root in enumerate(ROOTS.tolist()):
         wanted: dict[tuple[int, ...], list[int]] = {}
         level = [(root,)]
@@ -289,7 +289,7 @@ def test_greedy_is_its_literal_restatement(widths: list[int], block: int, vocab:
             for line in level:
                 logits = drafter.at(line)
                 top = logits.argsort(descending=True).tolist()[: width - 1]
-                law = sampling.law(logits[None, None], stump)[0, 0].tolist()
+                law = sampling.law(logits[None, None], root_only)[0, 0].tolist()
                 rest = [0.0 if token in top else mass for token, mass in enumerate(law)]
                 wanted[line] = [draw(Keyed(salt), rest)] * (sum(rest) > 0) + top if sum(rest) > 0 else top
             level = [(*line, token) for line in level for token in wanted[line]]
@@ -329,10 +329,10 @@ def test_recursive_verification_of_a_greedy_draft_is_optimal() -> None:
     salt=st.integers(0, 999),
     threshold=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]),
     drawn=st.sampled_from([Draw.TOP, Draw.IID]),
-    told=st.booleans(),
+    confident_drafter=st.booleans(),
 )
 def test_threshold_is_its_literal_restatement(
-    depth: int, block: int, salt: int, threshold: float, drawn: Draw, told: bool
+    depth: int, block: int, salt: int, threshold: float, drawn: Draw, confident_drafter: bool
 ) -> None:
     drafter = PathDrafter(5, block, salt)
 
@@ -341,17 +341,17 @@ def test_threshold_is_its_literal_restatement(
 
     def expand(frontier: object) -> Proposal:
         logits = drafter.expand(frontier).logits  # type: ignore[arg-type]
-        return Proposal(logits, confident(logits) if told else None)
+        return Proposal(logits, confident(logits) if confident_drafter else None)
 
     tree = Threshold(depth=depth, threshold=threshold, draw=drawn).grow(expand, ROOTS, Context(WARM, Keyed(salt)))
     assert_sound(tree, tree.levels)
     lengths = []
     for row, root in enumerate(ROOTS.tolist()):
-        line, hope = (root,), 1.0
+        line, reached = (root,), 1.0
         while len(line) <= depth:
             logits = drafter.at(line)
-            hope *= float(confident(logits)) if told else float(logits.softmax(-1).max())
-            if len(line) > 1 and 1 - hope > threshold:
+            reached *= float(confident(logits)) if confident_drafter else float(logits.softmax(-1).max())
+            if len(line) > 1 and 1 - reached > threshold:
                 break
             law = logits.softmax(-1).tolist()
             line = (*line, int(logits.argmax()) if drawn is Draw.TOP else draw(Keyed(salt), law))
@@ -364,7 +364,7 @@ def test_threshold_is_its_literal_restatement(
 
 
 @pytest.mark.parametrize(
-    ("build", "says"),
+    ("build", "message"),
     [
         (lambda: Beam(width=0), "at least 1"),
         (lambda: DySpec(nodes=0), "at least 1"),
@@ -374,8 +374,8 @@ def test_threshold_is_its_literal_restatement(
         (lambda: Threshold(threshold=1.5), "probability"),
     ],
 )
-def test_broken_options_are_refused(build: object, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_broken_options_are_refused(build: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         build()  # type: ignore[operator]
 
 
@@ -397,7 +397,7 @@ def test_opt_tree_stops_where_a_level_adds_little(depth: int, nodes: int, block:
     )
     reached = []
     for row, root in enumerate(ROOTS.tolist()):
-        level, values, hope = {(root,): 0.0}, {}, 0.0
+        level, values, expected = {(root,): 0.0}, {}, 0.0
         for _ in range(depth):
             level = {
                 (*line, token): value + float(drafter.at(line).log_softmax(-1)[token])
@@ -406,9 +406,9 @@ def test_opt_tree_stops_where_a_level_adds_little(depth: int, nodes: int, block:
             }
             values |= level
             best = sorted(values, key=lambda line: -values[line])[:nodes]
-            before, hope = hope, sum(math.exp(values[line]) for line in best)
+            before, expected = expected, sum(math.exp(values[line]) for line in best)
             reached.append(len(next(iter(level))) - 1)
-            if hope - before <= gain:
+            if expected - before <= gain:
                 break
             level = dict(sorted(level.items(), key=lambda item: -item[1])[:nodes])
         mine = {path(tree, row, node) for node in range(1, tree.tokens.shape[1]) if tree.valid[row, node]}

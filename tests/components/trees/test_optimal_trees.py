@@ -46,10 +46,10 @@ def all_shapes(nodes: int, depth: int, ranks: int, gaps: bool) -> frozenset[froz
     return frozenset(found)
 
 
-def best_of_all(table: Table, nodes: int, depth: int, gaps: bool, strayed: Table = ()) -> float:
-    ranks = max(map(len, [*table, *strayed]))
+def best_of_all(table: Table, nodes: int, depth: int, gaps: bool, off_path: Table = ()) -> float:
+    ranks = max(map(len, [*table, *off_path]))
     sizes = (all_shapes(size, depth, ranks, gaps) for size in range(1, nodes + 1))
-    return max(expected_tau(Shape(paths), table, strayed) for shapes in sizes for paths in shapes)
+    return max(expected_tau(Shape(paths), table, off_path) for shapes in sizes for paths in shapes)
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,21 +61,21 @@ def test_no_shape_beats_the_dynamic_program(table: list[list[float]], nodes: int
 
 
 @settings(max_examples=60, deadline=None)
-@given(table=tables, strayed=tables, nodes=st.integers(1, 5), depth=st.integers(2, 4))
+@given(table=tables, off_path=tables, nodes=st.integers(1, 5), depth=st.integers(2, 4))
 def test_no_shape_beats_the_dynamic_program_with_two_tables(
-    table: Table, strayed: Table, nodes: int, depth: int
+    table: Table, off_path: Table, nodes: int, depth: int
 ) -> None:
-    shape = optimal_shape(table, nodes, depth, strayed)
+    shape = optimal_shape(table, nodes, depth, off_path)
     assert shape.nodes <= nodes + 1 and shape.depth <= depth and shape.gap is None
-    best = best_of_all(table, nodes, depth, gaps=False, strayed=strayed)
-    assert expected_tau(shape, table, strayed) == pytest.approx(best)
+    best = best_of_all(table, nodes, depth, gaps=False, off_path=off_path)
+    assert expected_tau(shape, table, off_path) == pytest.approx(best)
 
 
 def test_the_second_table_serves_what_stands_behind_another_choice() -> None:
-    table, strayed = [[0.5, 0.3], [0.6, 0.2]], [[], [0.4]]
+    table, off_path = [[0.5, 0.3], [0.6, 0.2]], [[], [0.4]]
     shape = Shape([(0,), (1,), (0, 0), (0, 1), (1, 0), (0, 1, 0), (0, 0, 0)])
     deeper = 0.5 * 0.2 * 0.4 + 0.5 * 0.6 * 0.6
-    assert expected_tau(shape, table, strayed) == pytest.approx(1 + 0.8 + 0.5 * 0.8 + 0.3 * 0.4 + deeper)
+    assert expected_tau(shape, table, off_path) == pytest.approx(1 + 0.8 + 0.5 * 0.8 + 0.3 * 0.4 + deeper)
     assert optimal_shape(table, 4, 2).paths == [(0,), (1,), (0, 0), (1, 0)]
     assert optimal_shape(table, 4, 2, [[], [0.1]]).paths == [(0,), (1,), (0, 0), (0, 1)]
 
@@ -96,7 +96,7 @@ def test_both_agree_where_earlier_choices_are_the_better_ones() -> None:
         assert expected_tau(program, table) == pytest.approx(expected_tau(products, table))
 
 
-def test_a_worse_elder_is_paid_for_only_where_draws_need_it() -> None:
+def test_a_worse_earlier_sibling_is_paid_for_only_where_draws_need_it() -> None:
     table = [[0.1, 0.6]]
     assert optimal_product_shape(table, 1).paths == optimal_product_shape([[0.0, 0.6]], 1).paths == [(1,)]
     assert optimal_shape(table, 1, 1).paths == [(0,)]
@@ -144,7 +144,7 @@ def test_sequoia_reads_a_measured_table(tmp_path) -> None:
     file.write_text(json.dumps({"acceptance": PAPER}))
     given = Sequoia(acceptance=PAPER, nodes=6)
     assert Sequoia(acceptance=file, nodes=6).shape.paths == given.shape.paths
-    file.write_text(json.dumps({"acceptance": PAPER, "strayed": [[], [0.1]]}))
+    file.write_text(json.dumps({"acceptance": PAPER, "off_path": [[], [0.1]]}))
     assert Sequoia(acceptance=file, nodes=6).shape.paths == optimal_shape(PAPER, 6, 4, [[], [0.1]]).paths
     assert Sequoia(acceptance=file, nodes=6).shape.paths != given.shape.paths
     file.write_text("[]")
@@ -155,7 +155,7 @@ def test_sequoia_reads_a_measured_table(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "says"),
+    ("build", "message"),
     [
         (lambda: optimal_shape([], 3, 2), "sometimes accepted"),
         (lambda: optimal_shape([[0.0], [0.5]], 3, 2), "sometimes accepted"),
@@ -167,6 +167,6 @@ def test_sequoia_reads_a_measured_table(tmp_path) -> None:
         (lambda: fastest_shape(PAPER, draft_seconds=0, cycle_seconds={1: 1.0}, depth=2), "two nodes or more"),
     ],
 )
-def test_broken_tables_are_refused(build: object, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_broken_tables_are_refused(build: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         build()  # type: ignore[operator]

@@ -246,10 +246,10 @@ def test_dynamic_trees_are_the_same_wherever_they_are_searched(
     calibration: list[float] | None,
 ) -> None:
     policy = Dynamic(depth=depth, width=width, nodes=nodes, gain=gain, calibration=calibration)
-    heard: list[list[Frontier]] = []
+    captured: list[list[Frontier]] = []
 
     def overhear(frontier: Frontier) -> Proposal:
-        heard[-1].append(frontier)
+        captured[-1].append(frontier)
         logits = drafter.expand(frontier).logits.float()
         return Proposal(
             logits.masked_fill(logits < logits.amax(-1, keepdim=True) - 3, -torch.inf) if impossible else logits
@@ -258,10 +258,10 @@ def test_dynamic_trees_are_the_same_wherever_they_are_searched(
     trees = []
     for search in (policy.search, policy.search_on_host):
         drafter = PathDrafter(vocab, block, salt, step)
-        heard.append([])
+        captured.append([])
         trees.append(search(overhear, torch.tensor([0, 1, 1])))
-    frontiers = [[frontier.nodes for frontier in told] for told in heard]
-    grown = [[frontier.tree for frontier in told] for told in heard]
+    frontiers = [[frontier.nodes for frontier in row] for row in captured]
+    grown = [[frontier.tree for frontier in row] for row in captured]
     for one, other in zip(*frontiers, strict=True):
         assert torch.equal(one, other)
     for one, other in [trees, *zip(*grown, strict=True)]:
@@ -316,7 +316,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 
 @pytest.mark.parametrize(
-    ("build", "says"),
+    ("build", "message"),
     [
         (lambda: Chain(depth=0), "at least 1"),
         (lambda: Dynamic(width=0), "at least 1"),
@@ -336,12 +336,12 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
         (lambda: Fixed(paths=["1"], draw=Draw.IID), "'1' comes without '0'"),
     ],
 )
-def test_broken_options_are_refused(build: object, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_broken_options_are_refused(build: object, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         build()  # type: ignore[operator]
 
 
-def test_policies_say_what_they_draw() -> None:
+def test_policies_declare_what_they_draw() -> None:
     assert Dynamic().promise.draws == Chain().promise.draws == {Draw.TOP}
     assert Fixed(widths=[2], draw=Draw.IID).promise.draws == {Draw.IID}
     assert Dynamic().promise.exact and Chain().promise.exact and Fixed(widths=[2]).promise.exact

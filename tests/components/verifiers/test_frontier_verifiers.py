@@ -217,7 +217,7 @@ def test_a_number_of_siblings_that_leans_on_a_draw_is_caught_or_refused(draw):
     assert "use: recursive" in found[0][1]
 
 
-def test_trees_say_whether_the_number_of_siblings_is_settled():
+def test_trees_declare_whether_the_number_of_siblings_is_settled():
     assert not list(misfits_of(Sequoia(acceptance=[[0.5, 0.2]], draw=WOR), Transport()))
     for tree in (DySpec(), Beam()):
         assert list(misfits_of(tree, Transport()))

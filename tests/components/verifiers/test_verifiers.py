@@ -141,22 +141,22 @@ def test_following_sure_laws_is_matching_them():
     for seed in range(60):
         batch = dice.randint(1, 4)
         tree, p = random_batch(dice, batch)
-        said = torch.randint(p.shape[-1], p.shape[:2], generator=torch.Generator().manual_seed(seed))
-        verdict = Match().follow(tree, said)
-        law = torch.nn.functional.one_hot(said, p.shape[-1]).double()
+        argmax = torch.randint(p.shape[-1], p.shape[:2], generator=torch.Generator().manual_seed(seed))
+        verdict = Match().follow(tree, argmax)
+        law = torch.nn.functional.one_hot(argmax, p.shape[-1]).double()
         for b in range(batch):
             path, bonus = match_reference(Row.of(tree, b), law[b].tolist(), RowCoins(seed, batch, b, 0))
             assert verdict.path[b].tolist() == path + [-1] * (tree.levels - len(path))
             assert (int(verdict.length[b]), int(verdict.bonus[b])) == (len(path), bonus)
             lengths.add(len(path))
         bare = Verdict(verdict.path, verdict.length, verdict.bonus)
-        assert verdict.to_host(tree) == bare.to_host(tree), "what is told on the host is what the tensors say"
+        assert verdict.to_host(tree) == bare.to_host(tree), "the host copy equals the tensors"
         assert torch.equal(verdict.emitted(tree), bare.emitted(tree))
         assert verdict.to_host(tree).paths == [[n for n in row if n >= 0] for row in verdict.path.tolist()]
     assert lengths >= {0, 1, 2}
 
 
-def test_a_changed_verdict_forgets_what_was_told():
+def test_a_changed_verdict_drops_its_host_copy():
     tree = TokenTree.root_only(torch.tensor([1, 1]))
     verdict = Match().follow(tree, torch.tensor([[2], [0]]))
     assert verdict.to_host(tree).tokens == [[2], [0]]
@@ -202,7 +202,7 @@ def test_float32_gives_valid_verdicts(verifier, reference):
 
 
 @pytest.mark.parametrize(("verifier", "reference"), PAIRS)
-def test_a_stump_is_plain_sampling(verifier, reference):
+def test_a_root_only_tree_is_plain_sampling(verifier, reference):
     law = torch.tensor([[[0.0, 0.0, 1.0]], [[1.0, 0.0, 0.0]]])
     verdict = verifier.verify(TokenTree.root_only(torch.tensor([1, 1])), law, SeededRandom(0, 2).verify)
     assert verdict.path.shape == (2, 0)
@@ -455,7 +455,7 @@ def test_temperature_0_takes_no_branch_and_follows_the_argmax(verifier):
 
 
 def test_residual_lost_to_rounding_falls_back_to_the_law():
-    class Unlucky:
+    class Rejecting:
         """Refuses whatever is sure to be accepted."""
 
         def bernoulli(self, p):
@@ -469,6 +469,6 @@ def test_residual_lost_to_rounding_falls_back_to_the_law():
     row, contexts = draft(Replay(), [[WOR, WOR, WOR]], 3, lambda context: law)
     tree = as_tree(row, 1)
     p = torch.tensor([[[float(mass) for mass in law]] * len(contexts)], dtype=torch.float64)
-    verdict = Recursive().verify(tree, p, Unlucky())
+    verdict = Recursive().verify(tree, p, Rejecting())
     assert verdict.length.tolist() == [0]
     assert 0 <= int(verdict.bonus) < 3

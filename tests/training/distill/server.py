@@ -1,4 +1,4 @@
-"""An OpenAI-compatible endpoint on this machine that says what a test wants."""
+"""An OpenAI-compatible endpoint on this machine that answers what a test wants."""
 
 import json
 from contextlib import contextmanager
@@ -19,12 +19,12 @@ def text_reply(text, tokens=3, reason="stop"):
 
 @contextmanager
 def serving(reply):
-    """The endpoint's address and the requests it has heard, as (path, body, headers).
+    """The endpoint's address and the requests it has received, as (path, body, headers).
 
     `reply(path, body)` gives a status and either an object or bytes, and perhaps further headers; the list
     of models is there without it.
     """
-    heard, lock = [], Lock()
+    captured, lock = [], Lock()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -35,9 +35,9 @@ def serving(reply):
 
         def answer(self, body):
             with lock:
-                heard.append((self.path, body, dict(self.headers)))
-            status, said, *headers = (200, {"data": []}) if body is None else reply(self.path, body)
-            content = said if isinstance(said, bytes) else json.dumps(said).encode()
+                captured.append((self.path, body, dict(self.headers)))
+            status, answer, *headers = (200, {"data": []}) if body is None else reply(self.path, body)
+            content = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
             self.send_response(status)
             for name, value in {"Content-Length": len(content), **(headers[0] if headers else {})}.items():
                 self.send_header(name, str(value))
@@ -47,11 +47,11 @@ def serving(reply):
         def log_message(self, *words): ...
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.handle_error = lambda request, address: None  # somebody who did not wait for the answer
+    server.handle_error = lambda request, address: None  # a client that did not wait for the answer
     thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", heard
+        yield f"http://127.0.0.1:{server.server_port}/v1", captured
     finally:
         server.shutdown()
         server.server_close()

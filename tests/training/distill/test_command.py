@@ -17,8 +17,8 @@ HOT = ["sampling.temperature=1.0", "run.batch=2"]
 
 def test_the_target_answers_and_train_reads_it(here, answers, distill_model, capsys):
     assert main([*COMMAND, "run.batch=3"]) == 0
-    said = capsys.readouterr().out
-    assert "6 conversations (" in said and "tokens/s" in said and "'train.data=[out/answers.jsonl]'" in said
+    output = capsys.readouterr().out
+    assert "6 conversations (" in output and "tokens/s" in output and "'train.data=[out/answers.jsonl]'" in output
     kept = answers()
     assert sorted(kept) == [1, 2, 3, 4, 5, 6]
     assert [m["role"] for m in kept[1]["messages"]] == ["user", "assistant"] * 2
@@ -110,7 +110,7 @@ def test_answers_made_in_another_way_are_not_mixed(here, arguments, name, capsys
     assert (here / "out" / "answers.jsonl").read_bytes() == before
 
 
-def test_settings_of_a_folder_without_answers_bind_nobody(here):
+def test_settings_of_a_folder_without_answers_do_not_bind(here):
     assert main([*COMMAND, "target.model=/nowhere/at/all"]) == 2
     assert main([*COMMAND, "--limit", "1"]) == 0
 
@@ -124,9 +124,10 @@ def test_finished_only_drops_what_the_budget_cut_off(here, answers, capsys):
     assert f"12 conversations ({12 - len(finished)} unfinished)" in capsys.readouterr().out
     assert main([*COMMAND[:-1], "fine", *hot, "--finished-only"]) == 0
     assert answers("fine") == {line: answers()[line] for line in answers() if line in finished}
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert (
-        f"{len(finished)} conversations (0 unfinished)" in said and f"left out: {12 - len(finished)} unfinished" in said
+        f"{len(finished)} conversations (0 unfinished)" in output
+        and f"left out: {12 - len(finished)} unfinished" in output
     )
     assert main([*COMMAND[:-1], "fine", *hot, "--finished-only"]) == 0
     assert "12 of 12 prompts are done already" in capsys.readouterr().err
@@ -142,8 +143,8 @@ def test_a_full_disk_is_one_clear_line(here, answers, monkeypatch, capsys):
 
     monkeypatch.setattr(Path, "open", full)
     assert main(COMMAND) == 2
-    said = capsys.readouterr().err
-    assert said == (
+    output = capsys.readouterr().err
+    assert output == (
         "out/answers.jsonl cannot be written: No space left on device; what is there is kept, and the same command "
         "goes on\n"
     )
@@ -154,7 +155,7 @@ def test_a_full_disk_is_one_clear_line(here, answers, monkeypatch, capsys):
 def test_an_endpoint_answers_for_the_target(here, answers, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setenv("SPECFRAME_API_KEY", "secret")
-    with serving(lambda path, body: (200, chat_reply(f"to {body['messages'][-1]['content']}"))) as (url, heard):
+    with serving(lambda path, body: (200, chat_reply(f"to {body['messages'][-1]['content']}"))) as (url, captured):
         command = [*COMMAND, "--endpoint", url, "--model", "big", "target.model=/nowhere/at/all"]
         assert main(command) == 0
     assert [m["content"] for m in answers()[1]["messages"]] == [
@@ -164,9 +165,9 @@ def test_an_endpoint_answers_for_the_target(here, answers, monkeypatch):
         "to and then?",
     ]
     assert {entry["model"] for entry in answers().values()} == {"big"}
-    assert all(headers["Authorization"] == "Bearer secret" for _, _, headers in heard)
+    assert all(headers["Authorization"] == "Bearer secret" for _, _, headers in captured)
     assert "secret" not in (here / "out" / "distill.json").read_text()
-    assert main([*command, "--limit", "3"]) == 0  # nothing is left to ask, so nobody need be there
+    assert main([*command, "--limit", "3"]) == 0  # nothing is left to ask, so no server is needed
     assert main([*command[:4], "--out", "new", *command[6:]]) == 2
 
 
@@ -179,14 +180,14 @@ def test_what_the_endpoint_refuses_is_recorded_once(here, answers, monkeypatch, 
             return 422, {"error": {"message": "rude\r\nand long"}}
         return 200, chat_reply("yes")
 
-    with serving(reply) as (url, heard):
+    with serving(reply) as (url, captured):
         command = [*COMMAND, "--endpoint", url, "--model", "big"]
         assert main(command) == 0
-        asked = len(heard)
+        asked = len(captured)
         assert "left out: 1 refused (the reasons: out/dropped.txt)" in capsys.readouterr().out
         assert (here / "out" / "dropped.txt").read_text() == "3 refused: HTTP 422: rude\n"
         assert main(command) == 0
-        assert "left out: 1 refused" in capsys.readouterr().out and len(heard) == asked
+        assert "left out: 1 refused" in capsys.readouterr().out and len(captured) == asked
     assert sorted(answers()) == [1, 2, 4, 5, 6]
 
 
@@ -230,8 +231,8 @@ def test_what_a_command_line_holds_of_secrets_is_not_kept(here, monkeypatch):
 )
 def test_bad_input_is_one_clear_line_and_exit_status_2(here, arguments, words, capsys):
     assert main([*COMMAND, *arguments]) == 2
-    said = capsys.readouterr().err.strip()
-    assert words in said and "Traceback" not in said and len(said.splitlines()) == 1
+    output = capsys.readouterr().err.strip()
+    assert words in output and "Traceback" not in output and len(output.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -239,7 +240,7 @@ def test_bad_input_is_one_clear_line_and_exit_status_2(here, arguments, words, c
     [
         ("answers.jsonl", '{"messages": []}\n', "answers.jsonl:1: nothing that was written here"),
         ("dropped.txt", "what?\n", "dropped.txt:1: nothing that was written here"),
-        ("answers.jsonl", '{"line": 1, "tokens": 2, "finished": true}\n', "distill.json does not say how"),
+        ("answers.jsonl", '{"line": 1, "tokens": 2, "finished": true}\n', "distill.json does not record how"),
     ],
 )
 def test_a_folder_of_something_else_is_left_alone(here, name, text, words, capsys):

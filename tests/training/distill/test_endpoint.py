@@ -24,43 +24,43 @@ def make(url, sampling=None, **settings):
     return Endpoint(url=url, model="m", sampling=sampling or SamplingSettings(), pause=0.01, **settings)
 
 
-def play(endpoint, *dialogues):
-    return {each.line: each for each in endpoint.play(dialogues)}
+def answers_of(endpoint, *dialogues):
+    return {each.line: each for each in endpoint.answer(dialogues)}
 
 
 def test_a_conversation_is_asked_turn_by_turn():
-    with serving(lambda path, body: (200, chat_reply(f"to {body['messages'][-1]['content']}"))) as (url, heard):
-        done = play(make(url), Dialogue(1, ("one", "two"), system="be kind"), Dialogue(2, ("three",)))
+    with serving(lambda path, body: (200, chat_reply(f"to {body['messages'][-1]['content']}"))) as (url, captured):
+        done = answers_of(make(url), Dialogue(1, ("one", "two"), system="be kind"), Dialogue(2, ("three",)))
     assert [m["content"] for m in done[1].messages] == ["be kind", "one", "to one", "two", "to two"]
     assert [answer.tokens for answer in done[1].answers] == [3, 3]
-    assert done[2].done and {path for path, _, _ in heard} == {"/v1/chat/completions"}
-    assert len({body["seed"] for _, body, _ in heard}) == 3
+    assert done[2].done and {path for path, _, _ in captured} == {"/v1/chat/completions"}
+    assert len({body["seed"] for _, body, _ in captured}) == 3
 
 
 def test_openings_of_texts_are_completed():
-    with serving(lambda path, body: (200, text_reply(", there was", reason="length"))) as (url, heard):
-        done = play(make(url), Dialogue(1, ("Once upon a time",), chat=False))
-    assert heard[0][0] == "/v1/completions" and heard[0][1]["prompt"] == "Once upon a time"
+    with serving(lambda path, body: (200, text_reply(", there was", reason="length"))) as (url, captured):
+        done = answers_of(make(url), Dialogue(1, ("Once upon a time",), chat=False))
+    assert captured[0][0] == "/v1/completions" and captured[0][1]["prompt"] == "Once upon a time"
     assert done[1].describe()["text"] == "Once upon a time, there was"
     assert not done[1].describe()["finished"]
 
 
 def test_the_recipes_sampling_is_what_is_asked_for():
     sampling = SamplingSettings(temperature=0.7, top_k=5, max_new_tokens=9, stop=["\n"])
-    with serving(lambda path, body: (200, chat_reply("yes"))) as (url, heard):
-        play(make(url, sampling), Dialogue(1, ("one",)))
-        play(make(url), Dialogue(1, ("one",)))
-    asked, plain = (body for _, body, _ in heard)
+    with serving(lambda path, body: (200, chat_reply("yes"))) as (url, captured):
+        answers_of(make(url, sampling), Dialogue(1, ("one",)))
+        answers_of(make(url), Dialogue(1, ("one",)))
+    asked, plain = (body for _, body, _ in captured)
     assert (asked["temperature"], asked["top_k"], asked["max_tokens"], asked["stop"]) == (0.7, 5, 9, ["\n"])
     assert set(plain) == {"model", "temperature", "max_tokens", "seed", "messages"}
 
 
 def test_the_key_is_sent_where_there_is_one():
-    with serving(lambda path, body: (200, chat_reply("yes"))) as (url, heard):
+    with serving(lambda path, body: (200, chat_reply("yes"))) as (url, captured):
         make(url, key="secret").check()
-        play(make(url), Dialogue(1, ("one",)))
-    assert heard[0][2]["Authorization"] == "Bearer secret"
-    assert "Authorization" not in heard[1][2]
+        answers_of(make(url), Dialogue(1, ("one",)))
+    assert captured[0][2]["Authorization"] == "Bearer secret"
+    assert "Authorization" not in captured[1][2]
 
 
 def test_conversations_are_asked_side_by_side():
@@ -71,26 +71,26 @@ def test_conversations_are_asked_side_by_side():
         return 200, chat_reply("yes")
 
     with serving(reply) as (url, _):
-        done = play(make(url, concurrency=3), *(Dialogue(line, ("one",)) for line in range(6)))
+        done = answers_of(make(url, concurrency=3), *(Dialogue(line, ("one",)) for line in range(6)))
     assert len(done) == 6
 
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_what_may_pass_is_tried_again(status):
     replies = iter([(status, {}), (status, {}, {"Retry-After": 0}), (200, chat_reply("yes"))])
-    with serving(lambda path, body: next(replies)) as (url, heard):
-        done = play(make(url), Dialogue(1, ("one",)))
-    assert done[1].answers[0].text == "yes" and len(heard) == 3
+    with serving(lambda path, body: next(replies)) as (url, captured):
+        done = answers_of(make(url), Dialogue(1, ("one",)))
+    assert done[1].answers[0].text == "yes" and len(captured) == 3
 
 
 def test_an_endpoint_that_stays_broken_ends_it():
-    with serving(lambda path, body: (500, {})) as (url, heard):
+    with serving(lambda path, body: (500, {})) as (url, captured):
         with pytest.raises(
             SpecframeError,
             match=f"HTTP 500: Internal Server Error, {ATTEMPTS} times in a row; the same command goes on",
         ):
-            play(make(url, concurrency=1), Dialogue(1, ("one",)))
-        assert len(heard) == ATTEMPTS
+            answers_of(make(url, concurrency=1), Dialogue(1, ("one",)))
+        assert len(captured) == ATTEMPTS
 
 
 def test_a_request_has_a_time_limit():
@@ -99,7 +99,7 @@ def test_a_request_has_a_time_limit():
         return 200, chat_reply("late")
 
     with serving(reply) as (url, _), pytest.raises(SpecframeError, match="timed out, 6 times in a row"):
-        play(make(url, timeout=0.05), Dialogue(1, ("one",)))
+        answers_of(make(url, timeout=0.05), Dialogue(1, ("one",)))
 
 
 def test_what_was_answered_before_a_failure_is_not_lost():
@@ -110,7 +110,7 @@ def test_what_was_answered_before_a_failure_is_not_lost():
 
     kept = []
     with serving(reply) as (url, _), pytest.raises(InputError, match=r"gives no answer: HTTP 404: no such model"):
-        for dialogue in make(url, concurrency=1).play([Dialogue(1, ("one",)), Dialogue(2, ("bad",))]):
+        for dialogue in make(url, concurrency=1).answer([Dialogue(1, ("one",)), Dialogue(2, ("bad",))]):
             kept.append(dialogue.line)
     assert kept == [1]
 
@@ -126,7 +126,7 @@ def test_what_was_answered_before_a_failure_is_not_lost():
 def test_a_prompt_that_is_too_long_is_left_out(words):
     assert is_too_long(400, words) and not is_too_long(404, words)
     with serving(lambda path, body: (400, {"error": {"message": words}})) as (url, _):
-        done = play(make(url), Dialogue(1, ("one",)))
+        done = answers_of(make(url), Dialogue(1, ("one",)))
     assert (done[1].answers, done[1].stopped) == ([], "too long")
 
 
@@ -143,21 +143,21 @@ def test_a_prompt_that_is_too_long_is_left_out(words):
     ],
 )
 def test_what_cannot_be_used_is_refused_at_once(reply, words):
-    with serving(lambda path, body: reply) as (url, heard):
+    with serving(lambda path, body: reply) as (url, captured):
         with pytest.raises(InputError, match=words):
-            play(make(url), Dialogue(1, ("one",)))
-        assert len(heard) == 1
+            answers_of(make(url), Dialogue(1, ("one",)))
+        assert len(captured) == 1
 
 
 def test_a_reply_without_content_or_counts_is_no_accident():
-    said = [{"choices": [{"message": {"content": None}}]}, {"choices": [{"message": {"content": "yes"}}]}]
-    with serving(lambda path, body: (200, said[body["messages"][0]["content"] == "b"])) as (url, _):
-        done = play(make(url), Dialogue(1, ("a",)), Dialogue(2, ("b",)))
+    content = [{"choices": [{"message": {"content": None}}]}, {"choices": [{"message": {"content": "yes"}}]}]
+    with serving(lambda path, body: (200, content[body["messages"][0]["content"] == "b"])) as (url, _):
+        done = answers_of(make(url), Dialogue(1, ("a",)), Dialogue(2, ("b",)))
     assert done[1].stopped == "empty"
     assert (done[2].answers[0].tokens, done[2].answers[0].finished) == (None, False)
 
 
-def test_nobody_there_is_said_before_anything_is_asked():
+def test_a_missing_server_is_an_error_before_anything_is_asked():
     with serving(lambda path, body: (200, {})) as (url, _):
         make(url).check()
     with pytest.raises(InputError, match=r"cannot be reached: Connection refused; is the server running\?"):
@@ -179,19 +179,19 @@ def test_settings_that_cannot_be(settings, words):
 
 
 def of(body):
-    """What the user says in a request."""
+    """The user's message in a request."""
     return body["messages"][0]["content"]
 
 
-def refuse(body, said="this prompt is blocked"):
-    return (400, {"error": {"message": said}}) if of(body) == "bad" else (200, chat_reply("yes"))
+def refuse(body, content="this prompt is blocked"):
+    return (400, {"error": {"message": content}}) if of(body) == "bad" else (200, chat_reply("yes"))
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_prompt_that_is_refused_is_recorded_and_the_rest_goes_on(status):
     with serving(lambda path, body: (status, *refuse(body)[1:]) if of(body) == "bad" else refuse(body)) as (url, _):
-        done = play(make(url, concurrency=1), Dialogue(1, ("bad",)), Dialogue(2, ("one",)), Dialogue(3, ("bad",)))
-        again = play(make(url, answered=True), Dialogue(1, ("bad",)))
+        done = answers_of(make(url, concurrency=1), Dialogue(1, ("bad",)), Dialogue(2, ("one",)), Dialogue(3, ("bad",)))
+        again = answers_of(make(url, answered=True), Dialogue(1, ("bad",)))
     assert [done[line].stopped for line in (1, 2, 3)] == [
         f"refused: HTTP {status}: this prompt is blocked",
         None,
@@ -201,10 +201,10 @@ def test_a_prompt_that_is_refused_is_recorded_and_the_rest_goes_on(status):
 
 
 def test_settings_that_are_refused_are_not_blamed_on_every_prompt():
-    with serving(lambda path, body: (400, {"detail": "top_k is unknown"})) as (url, heard):
+    with serving(lambda path, body: (400, {"detail": "top_k is unknown"})) as (url, captured):
         with pytest.raises(InputError, match="top_k is unknown"):
-            play(make(url, concurrency=1), *(Dialogue(line, ("one",)) for line in range(10 * PATIENCE)))
-        assert PATIENCE <= len(heard) <= PATIENCE + 1
+            answers_of(make(url, concurrency=1), *(Dialogue(line, ("one",)) for line in range(10 * PATIENCE)))
+        assert PATIENCE <= len(captured) <= PATIENCE + 1
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def test_settings_that_are_refused_are_not_blamed_on_every_prompt():
 def test_a_reply_that_is_broken_is_tried_again_and_its_message_shown(reply, words):
     replies = iter([(200, reply), (200, chat_reply("yes"))])
     with serving(lambda path, body: next(replies)) as (url, _):
-        assert play(make(url), Dialogue(1, ("one",)))[1].answers[0].text == "yes"
-    with serving(lambda path, body: (200, reply)) as (url, heard):
+        assert answers_of(make(url), Dialogue(1, ("one",)))[1].answers[0].text == "yes"
+    with serving(lambda path, body: (200, reply)) as (url, captured):
         with pytest.raises(SpecframeError, match=f"{words}.*, {ATTEMPTS} times in a row"):
-            play(make(url), Dialogue(1, ("one",)))
-        assert len(heard) == ATTEMPTS
+            answers_of(make(url), Dialogue(1, ("one",)))
+        assert len(captured) == ATTEMPTS
 
 
 @contextmanager
@@ -262,7 +262,7 @@ def test_the_time_limit_bounds_a_whole_answer_also_a_dripping_one(start, drop):
     with dripping(start, drop) as url:
         began = time.perf_counter()
         with pytest.raises(SpecframeError, match="timed out, "):
-            play(make(url, timeout=0.1), Dialogue(1, ("one",)))
+            answers_of(make(url, timeout=0.1), Dialogue(1, ("one",)))
         assert time.perf_counter() - began < 0.1 * ATTEMPTS + 3
 
 
@@ -270,29 +270,29 @@ def test_a_reply_without_end_is_not_read_without_end(monkeypatch):
     monkeypatch.setattr("specframe.training.distill.endpoint.LARGEST", 1 << 20)
     refused = pytest.raises(SpecframeError, match="a reply of more than 1 MiB")
     with serving(lambda path, body: (200, b" " * (3 << 20))) as (url, _), refused:
-        play(make(url), Dialogue(1, ("one",)))
+        answers_of(make(url), Dialogue(1, ("one",)))
 
 
 @pytest.mark.parametrize("count", ["NaN", "-1", '"many"', "1e400", "true", "[3]", "1.5", "9" * 5000])
 def test_counts_that_are_none_are_unknown(count):
-    said = f'{{"choices": [{{"message": {{"content": "yes"}}}}], "usage": {{"completion_tokens": {count}}}}}'
-    replies = iter([(200, said.encode()), (200, chat_reply("yes", tokens=None))])
+    content = f'{{"choices": [{{"message": {{"content": "yes"}}}}], "usage": {{"completion_tokens": {count}}}}}'
+    replies = iter([(200, content.encode()), (200, chat_reply("yes", tokens=None))])
     with serving(lambda path, body: next(replies)) as (url, _):
-        done = play(make(url), Dialogue(1, ("one",)))
+        done = answers_of(make(url), Dialogue(1, ("one",)))
     assert done[1].describe()["tokens"] is None
 
 
 @pytest.mark.parametrize("usage", ["null", "3", '"x"', "[]"])
 def test_odd_accounts_are_unknown(usage):
-    said = f'{{"choices": [{{"message": {{"content": "yes"}}}}], "usage": {usage}}}'
-    with serving(lambda path, body: (200, said.encode())) as (url, _):
-        assert play(make(url), Dialogue(1, ("one",)))[1].answers[0].tokens is None
+    content = f'{{"choices": [{{"message": {{"content": "yes"}}}}], "usage": {usage}}}'
+    with serving(lambda path, body: (200, content.encode())) as (url, _):
+        assert answers_of(make(url), Dialogue(1, ("one",)))[1].answers[0].tokens is None
 
 
 def test_an_answer_in_parts_is_put_together_and_is_unicode():
     parts = [{"type": "text", "text": "yes, "}, {"type": "text", "text": "\ud800 and"}, {"type": "text", "text": None}]
     with serving(lambda path, body: (200, chat_reply(parts))) as (url, _):
-        text = play(make(url), Dialogue(1, ("one",)))[1].answers[0].text
+        text = answers_of(make(url), Dialogue(1, ("one",)))[1].answers[0].text
     assert text == "yes, ? and"
 
 
@@ -300,7 +300,7 @@ def test_an_answer_in_parts_is_put_together_and_is_unicode():
 def test_a_strange_retry_after_is_no_accident(after):
     replies = iter([(429, {}, {"Retry-After": after.encode().decode("latin-1")}), (200, chat_reply("yes"))])
     with serving(lambda path, body: next(replies)) as (url, _):
-        assert play(make(url), Dialogue(1, ("one",)))[1].answers
+        assert answers_of(make(url), Dialogue(1, ("one",)))[1].answers
 
 
 def test_answers_in_flight_are_kept_when_another_fails():
@@ -314,14 +314,14 @@ def test_answers_in_flight_are_kept_when_another_fails():
         return 200, chat_reply("late, and kept")
 
     kept = []
-    with serving(reply) as (url, heard):
+    with serving(reply) as (url, captured):
         with pytest.raises(InputError, match="gone"):
-            for dialogue in make(url, concurrency=2).play(
+            for dialogue in make(url, concurrency=2).answer(
                 [Dialogue(n, (w,)) for n, w in enumerate(["slow", "bad", "more"])]
             ):
                 kept.append(dialogue)
         assert [dialogue.answers[0].text for dialogue in kept] == ["late, and kept"]
-        assert len(heard) == 2, "nothing more is asked"
+        assert len(captured) == 2, "nothing more is asked"
 
 
 def test_the_key_is_stripped_and_never_shown(monkeypatch):
@@ -330,12 +330,12 @@ def test_the_key_is_stripped_and_never_shown(monkeypatch):
     with pytest.raises(InputError) as refused:
         read_key({"SPECFRAME_API_KEY": "sk-12\n3"})
     assert "sk-12" not in str(refused.value)
-    said = {"error": {"message": "Incorrect API key provided: sk-123."}}
-    with serving(lambda path, body: (401, said)) as (url, _):
+    content = {"error": {"message": "Incorrect API key provided: sk-123."}}
+    with serving(lambda path, body: (401, content)) as (url, _):
         endpoint = make(url, key="sk-123")
         assert "sk-123" not in repr(endpoint)
         with pytest.raises(InputError, match=r"provided: \*\*\*\.; set SPECFRAME_API_KEY"):
-            play(endpoint, Dialogue(1, ("one",)))
+            answers_of(endpoint, Dialogue(1, ("one",)))
 
 
 @pytest.mark.parametrize(

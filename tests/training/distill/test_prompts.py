@@ -16,7 +16,7 @@ def test_all_layouts_are_read(here):
     assert len(read_dialogues(here / "prompts.jsonl", chat=True, limit=2)) == 2
 
 
-def test_of_a_chat_what_the_user_and_the_system_say_stays(tmp_path):
+def test_of_a_chat_the_messages_of_user_and_system_stay(tmp_path):
     path = tmp_path / "chats.jsonl"
     roles = ["system", "user", "assistant", "user", "assistant"]
     path.write_text("\n" + json.dumps({"messages": [{"role": r, "content": f"{r}!"} for r in roles], "prompt": "no"}))
@@ -43,8 +43,8 @@ def test_without_chat_a_prompt_is_the_opening_of_a_text(here):
         ('{"prompt": "a"}\n{"prompt": " "}', "set.jsonl:2: no prompt in it"),
         ('{"messages": []}', "set.jsonl:1: `messages` must be a list with at least one"),
         ('{"messages": [{"role": "user"}]}', "set.jsonl:1: a message needs"),
-        ('{"messages": [{"role": "assistant", "content": "a"}]}', "set.jsonl:1: the user says nothing in it"),
-        ('{"messages": [{"role": "user", "content": " "}]}', "set.jsonl:1: the user says nothing in one"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', "set.jsonl:1: the user's text is empty"),
+        ('{"messages": [{"role": "user", "content": " "}]}', "set.jsonl:1: the user's text is empty in a message"),
         (
             '{"messages": [{"role": "user", "content": "a"}, {"role": "tool", "content": "b"}]}',
             "set.jsonl:1: a message of the role tool",
@@ -66,10 +66,10 @@ def test_bad_files_name_the_line(tmp_path, text, words):
 def test_each_answer_is_part_of_the_next_question():
     dialogue = Dialogue(1, ("one", "two"), system="be kind")
     assert [m["content"] for m in dialogue.messages] == ["be kind", "one"]
-    dialogue.hear(Answer("first", 3, True))
+    dialogue.add(Answer("first", 3, True))
     assert [m["content"] for m in dialogue.messages] == ["be kind", "one", "first", "two"]
     assert not dialogue.done
-    dialogue.hear(Answer("second", 4, False))
+    dialogue.add(Answer("second", 4, False))
     assert dialogue.done
     kept = dialogue.describe()
     assert [m["role"] for m in kept["messages"]] == ["system", "user", "assistant", "user", "assistant"]
@@ -79,17 +79,17 @@ def test_each_answer_is_part_of_the_next_question():
 @pytest.mark.parametrize(
     ("answer", "reason"), [(Answer(" ", 1, True), "empty"), (Answer("and", 9, False), "unfinished")]
 )
-def test_a_conversation_that_cannot_go_on_ends_with_what_was_said(answer, reason):
+def test_a_conversation_that_cannot_go_on_keeps_its_messages(answer, reason):
     dialogue = Dialogue(1, ("one", "two", "three"), finished_only=True)
-    dialogue.hear(Answer("first", 3, True))
-    dialogue.hear(answer)
+    dialogue.add(Answer("first", 3, True))
+    dialogue.add(answer)
     assert dialogue.done and dialogue.stopped == reason
     assert [m["content"] for m in dialogue.describe()["messages"]] == ["one", "first"]
     assert dialogue.describe()["finished"]
 
 
-def test_tokens_that_an_endpoint_does_not_tell_are_not_made_up():
+def test_tokens_that_an_endpoint_does_not_report_are_not_made_up():
     dialogue = Dialogue(1, ("one", "two"))
-    dialogue.hear(Answer("first", 3, True))
-    dialogue.hear(Answer("second", None, True))
+    dialogue.add(Answer("first", 3, True))
+    dialogue.add(Answer("second", None, True))
     assert dialogue.describe()["tokens"] is None

@@ -33,11 +33,11 @@ contents = st.binary() | (replies | odd).map(lambda value: json.dumps(value).enc
 def test_any_reply_is_an_answer_or_a_refusal_that_can_be_kept(status, content, retry_after, chat):
     dialogue = Dialogue(7, ("why?",), chat=chat)
     try:
-        dialogue.hear(read_answer(Reply(int(status), content, retry_after), chat))
+        dialogue.add(read_answer(Reply(int(status), content, retry_after), chat))
     except (Passing, Refusal, Unusable) as refused:
-        said = f"refused: {refused}"
-        assert len(said) < 500 and said == printable(said) and "\n" not in said
-        assert parse_dropped(f"7 {said}".encode()) == (7, said)
+        kept = f"refused: {refused}"
+        assert len(kept) < 500 and kept == printable(kept) and "\n" not in kept
+        assert parse_dropped(f"7 {said}".encode()) == (7, kept)
         assert getattr(refused, "after", None) is None or 0 <= refused.after < 1e9
     else:
         if dialogue.answers:

@@ -50,7 +50,7 @@ class Network(FeatureNetwork):
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
-    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
         return self.fc(pairs), state
 

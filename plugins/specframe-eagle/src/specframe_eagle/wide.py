@@ -157,7 +157,7 @@ class Wide(FeatureNetwork):
         fused: Tensor = self.fusion(features)
         return fused
 
-    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs, which are the pairs: [B, M, 2H]; there is no state to carry."""
         return pairs, state
 

@@ -59,7 +59,7 @@ class Network(FeatureNetwork):
         zeros = next(self.lstm.parameters()).new_zeros(LSTM_LAYERS, batch, self.lstm.hidden_size)
         return zeros, zeros
 
-    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The LSTM's outputs for the next pairs of every row, and its state after them.
 
         [B, M, 2H] -> [B, M, H]. The state is the LSTM's hidden and cell state, [2, B, H] each. With `counts`

@@ -105,7 +105,7 @@ class Prefix(FeatureNetwork):
         self.layer = DecoderLayer(config)
         self.norm = nn.RMSNorm(config.hidden_size, eps=getattr(config, "rms_norm_eps", 1e-6))
 
-    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The features as they are."""
         return pairs, state
 

@@ -58,7 +58,7 @@ class Network(FeatureNetwork):
         themselves and are asked once; the groups' [MASK]s are asked `chunk` groups at a time against the
         keys and values that the entries left, so that no mask is wider than the text and one chunk.
         """
-        inputs, _ = self.recall(pairs, ())
+        inputs, _ = self.inputs(pairs, ())
         batch, length, _ = inputs.shape
         masks, device = len(self.masks), pairs.device  # K
         index = torch.arange(length, device=device).expand(batch, -1)
@@ -100,7 +100,7 @@ class Network(FeatureNetwork):
         """The same: the outputs are compared with features that have passed the target's norm."""
         return self.hidden(outputs)
 
-    def recall(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
         if self.fc is None:
             return pairs[..., : pairs.shape[-1] // 2], state

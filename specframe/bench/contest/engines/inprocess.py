@@ -6,28 +6,28 @@ from collections.abc import Callable, Generator, Sequence
 from time import sleep
 
 from specframe.bench.contest.engines import describe_worker
+from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
 from specframe.bench.contest.schedule import Round
-from specframe.bench.contest.stage import Errors, Played, Stage, Step
 from specframe.bench.contest.timing import settled_objects
 
 
 class InProcess:
-    """Plays rounds on the stage of this process."""
+    """Runs rounds with the runner of this process."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
 
-    def play(
+    def run(
         self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
-    ) -> Generator[Played, None, None]:
+    ) -> Generator[RoundResult, None, None]:
         """What each round gave, in their order; a warm-up comes first, and after a pause."""
-        worker, pause = describe_worker("inprocess"), self._stage.terms.pause
+        worker, pause = describe_worker("inprocess"), self._runner.terms.pause
         with settled_objects():
-            self._stage.warm_up(rounds[0].questions, errors)
+            self._runner.warm_up(rounds[0].questions, errors)
             repeat = rounds[0].repeat
             for this in rounds:
                 if pause and this.repeat != repeat:
                     sleep(pause)
-                    self._stage.warm_up(this.questions, errors)
+                    self._runner.warm_up(this.questions, errors)
                 repeat = this.repeat
-                yield self._stage.play(this, errors, listener) | {"worker": worker}
+                yield self._runner.run(this, errors, listener) | {"worker": worker}

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from specframe.bench.contest.engines import describe_worker
-from specframe.bench.contest.lineup import Invitation, plan_lineup
+from specframe.bench.contest.roster import Selection, plan_roster
+from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
 from specframe.bench.contest.schedule import Round
-from specframe.bench.contest.stage import Errors, Played, Stage, Step
 from specframe.bench.contest.terms import Terms
 from specframe.bench.contest.timing import settled_objects
 from specframe.kernel.errors import InputError, SpecframeError
@@ -28,24 +28,24 @@ PACKAGES = ("specframe", "torch", "transformers")
 
 
 class Worker:
-    """What runs in a process of the cluster: a stage of its own, loaded when its first round comes."""
+    """What runs in a process of the cluster: a runner of its own, loaded when its first round comes."""
 
     def __init__(
-        self, invitation: Invitation, terms: Terms, *, folder: Path, threads: int, versions: dict[str, str]
+        self, selection: Selection, terms: Terms, *, folder: Path, threads: int, versions: dict[str, str]
     ) -> None:
-        self._invitation, self._terms = invitation, terms
+        self._selection, self._terms = selection, terms
         self._folder, self._threads, self._versions = folder, threads, versions
-        self._stage: Stage | None = None
+        self._runner: Runner | None = None
 
-    def play(self, this: Round, errors: Errors) -> tuple[Played, list[Step]]:
-        """What the round gave, and its steps; before its first, everybody warms up."""
+    def run(self, this: Round, errors: Errors) -> tuple[RoundResult, list[Step]]:
+        """What the round gave, and its steps; before the first, all contestants warm up."""
         steps: list[Step] = []
-        stage = self._stage or self._load(this, errors)
+        runner = self._runner or self._load(this, errors)
         with settled_objects():
-            played = stage.play(this, errors, steps.append)
-        return played | {"worker": describe_worker("ray")}, steps
+            finished = runner.run(this, errors, steps.append)
+        return finished | {"worker": describe_worker("ray")}, steps
 
-    def _load(self, first: Round, errors: Errors) -> Stage:
+    def _load(self, first: Round, errors: Errors) -> Runner:
         if (versions := read_versions()) != self._versions:
             raise SpecframeError(f"the cluster has {versions}, and this process {self._versions}; make them equal")
         try:
@@ -53,32 +53,32 @@ class Worker:
         except OSError as error:
             raise SpecframeError(f"{self._folder} is not there on every node; share it: {error.strerror}") from error
         torch.set_num_threads(self._threads)
-        lineup = plan_lineup(self._invitation, discover())
-        lineup.load(self._terms.batch)
-        self._stage = Stage(lineup, self._terms)
-        self._stage.warm_up(first.questions, errors)
-        return self._stage
+        roster = plan_roster(self._selection, discover())
+        roster.load(self._terms.batch)
+        self._runner = Runner(roster, self._terms)
+        self._runner.warm_up(first.questions, errors)
+        return self._runner
 
 
 class Ray:
-    """Plays rounds on as many workers as a Ray cluster has room for.
+    """Runs rounds on as many workers as a Ray cluster has room for.
 
     A worker takes as many processors as this process would use threads, and an accelerator where the cluster
-    has any. When one dies, another plays its round again. Without an address, the cluster is this machine.
+    has any. When one dies, another repeats its round. Without an address, the cluster is this machine.
     Raises InputError where Ray is not installed.
     """
 
-    def __init__(self, invitation: Invitation, terms: Terms, address: str | None = None) -> None:
+    def __init__(self, selection: Selection, terms: Terms, address: str | None = None) -> None:
         try:
             import ray
         except ImportError as error:
             raise InputError("--engine ray needs Ray: pip install 'specframe[ray]'") from error
         self._ray: Any = ray
-        self._invitation, self._terms, self._address = invitation, terms, address
+        self._selection, self._terms, self._address = selection, terms, address
 
-    def play(
+    def run(
         self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
-    ) -> Generator[Played, None, None]:
+    ) -> Generator[RoundResult, None, None]:
         """What each round gave, as they finish. Raises SpecframeError for a round that kills every worker."""
         failures = self._ray.exceptions
         waiting, deaths = deque(rounds), Counter[int]()
@@ -89,11 +89,11 @@ class Ray:
             while waiting or busy:
                 while waiting and idle:
                     worker, this = idle.pop(), waiting.popleft()
-                    busy[worker.play.remote(this, dict(errors))] = worker, this
+                    busy[worker.run.remote(this, dict(errors))] = worker, this
                 (done,), _ = self._ray.wait(list(busy), num_returns=1)
                 worker, this = busy.pop(done)
                 try:
-                    played, steps = self._ray.get(done)
+                    finished, steps = self._ray.get(done)
                 except failures.RayActorError as death:
                     deaths[this.index] += 1
                     if deaths[this.index] == TRIES:
@@ -106,7 +106,7 @@ class Ray:
                 idle.append(worker)
                 for step in steps:
                     listener(step)
-                yield played
+                yield finished
 
     @contextmanager
     def _cluster(self) -> Iterator[None]:
@@ -142,7 +142,7 @@ class Ray:
             self._ray.remote(Worker)
             .options(**resources)
             .remote(
-                self._invitation,
+                self._selection,
                 self._terms,
                 folder=Path.cwd(),
                 threads=torch.get_num_threads(),
@@ -160,5 +160,5 @@ def _describe_death(this: Round, death: BaseException) -> str:
     repeat, prompts = this.key
     return (
         f"the round of {', '.join(prompts)} (repeat {repeat}) killed {TRIES} workers; the rounds before are kept. "
-        f"--engine inprocess shows who dies: {one_line(death)}"
+        f"--engine inprocess shows which contestant dies: {one_line(death)}"
     )

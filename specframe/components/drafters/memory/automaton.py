@@ -75,7 +75,7 @@ class SuffixAutomaton:
 
         A suffix is followed along the most frequent next token for at most `cap` tokens, while the path probability is
         at least `least`. A token that came next c times of n has probability c / (n + doubt / m) behind m tokens of
-        match, so that long matches are believed at once and short ones after several occurrences. Of equal scores the
+        match, so that long matches are used at once and short ones after several occurrences. Of equal scores the
         longer suffix counts.
 
         Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree. There a draft's

@@ -14,7 +14,7 @@ from specframe.components.trees.shapes.shape import Shape
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Cycle, Draw, Expand, TokenTree
 
-GUESSED, FIRST, HOPE = 2.0, 0.5, 0.25
+GUESSED, FIRST, RISE = 2.0, 0.5, 0.25
 """A guess of a level's acceptance is worth so many cycles. The first level is taken to be accepted so often, and a
 deeper one to lie above the one before it by this share of the way to 1."""
 
@@ -23,13 +23,13 @@ MEASURED = 8.0
 
 
 class Adaptive:
-    """The first levels of a shape, as many as promise most tokens per cost (SmartSpec's goodput, Liu et al. 2024).
+    """The first levels of a shape, as many as give the most tokens per cost (SmartSpec's goodput, Liu et al. 2024).
 
     A row's expected tokens with a draft of d levels are 1 + a1 + a1 a2 + ... + a1 ... ad, where a_l is the share of its
     recent cycles that went on to level l among those that came to the level above and had drafted it. Over
-    what the cycle costs that is the row's promise, and the depth of the largest is drafted; it may be 0, a
+    what the cycle costs that is the row's expected rate, and the depth of the largest is drafted; it may be 0, a
     cycle of plain decoding. A cycle counts (1 - 1/memory) times as much as the one after it. A level that has not
-    been drafted for long is taken to be what the file of `specframe profile` says of other texts, or without one to be
+    been drafted for long is taken to be what the file of `specframe profile` has for other texts, or without one to be
     a little better than the level above it. So a session starts with a depth that is good on average, and one that was
     given up is tried again.
 
@@ -42,7 +42,7 @@ class Adaptive:
 
     Options:
         costs: what a cycle costs with 0, 1, 2 ... `depth` levels, in any unit; or the file of `specframe profile`,
-            which also says how often a level is accepted, to begin with
+            which also has how often a level is accepted, to begin with
         depth: how many levels to draft at most
         widths: the number of children per node, level by level; the last serves all deeper levels
         draw: top, iid or without_replacement
@@ -138,7 +138,7 @@ class Adaptive:
         # A level builds on the one above: few numbers, one after the other, are quicker without tensors.
         shares: list[float] = []
         for level in range(self.depth):
-            guess, worth = (shares[-1] + HOPE * (1 - shares[-1]) if shares else FIRST), GUESSED
+            guess, worth = (shares[-1] + RISE * (1 - shares[-1]) if shares else FIRST), GUESSED
             if level < len(self._usual):
                 guess, worth = self._usual[level], MEASURED
             shares.append((accepted[level] + worth * guess) / (tried[level] + worth))

@@ -18,7 +18,7 @@ class Beam:
 
     The paths to a level are drawn one after the other from the drafter's law of whole paths, none twice, and
     levels agree: what stands above a kept path was kept before it. That is stochastic beam search (Kool et
-    al. 2019), whose perturbed scores say nothing else than the order of these draws; paths that
+    al. 2019), whose perturbed scores are no more than the order of these draws; paths that
     come later than the `width`-th are never grown. How many children a node gets is up to chance, but which
     ones is up to the node's law alone: each is drawn without replacement from it, siblings stand in the
     order of drawing.

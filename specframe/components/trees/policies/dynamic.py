@@ -23,14 +23,14 @@ class Dynamic:
     `depth` levels all candidates, the passed-over ones too, are ranked again and the best `nodes` stay.
     `nodes` does not count the root, so a tree has `nodes` + 1 (fewer only where depth, width and
     vocabulary have no more candidates). A node's value is the probability of its path under the raw
-    logits, at temperature 1: the law's temperature and truncation have no say in what is worth scoring.
+    logits, at temperature 1: the law's temperature and truncation do not affect what is worth scoring.
 
     Its size never changes; siblings stand most probable first. All nodes are `top`: the choice looks at
     the drafter's logits only.
 
     With `width` as large as `nodes` no better tree was passed over: the tree has the largest expected number
-    of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which
-    besides stops drafting once a level has added no more than a threshold to that number: `gain`.
+    of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which also
+    stops drafting once a level has added no more than a threshold to that number: `gain`.
 
     Those are not the probabilities that the target follows, least of all where it decodes greedily. A `calibration`,
     measured by `specframe profile`, raises the drafter's laws to powers that make them so.
@@ -83,7 +83,7 @@ class Dynamic:
     def search_on_host(self, expand: Expand, root: Tensor) -> TokenTree:
         """What `search` gives; every proposal is read by the host, which costs nothing where it is there already."""
         rows = [Candidates(token) for token in root.tolist()]
-        level, hopes = 0, [1.0] * len(rows)
+        level, expected = 0, [1.0] * len(rows)
         while True:
             size, width = len(rows[0].grown), rows[0].width
             growing = tree_of(rows, [row.grown for row in rows], level, root)
@@ -98,8 +98,8 @@ class Dynamic:
                 level += 1
                 if self.gain:
                     for index, row in enumerate(rows):
-                        before, hopes[index] = hopes[index], row.hope(self.nodes)
-                        row.ended = hopes[index] - before <= self.gain
+                        before, expected[index] = expected[index], row.expected_tokens(self.nodes)
+                        row.ended = expected[index] - before <= self.gain
                 if level == self.depth or all(row.ended for row in rows):
                     best = [sorted(row.best(self.nodes)) for row in rows]
                     valid = [row.reached(chosen) for row, chosen in zip(rows, best, strict=True)]
@@ -121,7 +121,7 @@ class Dynamic:
         tokens, values = [root[:, None]], [value]
         born = [torch.full_like(beam, -1), beam]  # none, then the candidate that each node of the growing tree is
         total = 1
-        hope: Tensor | float = 1.0  # [B] expected tokens of the best nodes so far
+        expected: Tensor | float = 1.0  # [B] expected tokens of the best nodes so far
         ended: Tensor | None = None  # [B]
         while True:
             gains, choices = self._children(expand(Frontier(growth.tree, beam)), growth.levels)
@@ -137,8 +137,8 @@ class Dynamic:
                 values.append(level_values)
                 tokens.append(level_tokens)
                 if self.gain:
-                    before, hope = hope, _hope(values, self.nodes)
-                    ended = hope - before <= self.gain  # and stays so: what has ended adds nothing
+                    before, expected = expected, _expected_tokens(values, self.nodes)
+                    ended = expected - before <= self.gain  # and stays so: what has ended adds nothing
                 if len(values) > self.depth or (ended is not None and bool(ended.all())):
                     return self._best(tokens, values, born, width)
                 best = _largest(level_values, self.width)  # [B, W']
@@ -181,7 +181,7 @@ class Dynamic:
         )
 
 
-def _hope(values: list[Tensor], count: int) -> Tensor:
+def _expected_tokens(values: list[Tensor], count: int) -> Tensor:
     """The expected number of accepted tokens among the best `count` candidates, [B]."""
     every = torch.cat(values, 1)
     return every.topk(min(count, every.shape[1])).values.exp().sum(1)

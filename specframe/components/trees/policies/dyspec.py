@@ -17,7 +17,7 @@ class DySpec:
     """The `nodes` best slots of a tree drawn without replacement (Xiong et al. 2024, DySpec).
 
     A slot's value is the drafter's guess that the verifier comes to the slot: the probability of the path above
-    it, times what the elder siblings have left of the node's law. It is known before the slot's own token
+    it, times what the earlier siblings have left of the node's law. It is known before the slot's own token
     is drawn, and falls along every edge and from sibling to sibling, so that the best slots form a tree
     and whether a slot is among them does not lean on its token: the draft stays exact. The paper draws slot
     by slot, with a forward of the drafter for each; here a level is drawn at a time, and slots that are
@@ -107,7 +107,7 @@ class Slots:
         law [B, W, V] is each parent's, recorded from `row` on; value [B, W] is the law of the path to the
         parent, number [B, W] the slot that it is. A slot not drawn has value 0.
         """
-        left = law.clone()  # [B, W, V] without the elder siblings
+        left = law.clone()  # [B, W, V] without the earlier siblings
         rest = left.sum(-1)  # [B, W]
         worth = value  # [B, W] of the next sibling's slot
         tokens, values = [], []

@@ -11,7 +11,7 @@ from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class Fixed:
-    """A tree of a given shape; exactly one of `paths` and `widths` says which.
+    """A tree of a given shape; exactly one of `paths` and `widths` gives it.
 
     `paths` lists every node below the root by its ranks, dotted: "0" is the root's first choice,
     "0.2" the third choice below it (the form Medusa and EAGLE-1 publish their trees in). `widths`
@@ -42,9 +42,9 @@ class Fixed:
         else:
             self.shape = Shape([parse(path) for path in paths or []])
         if draw is not Draw.TOP and (gap := self.shape.gap):
-            elder = dotted((*gap[:-1], gap[-1] - 1))
+            earlier = dotted((*gap[:-1], gap[-1] - 1))
             raise InputError(
-                f"path {dotted(gap)!r} comes without {elder!r}: sampled siblings are ranked by the order of "
+                f"path {dotted(gap)!r} comes without {earlier!r}: sampled siblings are ranked by the order of "
                 "drawing, so none may be left out"
             )
         self.draw = draw

@@ -20,7 +20,7 @@ class Sequoia:
     The shape is computed once, by the paper's dynamic program, from a table of how probable it is that a
     node's first, second, third ... child is the one accepted. The table has a row per level, the last of
     which serves all deeper ones; with a single row it is the paper's, which looks at ranks alone. A path
-    names a JSON file whose `acceptance` is such a table, as `specframe profile` writes it; its `strayed`, if there
+    names a JSON file whose `acceptance` is such a table, as `specframe profile` writes it; its `off_path`, if there
     is one, serves the nodes that have another choice than the first above them.
 
     Options:
@@ -38,8 +38,8 @@ class Sequoia:
         depth: int = 4,
         draw: Draw = Draw.WITHOUT_REPLACEMENT,
     ) -> None:
-        table, strayed = read_acceptance(acceptance) if isinstance(acceptance, Path) else (acceptance, [])
-        self.shape = optimal_shape(table, nodes, depth, strayed)
+        table, off_path = read_acceptance(acceptance) if isinstance(acceptance, Path) else (acceptance, [])
+        self.shape = optimal_shape(table, nodes, depth, off_path)
         self.draw = draw
         self.promise = self.shape.promise(draw)
 
@@ -59,12 +59,12 @@ def read_acceptance(path: Path) -> tuple[list[list[float]], list[list[float]]]:
     """The acceptance tables of a JSON file, the second empty where it has none. Raises InputError without the first."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        tables = found["acceptance"], found.get("strayed", [])
-        table, strayed = ([[float(share) for share in row] for row in table] for table in tables)
+        tables = found["acceptance"], found.get("off_path", [])
+        table, off_path = ([[float(share) for share in row] for row in table] for table in tables)
     except OSError as error:
         raise InputError(f"cannot read the acceptance table {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"{path} holds no acceptance table: expected an object with `acceptance`, a list of lists"
         ) from error
-    return table, strayed
+    return table, off_path

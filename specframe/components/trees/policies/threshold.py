@@ -18,7 +18,7 @@ class Threshold:
     A token is drafted only if 1 - (product of the confidences down to it) is at most `threshold`: the predicted
     probability that some token is rejected. The confidence is the drafter's own estimate where it makes
     one, as with the head `acceptance`, else the probability of its most probable token at temperature 1. Either is
-    known before the token is drawn, so that stopping says nothing of the token left out. The first token is
+    known before the token is drawn, so that stopping is independent of the token left out. The first token is
     always drafted.
 
     Each level costs one look at the rows from the host, and the drafter is not called once all have stopped.
@@ -48,16 +48,16 @@ class Threshold:
         growth = Growth(root)
         forecast = Forecast(expand, growth)
         node = torch.zeros_like(root)[:, None]  # [B, 1]
-        hope = torch.ones_like(root, dtype=torch.float64)[:, None]  # [B, 1] that all of the chain is accepted
+        reached = torch.ones_like(root, dtype=torch.float64)[:, None]  # [B, 1] that all of the chain is accepted
         going = torch.ones_like(root, dtype=torch.bool)[:, None]
         above: Tensor | None = None
         while growth.levels < self.depth:
             logits, confidence = forecast.below(node, above)  # [B, 1, V], [B, 1]
             if confidence is None:
                 confidence = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)).amax(-1)
-            hope = hope * confidence
+            reached = reached * confidence
             if growth.levels:
-                going = going & (1 - hope <= self.threshold)
+                going = going & (1 - reached <= self.threshold)
                 if not going.any():
                     break
             self._add(growth, logits, node, going, context)

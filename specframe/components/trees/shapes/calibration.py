@@ -1,4 +1,4 @@
-"""How sure a drafter may be of itself: its law, sharpened level by level until it is the law of what the target says.
+"""The calibration of a drafter: its law, sharpened level by level until it is the law of the target's tokens.
 
 A drafter's probabilities are those of temperature 1, and it may think too much or too little of itself. A tree that
 adds them up needs the probability that a node is *accepted*. Both faults are mended by one number a level: the power to
@@ -55,11 +55,11 @@ def read_calibration(path: Path) -> Calibration:
 
 
 class Fit:
-    """The calibration by maximum likelihood, from what the target said where the drafter had spoken.
+    """The calibration by maximum likelihood, from the target's tokens where the drafter had proposed.
 
     The log-likelihood of a level is concave in its power. It is summed for the powers of `GRID` while decoding,
     so nothing is kept but these sums, and its top is read off the parabola through the three best. A
-    normal prior on the logarithm of the power, as wide as a factor e, speaks where next to nothing was seen.
+    normal prior on the logarithm of the power, as wide as a factor e, decides where next to nothing was seen.
     """
 
     def __init__(self) -> None:
@@ -68,16 +68,16 @@ class Fit:
         self.seen: list[int] = []
         """By level, how many tokens it is of."""
 
-    def add(self, logits: Tensor, said: Tensor, level: int) -> None:
-        """Counts tokens said [M] at nodes where the drafter's logits were [M, V].
+    def add(self, logits: Tensor, tokens: Tensor, level: int) -> None:
+        """Counts the target's tokens [M] at nodes where the drafter's logits were [M, V].
 
-        Those that the drafter rules out (a trimmed vocabulary's) say nothing of a power and are left out.
+        Those that the drafter rules out (a trimmed vocabulary's) carry no information on a power and are left out.
         """
         missing = level + 1 - len(self.seen)
         self.likelihood.extend(torch.zeros(len(GRID), dtype=torch.float64) for _ in range(missing))
         self.seen.extend([0] * missing)
         gap = logits.float() - logits.float().amax(-1, keepdim=True)  # [M, V]
-        own = gap.gather(1, said[:, None])[:, 0]  # [M]
+        own = gap.gather(1, tokens[:, None])[:, 0]  # [M]
         possible = own > -torch.inf
         gap, own = gap[possible], own[possible]
         self.seen[level] += len(own)

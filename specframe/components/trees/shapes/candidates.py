@@ -48,14 +48,14 @@ class Candidates:
         self.grown += best
 
     def best(self, count: int, first: int = 0) -> list[int]:
-        """The candidates from `first` on with the largest values, best first; of equal ones the elder first."""
+        """The candidates from `first` on with the largest values, best first; of equal ones the earlier first."""
         return sorted(range(first, len(self.values)), key=self.values.__getitem__, reverse=True)[:count]
 
     def reached(self, chosen: Sequence[int]) -> list[bool]:
         """Which of these candidates have a probability."""
         return [self.values[candidate] > -math.inf for candidate in chosen]
 
-    def hope(self, count: int) -> float:
+    def expected_tokens(self, count: int) -> float:
         """The expected number of accepted tokens among the best `count`, the root counted too."""
         return sum(math.exp(self.values[candidate]) for candidate in self.best(count))
 

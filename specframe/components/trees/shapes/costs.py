@@ -36,7 +36,7 @@ def cycle_costs(
 
 @dataclass(frozen=True)
 class Known:
-    """What a file of `specframe profile` says of a shape."""
+    """What a file of `specframe profile` has on a shape."""
 
     costs: list[float]
     """Seconds of a cycle with a draft of 0, 1, 2 ... levels."""

@@ -1,4 +1,4 @@
-"""A tree in the making: levels are appended, node indices stay, laws are kept beside the draws."""
+"""A tree in the making: levels are appended, node indices stay, laws are kept with the draws."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Growth:
     ) -> None:
         """Appends a level: tokens [B, C] below nodes [B, C], siblings in the order they are to be tried.
 
-        `draw` says how they were drawn: one Draw for all of them, or int64 [C], one for each column. `valid`
-        [B, C] tells which of them are real; None: all. Below an invalid node everything is invalid in any
+        `draw` is how they were drawn: one Draw for all of them, or int64 [C], one for each column. `valid`
+        [B, C] marks which of them are real; None: all. Below an invalid node everything is invalid in any
         case, and an invalid node's token becomes 0. Sampled nodes come with the rows of q, [B, C], that
         `record` gave the laws they were drawn from.
         """

@@ -26,7 +26,7 @@ class Forecast:
     def below(self, beam: Tensor, above: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
         """Logits [B, W, V] and confidence [B, W], or None, of the level below the beam's nodes [B, W].
 
-        `above` [B, W] says under which node of the last beam, by its place there, each node stands; None
+        `above` [B, W] is under which node of the last beam, by its place there, each node stands; None
         at first.
         """
         if self._proposal is None or self._level == self._proposal.logits.shape[2]:

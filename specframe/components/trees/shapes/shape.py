@@ -99,7 +99,7 @@ class Shape:
 
     @property
     def gap(self) -> Path | None:
-        """A path whose elder sibling is missing, if there is one."""
+        """A path whose earlier sibling is missing, if there is one."""
         known = set(self.paths)
         return next((p for p in self.paths if p[-1] and (*p[:-1], p[-1] - 1) not in known), None)
 

@@ -75,7 +75,7 @@ def test_a_copy_is_the_best_over_all_suffixes(
     assert found == literal_copy(text, cap, doubt, least, depth)
 
 
-def test_a_longer_match_is_believed_sooner() -> None:
+def test_a_longer_match_is_used_sooner() -> None:
     found = SuffixAutomaton([7, 1, 2, 8, 7, 1]).copy(cap=2, doubt=2.0)
     assert found == Copied([2, 8], [1 / 2, 1 / 2 / (1 + 2 / 3)], 2)
 

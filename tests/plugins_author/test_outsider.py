@@ -1,4 +1,4 @@
-"""A plugin as a stranger makes it: outside of this repository, in an environment of its own, by pip, offline."""
+"""A plugin as an outsider makes it: outside of this repository, in an environment of its own, by pip, offline."""
 
 import json
 import os
@@ -42,8 +42,8 @@ def specframe_register(register):
 
 SIGNATURES = """
     register("drafter", "open", "specframe_odd:Open", summary="takes anything")
-    register("tree", "vague", "specframe_odd:Vague", summary="takes what YAML cannot say")
-    register("verifier", "bare", "specframe_odd:Bare", summary="says no type")
+    register("tree", "vague", "specframe_odd:Vague", summary="takes what YAML cannot hold")
+    register("verifier", "bare", "specframe_odd:Bare", summary="declares no type")
 class Open:
     def __init__(self, **options): ...
 class Vague:
@@ -53,7 +53,7 @@ class Bare:
 """
 
 
-def hook(*registered: str, summary: str = "a stranger's") -> str:
+def hook(*registered: str, summary: str = "an outsider's") -> str:
     return HOOK.format(registered=", ".join(map(repr, registered)) + f", summary={summary!r}")
 
 
@@ -66,11 +66,11 @@ TROUBLE = {
     "place": (hook("tree", "bush", "m.Bush"), "'m.Bush' of tree 'bush' is not of the form module:attr"),
     "spaced": (hook("tree", "my bush", "m:Bush"), "'my bush' is no component name"),
 }  # fmt: skip
-"""Plugins that must be left out: the module, and what the one line says."""
+"""Plugins that must be left out: the module, and the text of the one line."""
 NEEDS = {"newer": '"specframe>=9.0"', "older": '"specframe<0.1"'}
 
 
-class Stranger:
+class Outsider:
     """A working folder and an environment: what is installed here is seen there, and not the other way round."""
 
     def __init__(self, folder: Path) -> None:
@@ -112,27 +112,27 @@ class Stranger:
         return name
 
     def write(self, name: str, text: str) -> str:
-        """A recipe beside the packages; its name."""
+        """A recipe next to the packages; its name."""
         (self.folder / name).write_text(text, encoding="utf-8")
         return name
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory) -> Stranger:
-    """The environment, with the generated plugin, the example, and every kind of trouble installed beside them."""
-    stranger = Stranger(tmp_path_factory.mktemp("stranger"))
-    stranger.run("specframe", "new", "plugin", "follower")
+def outsider(tmp_path_factory) -> Outsider:
+    """The environment, with the generated plugin, the example, and every kind of trouble installed with them."""
+    outsider = Outsider(tmp_path_factory.mktemp("outsider"))
+    outsider.run("specframe", "new", "plugin", "follower")
     ignored = shutil.ignore_patterns("*.egg-info", "build", "__pycache__")
-    shutil.copytree(ROOT / "plugins" / "specframe-example", stranger.folder / "example", ignore=ignored)
-    twin = stranger.make("twin", hook("drafter", "follower", "specframe_twin:Twin") + "class Twin: ...\n")
+    shutil.copytree(ROOT / "plugins" / "specframe-example", outsider.folder / "example", ignore=ignored)
+    twin = outsider.make("twin", hook("drafter", "follower", "specframe_twin:Twin") + "class Twin: ...\n")
     odd = HOOK.partition("    register")[0] + SIGNATURES.lstrip("\n")
-    trouble = [stranger.make(name, module) for name, (module, _) in TROUBLE.items()]
-    stranger.install("specframe-follower", "example", twin, stranger.make("odd", odd), *trouble)
-    return stranger
+    trouble = [outsider.make(name, module) for name, (module, _) in TROUBLE.items()]
+    outsider.install("specframe-follower", "example", twin, outsider.make("odd", odd), *trouble)
+    return outsider
 
 
-def test_what_works_is_listed_and_what_does_not_says_why_on_one_line(stranger):
-    lines = stranger.run("specframe", "plugins")
+def test_what_works_is_listed_and_what_does_not_has_one_line_of_reason(outsider):
+    lines = outsider.run("specframe", "plugins")
     for package in (
         "specframe-follower 0.1.0",
         "specframe-example 0.1.0",
@@ -146,9 +146,9 @@ def test_what_works_is_listed_and_what_does_not_says_why_on_one_line(stranger):
     assert sum("BROKEN" in line for line in lines) == len(TROUBLE)
 
 
-def test_a_name_of_two_packages_shows_both_and_one_of_none_the_broken_ones(stranger):
-    recipe = stranger.write("names.yaml", RECIPE.replace("use: chain, depth: 2", "use: bush"))
-    lines = stranger.run("specframe", "validate", recipe, status=2)
+def test_a_name_of_two_packages_shows_both_and_one_of_none_the_broken_ones(outsider):
+    recipe = outsider.write("names.yaml", RECIPE.replace("use: chain, depth: 2", "use: bush"))
+    lines = outsider.run("specframe", "validate", recipe, status=2)
     assert len(lines) == 2
     assert (
         "drafter 'follower' is ambiguous: write 'specframe-follower/follower' or 'specframe-twin/follower'" in lines[0]
@@ -156,25 +156,25 @@ def test_a_name_of_two_packages_shows_both_and_one_of_none_the_broken_ones(stran
     assert "no tree named 'bush'" in lines[1] and "specframe-newer" in lines[1]
 
 
-def test_signatures_that_no_recipe_can_fill_are_named(stranger):
+def test_signatures_that_no_recipe_can_fill_are_named(outsider):
     use = RECIPE.replace("{use: follower, smoothing: 0.5}", "open").replace("{use: chain, depth: 2}", "vague")
-    recipe = stranger.write("odd.yaml", use.replace("{use: match}", "bare"))
-    lines = stranger.run("specframe", "validate", recipe, status=2)
-    for line, says in zip(lines, ("Open.__init__", "Vague", "Bare"), strict=True):
-        assert says.partition(".")[0] in line
+    recipe = outsider.write("odd.yaml", use.replace("{use: match}", "bare"))
+    lines = outsider.run("specframe", "validate", recipe, status=2)
+    for line, message in zip(lines, ("Open.__init__", "Vague", "Bare"), strict=True):
+        assert message.partition(".")[0] in line
     assert "keyword-only" in lines[0] and "cannot express" in lines[1] and "type annotation" in lines[2]
 
 
-def test_a_stranger_runs_and_certifies_a_plugin_and_uninstalls_it(stranger):
-    stranger.run("pip", "uninstall", "-q", "-y", "specframe-twin")  # and the bare name is free again
-    assert "  smoothing: number (default 0.1)" in stranger.run("specframe", "explain", "follower")
-    recipe = stranger.write("mine.yaml", RECIPE)
-    figures = json.loads(stranger.run("specframe", "run", recipe, "--json")[-1])
+def test_an_outsider_runs_and_certifies_a_plugin_and_uninstalls_it(outsider):
+    outsider.run("pip", "uninstall", "-q", "-y", "specframe-twin")  # and the bare name is free again
+    assert "  smoothing: number (default 0.1)" in outsider.run("specframe", "explain", "follower")
+    recipe = outsider.write("mine.yaml", RECIPE)
+    figures = json.loads(outsider.run("specframe", "run", recipe, "--json")[-1])
     assert figures["tokens"] == 6 and figures["lossless"] is True
     sampled = ("verifier.use=recursive", "tree.draw=iid", "drafter.use=example", "drafter.smoothing=0.3")
-    certificate = stranger.run("specframe", "certify", recipe, *sampled, "--exact-only", "--json")
+    certificate = outsider.run("specframe", "certify", recipe, *sampled, "--exact-only", "--json")
     assert json.loads(certificate[-1])["lossless"] is True
-    stranger.run("pip", "uninstall", "-q", "-y", "specframe-follower", "specframe-example")
-    assert not [line for line in stranger.run("specframe", "plugins") if "follower" in line]
-    (line,) = stranger.run("specframe", "validate", recipe, status=2)
+    outsider.run("pip", "uninstall", "-q", "-y", "specframe-follower", "specframe-example")
+    assert not [line for line in outsider.run("specframe", "plugins") if "follower" in line]
+    (line,) = outsider.run("specframe", "validate", recipe, status=2)
     assert "no drafter named 'follower'" in line

@@ -1,4 +1,4 @@
-"""Where rounds are played: the loaded contestants take turns over the same prompts, in one process."""
+"""Runs rounds: the loaded contestants take turns over the same prompts, in one process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from specframe.bench.contest.contestants import RecipeContestant
 from specframe.bench.contest.identity import Reference
-from specframe.bench.contest.lineup import Entrant, Lineup
 from specframe.bench.contest.outcome import describe, require_sound
+from specframe.bench.contest.roster import Entrant, Roster
 from specframe.bench.contest.schedule import Round, take_turns
 from specframe.bench.contest.sets import Question
 from specframe.bench.contest.terms import Terms
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 Errors = dict[str, str]
 """What contestants failed with, by name; they take no further part."""
-Played = dict[str, Any]
+RoundResult = dict[str, Any]
 """What a round gave, as plain data: a line of runs.jsonl."""
 
 
@@ -43,7 +43,7 @@ class Decoded:
 
 @dataclass(frozen=True)
 class Step:
-    """One decoding of the bench, for whoever watches."""
+    """One decoding of the bench, for a listener."""
 
     contestant: str
     tokens: int
@@ -58,12 +58,12 @@ class Step:
         return cls(name, sum(map(len, decoded.tokens)), decoded.seconds, None)
 
 
-class Stage:
-    """A lineup that is loaded, and what it takes to play rounds with it."""
+class Runner:
+    """The loaded contestants, and what it takes to run rounds with them."""
 
-    def __init__(self, lineup: Lineup, terms: Terms) -> None:
-        self.lineup, self.terms = lineup, terms
-        targets, chat = lineup.targets, lineup.chat
+    def __init__(self, roster: Roster, terms: Terms) -> None:
+        self.roster, self.terms = roster, terms
+        targets, chat = roster.targets, roster.chat
         if chat is None:
             chat = all(getattr(getattr(t, "tokenizer", None), "chat_template", None) for t in targets.values())
         if terms.turns > 1 and not chat:
@@ -72,11 +72,11 @@ class Stage:
         """Whether prompts become a user's turn."""
         run = RunSettings(batch=terms.batch, chat=chat)
         self.coders = {
-            key: Pipeline.around(plain_parts(target), lineup.sampling, run) for key, target in targets.items()
+            key: Pipeline.around(plain_parts(target), roster.sampling, run) for key, target in targets.items()
         }
         self.weights: dict[str, dict[str, int]] = {}
-        """How many weights a forward of each contestant's models reads, where it could be told in the warm-up."""
-        self.references = {key: Reference(target, lineup.sampling) for key, target in targets.items()}
+        """How many weights a forward of each contestant's models reads, where the warm-up could count them."""
+        self.references = {key: Reference(target, roster.sampling) for key, target in targets.items()}
         self.device: torch.device = getattr(next(iter(targets.values())), "device", torch.device("cpu"))
 
     def encode(self, key: str, question: Question, answers: Sequence[str]) -> list[int]:
@@ -84,27 +84,27 @@ class Stage:
         coder = self.coders[key]
         if not answers:
             return coder.encode(question.turns[0])
-        said = [{"role": "user", "content": question.turns[0]}]
+        messages = [{"role": "user", "content": question.turns[0]}]
         for answer, turn in zip(answers, question.turns[1:], strict=False):
-            said += [{"role": "assistant", "content": answer}, {"role": "user", "content": turn}]
-        return coder.encode_turns(said)
+            messages += [{"role": "assistant", "content": answer}, {"role": "user", "content": turn}]
+        return coder.encode_turns(messages)
 
     def fits(self, key: str, row: Sequence[int]) -> bool:
         """Whether a prompt and the whole budget fit the target's context."""
-        return len(row) + self.lineup.sampling.max_new_tokens <= self.lineup.targets[key].context
+        return len(row) + self.roster.sampling.max_new_tokens <= self.roster.targets[key].context
 
     def warm_up(self, questions: Sequence[Question], errors: Errors) -> None:
-        """Lets everybody decode some prompts that nobody counts; whoever fails is added to `errors`."""
+        """Has every contestant decode some prompts that do not count; one that fails is added to `errors`."""
         for entrant in self._alive(errors):
             rows = [self.encode(entrant.target, question, []) for question in questions]
             self._decode(entrant, rows, self.terms.seed, errors)
             if entrant.name not in errors:
                 self._weigh(entrant, rows[0])
 
-    def play(self, this: Round, errors: Errors, listener: Callable[[Step], None]) -> Played:
-        """Plays a round with all who are not among `errors`; whoever fails is added there."""
+    def run(self, this: Round, errors: Errors, listener: Callable[[Step], None]) -> RoundResult:
+        """Runs a round with all contestants that are not among `errors`; one that fails is added there."""
         answers: dict[str, list[list[str]]] = {e.name: [[] for _ in this.questions] for e in self._alive(errors)}
-        names = [entrant.name for entrant in self.lineup.entrants]
+        names = [entrant.name for entrant in self.roster.entrants]
         runs: list[dict[str, Any]] = []
         skipped = 0
         for turn in range(this.turns):
@@ -121,7 +121,7 @@ class Stage:
                     found.append((entrant, rows, decoded))
                     self._bound(entrant, list(rows.values()), seed, this.repeat, decoded.lines, errors)
                 listener(Step.of(entrant.name, decoded, errors.get(entrant.name)))
-            # Before anyone is compared, what `generate` said is known.
+            # The tokens of `generate` come first: the others are compared with them.
             for entrant, rows, decoded in found:
                 if entrant.kind == TRANSFORMERS and len(rows) == 1:
                     self.references[entrant.target].learn(next(iter(rows.values())), decoded.tokens[0])
@@ -170,7 +170,7 @@ class Stage:
             logger.debug("the weights of %s are unknown: %s", entrant.name, one_line(error))
 
     def _alive(self, errors: Errors) -> list[Entrant]:
-        return [entrant for entrant in self.lineup.entrants if entrant.name not in errors]
+        return [entrant for entrant in self.roster.entrants if entrant.name not in errors]
 
     def _rows(
         self, entrant: Entrant, this: Round, turn: int, answers: list[list[str]]
@@ -186,10 +186,10 @@ class Stage:
 
     def _decode(self, entrant: Entrant, rows: list[list[int]], seed: int, errors: Errors) -> Decoded | None:
         """What the contestant gave, or None: then its error is noted."""
-        target = self.lineup.targets[entrant.target]
+        target = self.roster.targets[entrant.target]
         try:
             timed = time_decoding(entrant.contestant, rows, seed, self.device)
-            require_sound(timed.outcome, len(rows), self.lineup.sampling.max_new_tokens, target.vocab_size)
+            require_sound(timed.outcome, len(rows), self.roster.sampling.max_new_tokens, target.vocab_size)
             return Decoded(timed.outcome.tokens, timed.seconds, describe(timed))
         except Exception as error:  # whatever a contestant does, the others go on
             logger.debug("contestant %s failed", entrant.name, exc_info=True)

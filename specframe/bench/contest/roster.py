@@ -1,4 +1,4 @@
-"""Who takes part: words of the command line become contestants around shared targets."""
+"""The contestants of a bench: words of the command line become contestants around shared targets."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TRANSFORMERS = ("generate", "prompt-lookup", "assisted")
 
 
 @dataclass(frozen=True)
-class Invitation:
-    """Who is asked to take part, as plain data: enough to make the same lineup in another process."""
+class Selection:
+    """The selected contestants as plain data: enough to make the same roster in another process."""
 
     words: tuple[str, ...]
     """Recipe files, `hf:NAME`, or registered contestants."""
@@ -36,7 +36,7 @@ class Invitation:
     assistant: str | None = None
     """The assistant model of `hf:assisted`."""
     local_code: bool = True
-    """Whether recipes may name components in files beside them."""
+    """Whether recipes may name components in Python files of their own folder."""
     variations: tuple[str, ...] = ()
     """`key=a,b,c`: every recipe takes part once with each combination of these values."""
     environment: bool = False
@@ -58,19 +58,19 @@ class Entrant:
 
     @property
     def target(self) -> str:
-        """What tells its target from others: the target section's component and options."""
+        """The identity of its target: the target section's component and options."""
         return describe_target(self.plan)
 
 
 @dataclass
-class Lineup:
+class Roster:
     """All contestants, planned: everything about them that can be checked without loading a model has been."""
 
     entrants: list[Entrant]
     sampling: SamplingSettings
     """Common to all."""
     chat: bool | None
-    """Whether prompts become a user's turn, where a recipe says so."""
+    """Whether prompts become a user's turn, where a recipe sets it."""
     misfits: dict[str, str] = field(default_factory=dict)
     """Variants whose parts do not fit together, by name, and why: they take no part."""
     targets: dict[str, Target] = field(default_factory=dict)
@@ -85,17 +85,17 @@ class Lineup:
             entrant.contestant.prepare(_sibling(first, entrant.plan), self.sampling, batch)
 
 
-def plan_lineup(invitation: Invitation, registry: Registry) -> Lineup:
-    """The contestants that are invited.
+def plan_roster(selection: Selection, registry: Registry) -> Roster:
+    """The selected contestants.
 
     Raises RecipeError with all problems of all recipes, InputError for words that name nothing, or recipes
     whose settings do not let them be compared.
     """
-    guests = _read_guests(invitation, registry)
-    plans, misfits = guests.plans, guests.misfits
+    selected = _read_selection(selection, registry)
+    plans, misfits = selected.plans, selected.misfits
     if not plans:
         raise InputError("give at least one recipe: it names the target that all contestants decode with")
-    if invitation.assistant is not None and f"{HF}assisted" not in guests.others:
+    if selection.assistant is not None and f"{HF}assisted" not in selected.others:
         raise InputError(f"--assistant is for the contestant {HF}assisted, which does not take part; add it")
     sampling, chat = _agree(list(plans.values()))
     names = _name([*plans, *misfits])
@@ -104,55 +104,55 @@ def plan_lineup(invitation: Invitation, registry: Registry) -> Lineup:
         targets.setdefault(describe_target(p), p)
     labels = label_targets(targets)
     entrants = []
-    for word in dict.fromkeys(invitation.words):
+    for word in dict.fromkeys(selection.words):
         for variant, p in plans.items():
             if variant.recipe == word:
                 name = names[variant]
                 entrants.append(Entrant(name, "recipe", RecipeContestant(name, p), p, labels[describe_target(p)]))
-        if word not in guests.others:
+        if word not in selected.others:
             continue
         for target, p in targets.items():
-            contestant = guests.others[word] if len(targets) == 1 else _build(word, registry, invitation.assistant)
+            contestant = selected.others[word] if len(targets) == 1 else _build(word, registry, selection.assistant)
             name = contestant.name if len(targets) == 1 else f"{contestant.name} of {labels[target]}"
             entrants.append(Entrant(name, _kind(word), contestant, p, labels[target]))
     _require_names([entrant.name for entrant in entrants])
-    return Lineup(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
+    return Roster(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
 
 
 @dataclass
-class _Guests:
-    """What the words of an invitation turned out to be."""
+class _Selected:
+    """What the words of a selection turned out to be."""
 
     plans: dict[Variant, Plan] = field(default_factory=dict)
     misfits: dict[Variant, str] = field(default_factory=dict)
     others: dict[str, Contestant] = field(default_factory=dict)
 
 
-def _read_guests(invitation: Invitation, registry: Registry) -> _Guests:
-    """Who is invited. Raises RecipeError with all problems, where nothing fits together also with the misfits."""
-    guests, problems = _Guests(), list[str]()
-    for word in dict.fromkeys(invitation.words):
+def _read_selection(selection: Selection, registry: Registry) -> _Selected:
+    """What is selected. Raises RecipeError with all problems; where nothing is left, with the misfits, too."""
+    selected, problems = _Selected(), list[str]()
+    for word in dict.fromkeys(selection.words):
         try:
             if not _is_recipe(word):
-                guests.others[word] = _build(word, registry, invitation.assistant)
+                selected.others[word] = _build(word, registry, selection.assistant)
                 continue
         except SpecframeError as error:
             problems += str(error).splitlines()
             continue
-        for variant in make_variants(word, invitation.variations):
+        for variant in make_variants(word, selection.variations):
             try:
-                changes = [*invitation.overrides, *variant.changes]
-                recipe = Recipe.read(word, changes, environment=invitation.environment)
-                guests.plans[variant] = plan(recipe, registry, invitation.local_code)
+                changes = [*selection.overrides, *variant.changes]
+                recipe = Recipe.read(word, changes, environment=selection.environment)
+                selected.plans[variant] = plan(recipe, registry, selection.local_code)
             except MisfitError as error:
-                guests.misfits[variant] = str(error)
+                selected.misfits[variant] = str(error)
             except SpecframeError as error:
                 problems += str(error).splitlines()
-    if not invitation.variations or not guests.plans:
-        problems += [line for error in guests.misfits.values() for line in error.splitlines()]
+    if not selection.variations or not selected.plans:
+        problems += [line for error in selected.misfits.values() for line in error.splitlines()]
     if problems:
         raise RecipeError("\n".join(dict.fromkeys(problems)))
-    return guests
+    return selected
 
 
 def _name(variants: Sequence[Variant]) -> dict[Variant, str]:
@@ -224,10 +224,10 @@ def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None]:
                 )
     if first.stop:
         raise InputError("stop texts give contestants unequal budgets; give sampling.stop=[]")
-    said = {chat for p in plans if (chat := (p.recipe.data.get("run") or {}).get("chat")) is not None}
-    if len(said) > 1:
+    settings = {chat for p in plans if (chat := (p.recipe.data.get("run") or {}).get("chat")) is not None}
+    if len(settings) > 1:
         raise InputError("the recipes disagree on run.chat, so they would get different prompts; give run.chat=true")
-    return first, next(iter(said), None)
+    return first, next(iter(settings), None)
 
 
 def _require_names(names: Sequence[str]) -> None:

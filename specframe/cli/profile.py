@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specframe.components.trees.shapes.optimal import Choice
-    from specframe.inspect.expected import Measured
+    from specframe.inspect.forecast import Measured
     from specframe.inspect.profile import Profile
 
 SUMMARY = "measure acceptance by level and rank, and compute the best tree from it"
@@ -89,7 +89,7 @@ def execute(options: argparse.Namespace) -> int:
 
         from specframe.components.trees.policies.fixed import Fixed
         from specframe.components.trees.shapes.shape import dotted
-        from specframe.inspect.expected import measure_tau
+        from specframe.inspect.forecast import measure_tau
 
         tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=draw)
         again = replace(pipeline, run=replace(pipeline.run, seed=pipeline.run.seed + 1))

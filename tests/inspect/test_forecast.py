@@ -25,7 +25,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.expected import RecordingTree, measure_tau
+from specframe.inspect.forecast import RecordingTree, measure_tau
 from specframe.inspect.profile import profile
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling

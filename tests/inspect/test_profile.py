@@ -19,7 +19,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.expected import Measured, measure_tau
+from specframe.inspect.forecast import Measured, measure_tau
 from specframe.inspect.profile import Ranks, Shares, comb_paths, profile, take_turns
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, TokenTree, Verdict

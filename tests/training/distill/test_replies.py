@@ -37,7 +37,7 @@ def test_any_reply_is_an_answer_or_a_refusal_that_can_be_kept(status, content, r
     except (Passing, Refusal, Unusable) as refused:
         kept = f"refused: {refused}"
         assert len(kept) < 500 and kept == printable(kept) and "\n" not in kept
-        assert parse_dropped(f"7 {said}".encode()) == (7, kept)
+        assert parse_dropped(f"7 {kept}".encode()) == (7, kept)
         assert getattr(refused, "after", None) is None or 0 <= refused.after < 1e9
     else:
         if dialogue.answers:

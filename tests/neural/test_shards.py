@@ -35,7 +35,7 @@ def test_pickled_weights_do_not_come_in_by_an_index(folder):
     weights = make_model().state_dict()
     torch.save(weights, folder / "pytorch_model.bin")
     edit(folder, lambda index: index["weight_map"].update(dict.fromkeys(weights, "pytorch_model.bin")))
-    with pytest.raises(WeightsError, match=r"names 'pytorch_model\.bin': weights come from safetensors files"):
+    with pytest.raises(WeightsError, match=r"names 'pytorch_model\.bin': weights are safetensors files"):
         HFTarget(model=str(folder), device="cpu")
 
 

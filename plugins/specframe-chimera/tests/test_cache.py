@@ -46,7 +46,7 @@ def test_the_least_recently_used_goes_to_secondary_storage_and_comes_back():
     assert list(cache._rows) == [(1, 1), (3, 3)] and (2, 2) in cache._shelf and (1, 1) not in cache._shelf
     look(cache, (2, 2))  # read back; (1, 1) goes
     assert list(cache._rows) == [(3, 3), (2, 2)] and (1, 1) in cache._shelf
-    assert cache.lookups == Lookups(hits=1, recalled=1, computed=3)
+    assert cache.lookups == Lookups(hits=1, stored=1, computed=3)
     assert compute.asked == [(1, 1), (2, 2), (3, 3)], "each is computed once"
     assert cache.lookups.hit_rate == pytest.approx(1 / 5) and cache.lookups.saving == pytest.approx(2 / 5)
 
@@ -78,7 +78,7 @@ def test_padding_is_not_counted():
     cache = NGramCache(Computing(), capacity=1)
     for _ in range(2):
         look(cache, (NOTHING, NOTHING), (NOTHING, 4), (NOTHING, NOTHING))
-    assert cache.lookups == Lookups(hits=0, recalled=1, computed=1)
+    assert cache.lookups == Lookups(hits=0, stored=1, computed=1)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])

@@ -23,14 +23,14 @@ class Lookups:
 
     hits: int = 0
     """Found in memory."""
-    recalled: int = 0
+    stored: int = 0
     """Read back from secondary storage."""
     computed: int = 0
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.hits + self.recalled + self.computed
+        return self.hits + self.stored + self.computed
 
     @property
     def hit_rate(self) -> float:
@@ -120,14 +120,14 @@ class NGramCache:
             elif gram not in fresh:
                 fresh[gram] = place
         shelf = self._shelf
-        recalled = [] if shelf is None else [gram for gram in fresh if gram in shelf]
-        for gram in recalled:
+        stored = [] if shelf is None else [gram for gram in fresh if gram in shelf]
+        for gram in stored:
             del fresh[gram]
-        if recalled and shelf is not None:
-            self._keep(recalled, shelf.get(recalled))
+        if stored and shelf is not None:
+            self._keep(stored, shelf.get(stored))
         if fresh:
             self._keep(list(fresh), self.compute(grams[list(fresh.values())]))
-        self._count(wanted, recalled, list(fresh))
+        self._count(wanted, stored, list(fresh))
         assert self._table is not None
         return self._table[[self._rows[gram] for gram in wanted]]
 
@@ -144,8 +144,8 @@ class NGramCache:
         self._table[rows] = states
         self._rows.update(zip(grams, rows, strict=True))
 
-    def _count(self, wanted: list[Gram], recalled: list[Gram], computed: list[Gram]) -> None:
-        total, recalls, misses = (sum(gram[-1] != NOTHING for gram in grams) for grams in (wanted, recalled, computed))
-        self.lookups.hits += total - recalls - misses
-        self.lookups.recalled += recalls
+    def _count(self, wanted: list[Gram], stored: list[Gram], computed: list[Gram]) -> None:
+        total, stored_count, misses = (sum(gram[-1] != NOTHING for gram in grams) for grams in (wanted, stored, computed))
+        self.lookups.hits += total - stored_count - misses
+        self.lookups.stored += stored_count
         self.lookups.computed += misses

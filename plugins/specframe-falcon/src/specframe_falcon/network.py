@@ -49,9 +49,9 @@ class Network(FeatureNetwork):
                 "glancing or teacher_forced, or the drafter eagle"
             )
         batch, length, _ = pairs.shape
-        recalled, _ = self.lstm(pairs)  # [B, L, H]
+        carried, _ = self.lstm(pairs)  # [B, L, H]
         positions = torch.arange(length, device=pairs.device).expand(batch, -1)
-        predicted: Tensor = self.layer(recalled, positions, block_causal(length, self.block, pairs.device))
+        predicted: Tensor = self.layer(carried, positions, block_causal(length, self.block, pairs.device))
         return predicted
 
     def start(self, batch: int) -> State:

@@ -145,7 +145,7 @@ class NGramCache:
         self._rows.update(zip(grams, rows, strict=True))
 
     def _count(self, wanted: list[Gram], stored: list[Gram], computed: list[Gram]) -> None:
-        total, stored_count, misses = (sum(gram[-1] != NOTHING for gram in grams) for grams in (wanted, stored, computed))
-        self.lookups.hits += total - stored_count - misses
-        self.lookups.stored += stored_count
+        total, reads, misses = (sum(gram[-1] != NOTHING for gram in grams) for grams in (wanted, stored, computed))
+        self.lookups.hits += total - reads - misses
+        self.lookups.stored += reads
         self.lookups.computed += misses

@@ -13,7 +13,7 @@ from torch import Tensor
 from specframe.components.verifiers.greedy import GreedyVerifier
 from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
-from specframe.decoding.requests import Entry, Request, as_prompts, register, enter, following, sampling_of
+from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, register, sampling_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of

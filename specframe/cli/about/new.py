@@ -87,7 +87,7 @@ def name_parts(name: str, kind: str) -> dict[str, str]:
             f"begin with a letter, at most {LONGEST}, and no word of Python's own"
         )
     if any(entry.name == bare for entry in discover([]).of(kind)):  # of the built-ins alone
-        raise InputError(f"there is a built-in {kind} '{bare}', and recipes could not tell the two apart")
+        raise InputError(f"there is a built-in {kind} '{bare}', and the two would be ambiguous in recipes")
     package = f"specframe-{bare.replace('_', '-')}"
     if any(entry.package == package for entry in discover().entries):
         raise InputError(f"a package {package} is installed already; choose another name")

@@ -31,6 +31,7 @@ COMMANDS = {
     "distill-data": "distill_data",
     "certify": "certify",
     "export": "export",
+    "recipes": "about.recipes",
     "plugins": "about.plugins",
     "explain": "about.explain",
     "validate": "about.validate",
@@ -110,7 +111,9 @@ def build_parser(called: str | None = None) -> argparse.ArgumentParser:
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that reads one recipe."""
-    parser.add_argument("recipe", help="a recipe file, such as recipes/falcon.yaml")
+    parser.add_argument(
+        "recipe", help="a recipe file, or the name of one that `specframe recipes` lists"
+    )
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
     parser.add_argument(
         "--no-local-code", action="store_true", help="refuse components from ./file.py:Name in the recipe's folder"

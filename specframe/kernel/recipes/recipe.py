@@ -13,6 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.recipes.interpolation import interpolate
+from specframe.kernel.recipes.shipped import find_recipe
 from specframe.kernel.recipes.source import Key, read_source
 
 SUFFIXES = (".yaml", ".yml")
@@ -52,13 +53,14 @@ class Recipe:
 
     @classmethod
     def read(cls, path: str | Path, overrides: list[str] | None = None, *, environment: bool = False) -> Recipe:
-        """The recipe in a file, its parents merged in and `key=value` overrides applied.
+        """The recipe of a file or, where there is none, of a name that comes with specframe.
 
+        Its parents are merged in, and `key=value` overrides applied.
         `environment` allows `${oc.env:NAME}` and OmegaConf's other resolvers. Raises RecipeError for a file that is
         missing, too large or no YAML mapping, for a circle of parents, and for an override that is not of the form
         key=value.
         """
-        recipe = _read_file(_home(str(path), str(path)), (), {})
+        recipe = _read_file(_home(str(find_recipe(str(path))), str(path)), (), {})
         for override in overrides or []:
             recipe._override(override)
         if not recipe.data:

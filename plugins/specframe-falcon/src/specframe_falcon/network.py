@@ -13,7 +13,7 @@ from specframe import CompositionError, PairSpec
 from specframe.neural import DecoderLayer, FeatureNetwork, State, block_causal
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from transformers import Cache, PretrainedConfig
 
 LSTM_LAYERS = 2
 FEW = 4
@@ -38,12 +38,18 @@ class Network(FeatureNetwork):
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
         self.layer = DecoderLayer(config)
 
-    def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        pairs: Tensor,
+        positions: Tensor | None = None,
+        mask: Tensor | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
         """The predicted features of whole texts, [B, L, 2H] -> [B, L, H]; blocks end at the end.
 
-        Positions and a mask of one's own raise CompositionError: the LSTM runs along the text, whatever a mask hides.
+        Positions, a mask or a cache raise CompositionError: the LSTM runs along the text, whatever a mask hides.
         """
-        if positions is not None or mask is not None:
+        if positions is not None or mask is not None or cache is not None:
             raise CompositionError(
                 "drafter falcon predicts plain sequences only, since its LSTM runs along them; use the rollout "
                 "glancing or teacher_forced, or the drafter eagle"

@@ -54,7 +54,7 @@ class TokenTree:
     parent: Tensor  # [B, N] int64; parent[:, 0] = -1, otherwise parent < own index
     valid: Tensor  # [B, N] bool
     draw: Tensor  # [B, N] int64, a Draw per node; the root's is meaningless
-    levels: int  # no node lies deeper than this (a host number: loops need no device read)
+    levels: int  # no node lies deeper than this, padding included (a host number: loops need no device read)
     q: Tensor | None = None  # [B, P, V] laws the sampled nodes were drawn from
     q_row: Tensor | None = None  # [B, N] int64, row of q that the node's siblings came from
 

@@ -73,12 +73,12 @@ def _nodes(tree: TokenTree, row: int) -> list[tuple[int, ...]]:
 
 
 def _depths(tree: TokenTree) -> Tensor:
-    """Depths [B, N], without trusting `levels`."""
+    """Depths [B, N], padding included, without trusting `levels`."""
     depth = torch.zeros_like(tree.parent)
     for node in range(1, tree.parent.shape[1]):
         parent = tree.parent[:, node, None].clamp(min=0)
         depth[:, node] = depth.gather(1, parent)[:, 0] + 1
-    return depth * tree.valid
+    return depth
 
 
 def _names(draws: frozenset[Draw] | set[Draw]) -> str:

@@ -158,10 +158,10 @@ def last_accepted(accept: Tensor, position: Tensor, random: RandomSource) -> Ten
 
 
 def post_order(tree: TokenTree, earlier: Tensor) -> Tensor:
-    """Where each node comes when children come before their parents, siblings in slot order: [B, N]."""
-    size = tree.ancestors.sum(1)  # [B, N], nodes at or below
+    """Where each node comes when children come before their parents, siblings in slot order: [B, N]; padding has -1."""
+    size = (tree.ancestors & tree.valid[..., None]).sum(1)  # [B, N], nodes at or below
     before = (earlier * size[:, None]).sum(-1)  # nodes at or below earlier siblings
-    return (tree.ancestors * before[:, None]).sum(-1) + size - 1
+    return ((tree.ancestors * before[:, None]).sum(-1) + size - 1).where(tree.valid, -1)
 
 
 def path_to(tree: TokenTree, node: Tensor) -> tuple[Tensor, Tensor]:

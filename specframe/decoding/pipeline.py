@@ -15,7 +15,7 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.decoding.callers import alone
 from specframe.decoding.clock import Clock
-from specframe.decoding.requests import Entry, Request, budget
+from specframe.decoding.requests import Entry, Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
@@ -106,7 +106,8 @@ class Pipeline:
 
         A single prompt gives a result of one entry. `listener(row, tokens)` is called with every cycle's tokens as
         they come; `streamer`, one of transformers', is given a single prompt's tokens in the same way.
-        Raises InputError for an empty prompt, or one that leaves no room in the context.
+        Raises InputError for an empty prompt, or one that leaves no room in the context; and, when all others are done,
+        for a row that came to a position where no token has any probability.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         rows = [self.encode(prompt) for prompt in _as_list(prompts)]
@@ -128,6 +129,7 @@ class Pipeline:
         clock.settle()
         if streamer is not None:
             streamer.end()
+        require_whole(entries)
         return Result(
             texts=[self.decode(entry.tokens) for entry in entries],
             tokens=[entry.tokens for entry in entries],

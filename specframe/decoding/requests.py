@@ -40,7 +40,10 @@ class Entry:
     limit: int
     tokens: list[int] = field(default_factory=list)
     ended: str | None = None
-    """None while it runs; then `length`, `end` (an end-of-sequence token), `stop` (a stop text) or `cancelled`."""
+    """None while it runs; then `length`, `end` (an end-of-sequence token), `stop` (a stop text), `cancelled`
+    or `failed` (see `error`)."""
+    error: str | None = None
+    """Why it failed, in one sentence."""
 
     @property
     def text(self) -> list[int]:
@@ -69,10 +72,30 @@ def register(requests: Sequence[Request], context: int) -> list[Entry]:
     return [Entry(request, budget(request, context, number)) for number, request in enumerate(requests)]
 
 
-def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict) -> None:
-    """Appends a cycle's tokens to the entries of its rows."""
-    for entry, tokens in zip(entries, verdict.to_host(draft).tokens, strict=True):
-        entry.add(tokens)
+def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict, gaps: torch.Tensor | None = None) -> None:
+    """Appends a cycle's tokens to the entries of its rows.
+
+    A row fails at the first of its nodes after which no token has mass, gaps [B, N] bool: what follows is left out.
+    """
+    first: list[int | None] = [None] * len(entries)
+    if gaps is not None and gaps.any():
+        missing = gaps.gather(1, verdict.slots.clamp(min=0)) & (verdict.slots >= 0)  # [B, A + 1]
+        first = [row.index(True) if any(row) else None for row in missing.tolist()]
+    for entry, tokens, place in zip(entries, verdict.to_host(draft).tokens, first, strict=True):
+        if place != 0:
+            entry.add(tokens[:place])
+        if place is not None and entry.ended is None:
+            entry.ended = "failed"
+            entry.error = (
+                f"prompt {entry.request.number + 1}, position {len(entry.text)}: no token has any probability; either "
+                "the target's logits are not numbers there, or the logits processors ban every token"
+            )
+
+
+def require_whole(entries: Sequence[Entry]) -> None:
+    """Raises InputError where a row failed, with a line for each."""
+    if errors := [entry.error for entry in entries if entry.error is not None]:
+        raise InputError("\n".join(errors))
 
 
 def budget(request: Request, context: int, number: int) -> int:

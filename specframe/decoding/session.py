@@ -213,14 +213,16 @@ class Session:
         """Verifies and commits a draft, and lets the parts observe it."""
         with self.clock.phase("verify"):
             if sampling.greedy and self._greedy is not None:
-                verdict = self._greedy.follow(draft, sampling.argmax(scores.logits, draft))
+                tokens, gaps = sampling.argmax_and_gaps(scores.logits, draft)
+                verdict = self._greedy.follow(draft, tokens)
             else:
+                law, gaps = sampling.law_and_gaps(scores.logits, draft)
                 source = random.position if self._by_position else random.verify
-                verdict = self.parts.verifier.verify(draft, sampling.law(scores.logits, draft), source)
+                verdict = self.parts.verifier.verify(draft, law, source)
         with self.clock.phase("commit"):
             committed = self.parts.target.commit(draft, verdict)
             self.cycle_rows = entries
-            enter(entries, draft, verdict)
+            enter(entries, draft, verdict, gaps)
             random.advance(verdict.count, draft.levels + 1)
             cycle = Cycle(draft, scores, verdict, committed)
             self.parts.drafter.commit(committed)

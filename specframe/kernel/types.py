@@ -28,7 +28,9 @@ class Draw(IntEnum):
     IID = 1
     """An independent draw from q; duplicates among siblings stay."""
     WITHOUT_REPLACEMENT = 2
-    """Drawn from q without the earlier siblings, renormalised; siblings stand in draw order."""
+    """Drawn from q without the earlier siblings that were drawn this way from the same row of q, renormalised.
+
+    Siblings of another draw, or from another row, take nothing away. Siblings stand in draw order."""
 
 
 ALL_DRAWS = frozenset(Draw)

@@ -73,12 +73,19 @@ class Sampling:
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The law after each node: logits [B, M, V] of nodes [B, M] (None: all of the tree's) -> [B, M, V].
 
-        In float32, or float64 where the logits are. Raises InputError when there are processors and
-        no history.
+        In float32, or float64 where the logits are. Where no token has mass it is certain of the first one. Raises
+        InputError when there are processors and no history.
+        """
+        return self.law_and_gaps(logits, tree, nodes)[0]
+
+    def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same, with the nodes after which no token has mass: [B, M, V], [B, M] bool.
+
+        That is so where processors ban every token, or the logits are not numbers.
         """
         if self.greedy:
-            best = self.argmax(logits, tree, nodes)[..., None]  # [B, M, 1]
-            return torch.zeros_like(logits, dtype=law_dtype(logits)).scatter_(-1, best, 1.0)
+            best, gaps = self.argmax_and_gaps(logits, tree, nodes)  # [B, M]
+            return torch.zeros_like(logits, dtype=law_dtype(logits)).scatter_(-1, best[..., None], 1.0), gaps
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
         logits = at_least_float32(logits)
@@ -90,13 +97,24 @@ class Sampling:
             logits = keep_top_p(logits, self.top_p)
         if self.min_p:
             logits = keep_min_p(logits, self.min_p)
-        return logits.softmax(-1)
+        law = logits.softmax(-1)
+        gaps = law[..., 0].isnan()  # a softmax is numbers everywhere or nowhere
+        if not (gaps.is_cpu and not gaps.any()):  # elsewhere, looking would wait for the device
+            law = law.masked_fill(gaps[..., None], 0.0)
+            law[..., 0] += gaps
+        return law, gaps
 
     def argmax(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The one token of each law at temperature 0: arguments as of `law` -> [B, M] int64."""
+        return self.argmax_and_gaps(logits, tree, nodes)[0]
+
+    def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same, with the nodes after which no token has mass: [B, M] int64, [B, M] bool."""
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
-        return logits.max(-1).indices  # as argmax, several times faster in bfloat16 on a CPU
+        best = logits.max(-1)  # as argmax, several times faster in bfloat16 on a CPU
+        gaps = ~(best.values > -math.inf)  # not-a-number is above nothing
+        return best.indices.masked_fill(gaps, 0), gaps
 
     def _processed(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None) -> Tensor:
         # Processors take a rectangle of tokens. Padding would not do: a penalty would count the pad
@@ -172,17 +190,28 @@ class RowSampling:
 
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The law after each node, as of `Sampling.law`, each row by its own sampling: [B, M, V]."""
+        return self.law_and_gaps(logits, tree, nodes)[0]
+
+    def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same, with the nodes after which no token has mass: [B, M, V], [B, M] bool."""
         laws = torch.empty_like(logits, dtype=law_dtype(logits))
+        gaps = torch.zeros_like(logits[..., 0], dtype=torch.bool)
         for sampling, rows in self.groups:
             rows = rows.to(logits.device)
             if self.history is not None and sampling.processors:
                 sampling = sampling.following(self.history.take(rows))
-            laws[rows] = sampling.law(logits[rows], tree.take(rows), None if nodes is None else nodes[rows])
-        return laws
+            own = None if nodes is None else nodes[rows]
+            laws[rows], gaps[rows] = sampling.law_and_gaps(logits[rows], tree.take(rows), own)
+        return laws, gaps
 
     def argmax(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The one token of each law at temperature 0: [B, M] int64."""
-        return self.law(logits, tree, nodes).argmax(-1)
+        return self.argmax_and_gaps(logits, tree, nodes)[0]
+
+    def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The same, with the nodes after which no token has mass: [B, M] int64, [B, M] bool."""
+        laws, gaps = self.law_and_gaps(logits, tree, nodes)
+        return laws.argmax(-1), gaps
 
 
 def law_dtype(logits: Tensor) -> torch.dtype:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from specframe.certify.certificate import REDUCED, Certificate, certify_plan
+from specframe.certify.certificate import REDUCED, Certificate
+from specframe.certify.certify import certify_plan
 from specframe.cli import certify as command
 from specframe.components.targets.tiny import random_model
 from specframe.kernel.build import plan
@@ -84,13 +85,72 @@ def test_a_sampled_recipe_is_certified(tmp_path):
     assert {case.name.split(",")[0] for case in certificate.cases} == {"temperature 0.8"}
 
 
-def test_a_tree_out_of_reach_is_made_smaller_with_a_note(tmp_path):
+TRIED = {("nodes 10 -> 7",), ("nodes 10 -> 5",), ("nodes 10 -> 3",)}
+
+
+def test_a_tree_out_of_reach_is_made_smaller_until_it_is_exhausted(tmp_path):
     wide = SAMPLED.replace("chain, depth: 1", "fixed, widths: [3, 2]")
     certificate = certify_plan(read(tmp_path, wide), seeds=1, budget=3000)
     small = [case for case in certificate.cases if case.name.endswith(REDUCED)]
-    assert small and all(case.reduced == ("nodes 10 -> 7",) for case in small)
-    assert not certificate.exhausted and not certificate.lossless
-    assert all(case.exact for case in certificate.cases)
+    assert small and all(case.reduced in TRIED and case.tokens == 3 for case in small)
+    assert certificate.exhausted and certificate.lossless
+    assert not all(case.comparison.enumeration.exhausted for case in certificate.cases)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("truncation", ["top_k: 1", "top_p: 0.2", "top_p: 0.5"])
+def test_sharp_truncation_is_certified(temperature, truncation, tmp_path):
+    sharp = SAMPLED.replace("temperature: 0.8, top_k: 50", f"temperature: {temperature}, {truncation}")
+    certificate = certify_plan(read(tmp_path, sharp), seeds=1)
+    assert certificate.lossless and len(certificate.controls) == 2
+    if truncation != "top_p: 0.5":  # the others leave no token but one
+        assert any(case.name.startswith("temperature 1") for case in certificate.cases)
+    assert sum(case.comparison.enumeration.branches for case in certificate.cases) > 50
+
+
+ACROSS = """
+import torch
+from specframe import Verdict
+from specframe.components.verifiers.recursive import Recursive
+
+
+class Base:
+    lossless, needs = True, Recursive.needs
+
+
+class FirstRow(Base):
+    def verify(self, tree, p, random):
+        return Recursive().verify(tree, p[:1].expand_as(p), random)
+
+
+class Mean(Base):
+    def verify(self, tree, p, random):
+        return Recursive().verify(tree, (p + p.roll(1, 0)) / 2, random)
+
+
+class Cut(Base):
+    def verify(self, tree, p, random):
+        found = Recursive().verify(tree, p, random)
+        if not tree.levels:
+            return found
+        short = found.length.min()
+        end = torch.cat([torch.zeros(len(p), 1, dtype=torch.int64), found.path], 1)[:, short]
+        sure = torch.nn.functional.one_hot(found.bonus, p.shape[-1]).to(p)
+        law = torch.where((found.length > short)[:, None], p[torch.arange(len(p)), end], sure)
+        path = found.path.where(torch.arange(tree.levels) < short, -1)
+        return Verdict(path, found.length.clamp(max=short), random.categorical(law))
+"""
+
+
+@pytest.mark.parametrize("rule", ["FirstRow", "Mean", "Cut"])
+def test_a_verifier_that_is_wrong_across_rows_is_refused_by_the_first_cases(rule, tmp_path, capsys):
+    (tmp_path / "rules.py").write_text(ACROSS, encoding="utf-8")
+    text = SAMPLED.replace("depth: 1", "depth: 2").replace("recursive", f"{{use: ./rules.py:{rule}}}")
+    certificate = certify_plan(read(tmp_path, text))
+    assert not certificate.lossless and certificate.as_dict()["tv"] > 0.05
+    assert len(certificate.cases) <= 2 and not certificate.controls and certificate.control_failed is None
+    assert all("among other rows" in case.name for case in certificate.cases)
+    assert sum(case.comparison.enumeration.branches for case in certificate.cases) < 60_000
 
 
 def test_a_broken_verifier_is_not_certified(tmp_path, capsys):
@@ -113,7 +173,7 @@ def test_a_declared_lossy_verifier_is_no_failure(tmp_path, capsys):
 def test_a_certificate_whose_control_passes_is_refused(tmp_path):
     certificate = certify_plan(read(tmp_path, GREEDY), seeds=1)
     fooled = replace(certificate, controls=certificate.cases)
-    assert not fooled.control_failed and not fooled.lossless
+    assert fooled.control_failed is False and not fooled.lossless
     assert not replace(certificate, controls=()).lossless
 
 

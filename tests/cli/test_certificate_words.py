@@ -2,8 +2,9 @@
 
 import pytest
 
+from specframe.certify.own.enumeration import Progress
 from specframe.certify.real import GreedyReport, RealReport, SampledReport
-from specframe.cli.printing.certificate import print_certificate, verdict
+from specframe.cli.printing.certificate import print_certificate, progress_shown, verdict
 
 CASE = {
     "name": "temperature 1, target 0",
@@ -14,6 +15,7 @@ CASE = {
     "mass": 1.0,
     "side_by_side": True,
     "reduced": [],
+    "tokens": 4,
     "worst_sequence": [1],
     "wanted": 0.5,
     "got": 0.5,
@@ -59,4 +61,25 @@ def test_rows_that_would_not_run_side_by_side_are_named(capsys):
         CASE | {"name": "temperature 1, among other rows", "side_by_side": False},
     ]
     print_certificate(found, "falcon.yaml")
-    assert "changed each other's draws in 1 cases" in " ".join(capsys.readouterr().out.split())
+    assert "changed each other's draws in 2 cases" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_case_of_two_tokens_is_named(capsys):
+    found = certificate(0.4, 0.0005)
+    found["cases"] = [CASE | {"tokens": 2}]
+    print_certificate(found, "falcon.yaml")
+    assert "two tokens only are compared in 1 cases" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_failure_is_said_before_what_was_not_run():
+    found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.2, "control_failed": None, "real": None}
+    assert verdict(found) == "not lossless: total variation 0.2"
+    assert verdict(found | {"tv": 0.0, "control_failed": True}).startswith("not shown")
+
+
+def test_where_there_is_no_terminal_progress_is_lines(capsys):
+    with progress_shown(quiet=False) as listener:
+        for name, seconds in (("one", 0.0), ("one", 1.0), ("one", 30.0), ("two", 0.0)):
+            listener(name, Progress(int(seconds), 0.5, seconds))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == ["one: 0 branches, 50 %", "one: 30 branches, 50 %", "two: 0 branches, 50 %"]

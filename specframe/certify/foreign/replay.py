@@ -10,6 +10,9 @@ from time import perf_counter
 from specframe.certify.own.enumeration import Enumeration, Outcome, Progress
 from specframe.certify.own.forks import HiddenState, UnnormalisedLaw
 
+SHOWN_SECONDS = 0.2
+"""How often progress is shown; the first branch always is."""
+
 
 @dataclass
 class _Fork:
@@ -80,7 +83,7 @@ def replay_outcomes(
 
     `replay` is the source of choices, for code that must know it before the enumeration starts.
     """
-    start = perf_counter()
+    start = due = perf_counter()
     replay = replay or Replay()
     weights: dict[Outcome, list[float]] = {}
     branches, more, interrupted = 0, True, False
@@ -93,8 +96,9 @@ def replay_outcomes(
             mass += replay.weight
             branches += 1
             more = replay.end()
-            if progress is not None and branches % 256 == 0:
+            if progress is not None and perf_counter() >= due:
                 progress(Progress(branches, mass, perf_counter() - start))
+                due = perf_counter() + SHOWN_SECONDS
     except KeyboardInterrupt:
         interrupted = True
     law = {outcome: math.fsum(parts) for outcome, parts in weights.items()}

@@ -90,16 +90,20 @@ def audit_drafts(
     prompt: tuple[int, ...] = (0,),
     first: int = 1,
     budget: int = 200_000,
+    alone: int | None = None,
     tolerance: float = 1e-9,
 ) -> Audit:
-    """Enumerates the drafts after `prompt` and the token `first`, and compares every slot's two laws."""
+    """Enumerates the drafts after `prompt` and the token `first`, and compares every slot's two laws.
+
+    `budget` and `alone` are those of `enumerate_outcomes`.
+    """
     laws: dict[tuple[float, ...], int] = {}
 
     def program(random: Forks, rows: int) -> Tensor:
         return encode(first_draft(parts(), sampling, random, rows, prompt, first), laws)
 
     with torch.inference_mode():
-        enumeration = enumerate_outcomes(program, budget=budget)
+        enumeration = enumerate_outcomes(program, budget=budget, alone=alone)
     tokens: dict[Slot, dict[int, list[float]]] = {}
     for outcome, mass in enumeration.law.items():
         for slot, token in slots_of(outcome):

@@ -2,7 +2,8 @@
 
 A part that mixes rows up can be right for every row alone, and for rows that all decode the same text. So a row is also
 enumerated in company: the other rows' random numbers are given, and whatever they are, this row must emit the target's
-distribution.
+distribution. Its branches run side by side; where that changes a branch's draws they are run once more, each alone with
+the company.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from specframe.certify.own.emission import END, Comparison, Emission, compare
-from specframe.certify.own.enumeration import Progress, enumerate_outcomes
+from specframe.certify.own.emission import END, Emission
 from specframe.certify.own.forks import Forks
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Session
@@ -33,7 +33,7 @@ class Accompanied(Emission):
     """Names the random numbers of the others."""
 
     def program(self, random: Forks, rows: int) -> Tensor:
-        """The real session on one branch: [1, length] int64, END after the last token."""
+        """The real session on `rows` branches and three other rows: [rows, length] int64, END after the last token."""
         parts = self.parts()
         vocab = parts.target.vocab_size
         longest = (self.length + 2) * parts.nodes  # the first two of the others are there to the end
@@ -50,25 +50,17 @@ class Accompanied(Emission):
             for shift, count, length in ((1, 3, longest), (2, 5, longest), (0, 4, 2))
         ]
         room = len(self.prompt) + longest + parts.nodes
-        session = Session(parts, 4, room, random=CompanyStreams(random))
+        session = Session(parts, rows + len(others), room, random=CompanyStreams(random))
         for other in others[:2]:
             session.admit([other])
             session.step()
-        (entry,) = session.admit([watched])
-        if entry.ended is None:
+        entries = session.admit([watched] * rows)
+        if any(entry.ended is None for entry in entries):
             session.step()
         session.admit(others[2:])
-        while entry.ended is None:
+        while any(entry.ended is None for entry in entries):
             session.step()
-        return torch.tensor([entry.tokens + [END] * (self.length - len(entry.tokens))])
-
-    def compare(
-        self, *, budget: int = 3000, rows: int = 1, progress: Callable[[Progress], None] | None = None
-    ) -> Comparison:
-        """The emitted law against the target's, one branch at a time."""
-        with torch.inference_mode():
-            emitted = enumerate_outcomes(self.program, budget=budget, rows=1, progress=progress)
-            return compare(self.target_law(), emitted, first=2)
+        return torch.tensor([entry.tokens + [END] * (self.length - len(entry.tokens)) for entry in entries])
 
 
 @dataclass
@@ -76,7 +68,7 @@ class Company:
     """A RandomSource of a batch of which some rows are branches of an enumeration."""
 
     watched: Tensor  # [B] bool
-    branches: RandomSource
+    branches: RandomSource  # of the watched rows
     others: RandomSource
 
     def categorical(self, probs: Tensor) -> Tensor:
@@ -99,16 +91,18 @@ class Company:
 
 
 class CompanyStreams:
-    """A session's streams: the watched row forks, the numbers of the others follow from their seeds."""
+    """A session's streams: the watched rows fork, the numbers of the others follow from their seeds."""
 
     def __init__(self, forks: Forks) -> None:
-        """Streams without rows; the watched row is the enumeration's first branch."""
+        """Streams without rows; the first watched row to start is the first branch."""
         self._forks = forks
-        self._begin(torch.zeros(0, dtype=torch.bool), SeededRandom.of_seeds([]))
+        self._started = 0
+        self._begin(torch.zeros(0, dtype=torch.int64), SeededRandom.of_seeds([]))
 
-    def _begin(self, watched: Tensor, others: SeededRandom) -> None:
-        self._watched, self._others = watched, others
-        branches = self._forks.of_rows(torch.arange(int(watched.sum())))
+    def _begin(self, branch: Tensor, others: SeededRandom) -> None:
+        self._branch, self._others = branch, others  # [B] int64, the branch of each row, -1 for the other rows
+        watched = branch >= 0
+        branches = self._forks.of_rows(branch[watched])
         self.draft = Company(watched, branches, others.draft)
         self.verify = Company(watched, branches, others.verify)
         self.position = Company(watched, branches, others.position)
@@ -116,21 +110,24 @@ class CompanyStreams:
     def start(self, seeds: Sequence[int]) -> CompanyStreams:
         """The streams of new rows, which have not joined these yet."""
         new = CompanyStreams(self._forks)
-        others = SeededRandom.of_seeds([seed for seed in seeds if seed != WATCHED])
-        new._begin(torch.tensor([seed == WATCHED for seed in seeds]), others)
+        watched = torch.tensor([seed == WATCHED for seed in seeds])
+        branch = (self._started + watched.cumsum(0) - 1).where(watched, -1)
+        self._started += int(watched.sum())
+        new._begin(branch, SeededRandom.of_seeds([seed for seed in seeds if seed != WATCHED]))
         return new
 
     def join(self, new: CompanyStreams) -> None:
         """Puts the streams of new rows behind these."""
         self._others.join(new._others)
-        self._begin(torch.cat([self._watched, new._watched]), self._others)
+        self._begin(torch.cat([self._branch, new._branch]), self._others)
 
     def advance(self, count: Tensor, most: int) -> None:
-        """Ends a cycle: fresh numbers for the other rows; the watched row's draws always fork anew."""
-        self._others.advance(count[~self._watched], most)
+        """Ends a cycle: fresh numbers for the other rows; a watched row's draws always fork anew."""
+        self._others.advance(count[self._branch < 0], most)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        place = (~self._watched).cumsum(0) - 1  # of each of the others among them
-        self._others.keep(place[rows[~self._watched[rows]]])
-        self._begin(self._watched[rows], self._others)
+        other = self._branch < 0
+        place = other.cumsum(0) - 1  # of each of the others among them
+        self._others.keep(place[rows[other[rows]]])
+        self._begin(self._branch[rows], self._others)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ class UnprocessedBonus:
     """
 
     inner: Verifier
+    differed: list[bool] = field(default_factory=list)
+    """Filled as it runs: whether it had another law than the verifier's to draw from."""
     name = "bonus drawn from an unprocessed law"
     lossless = False
     needs = Needs(exact=True)
@@ -29,6 +31,7 @@ class UnprocessedBonus:
         """The inner verdict with another bonus."""
         verdict = self.inner.verify(tree, p, random)
         law = _last_law(p, verdict)
+        self.differed.append(law.shape[-1] > 1)
         return _with_bonus(verdict, random.categorical(0.9 * law + 0.1 / law.shape[-1]))
 
 
@@ -40,6 +43,8 @@ class SkippedResidual:
     """
 
     inner: Verifier
+    differed: list[bool] = field(default_factory=list)
+    """Filled as it runs: whether it forgot a refused draft that the target could have emitted."""
     name = "residual skipped: correction drawn from the target's law"
     lossless = False
     needs = Needs(exact=True)
@@ -47,7 +52,11 @@ class SkippedResidual:
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The inner verdict with a bonus that knows of no refusal."""
         verdict = self.inner.verify(tree, p, random)
-        return _with_bonus(verdict, random.categorical(_last_law(p, verdict)))
+        law = _last_law(p, verdict)
+        last = verdict.slots.gather(1, verdict.length[:, None])  # [B, 1]
+        refused = (tree.parent == last) & tree.valid  # [B, N]
+        self.differed.append(bool((refused & (law.gather(1, tree.tokens) > 0)).any()))
+        return _with_bonus(verdict, random.categorical(law))
 
 
 def _last_law(p: Tensor, verdict: Verdict) -> Tensor:

@@ -70,11 +70,12 @@ class Emission:
         *,
         budget: int = 1_000_000,
         rows: int = 4096,
+        alone: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Comparison:
         """The emitted law against the target's. Options as in `enumerate_outcomes`."""
         with torch.inference_mode():
-            emitted = enumerate_outcomes(self.program, budget=budget, rows=rows, progress=progress)
+            emitted = enumerate_outcomes(self.program, budget=budget, rows=rows, alone=alone, progress=progress)
             return compare(self.target_law(), emitted, first=2)  # no draft has a part in the very first token
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 
 import torch
@@ -95,6 +95,7 @@ def enumerate_outcomes(
     *,
     budget: int = 1_000_000,
     rows: int = 4096,
+    alone: int | None = None,
     cut: float = 1e-13,
     tolerance: float = 1e-9,
     progress: Callable[[Progress], None] | None = None,
@@ -104,7 +105,8 @@ def enumerate_outcomes(
     budget: the most branches to run; the likeliest go first. rows: branches run in one call. A component
     may draw for a row what it then does not use, and whether it does may depend on the row's neighbours;
     replaying a branch among other neighbours fails then, and all is done again one branch at a time. That is
-    slow: components should give draws that they do not use a law of one option.
+    slow, so only `alone` branches are run then (None: the budget): components should give draws that they do not use
+    a law of one option.
     cut: options of this weight or less are not followed; their mass is counted in `cut`.
     tolerance: how far a law may be from summing to 1.
     Ctrl-C ends the enumeration early and returns what it has, marked `interrupted`.
@@ -117,7 +119,7 @@ def enumerate_outcomes(
     except HiddenState:
         if rows == 1:
             raise
-        return run.run(1, alone=True)
+        return replace(run, budget=min(budget, alone or budget)).run(1, alone=True)
 
 
 @dataclass(frozen=True)

@@ -18,16 +18,24 @@ if TYPE_CHECKING:
 
     from specframe.certify.own.enumeration import Progress
 
-OTHERS = "among other rows"
-"""In the name of the case whose branches always run one at a time."""
+NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
 TV_IS = "total variation: half the sum of all differences between two laws; 0 is the same law"
 
 
+THREE = 3
+"""So many tokens show how long the first cycle was."""
+QUIET_SECONDS = 10.0
+"""Where there is no terminal, a case's progress is a line of its own so often."""
+
+
 @contextmanager
-def progress_bar(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
-    """A line on the terminal that follows the enumeration; nothing where there is no terminal."""
-    if quiet or not sys.stderr.isatty():
+def progress_shown(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
+    """Follows the enumeration on stderr: a bar on a terminal, elsewhere a line now and then; nothing if `quiet`."""
+    if quiet:
         yield lambda name, progress: None
+        return
+    if not sys.stderr.isatty():
+        yield _progress_lines()
         return
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -40,6 +48,18 @@ def progress_bar(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
             bar.update(task, description=printable(name), completed=progress.mass, count=progress.branches)
 
         yield listen
+
+
+def _progress_lines() -> Callable[[str, Progress], None]:
+    shown: dict[str, float] = {}
+
+    def listen(name: str, progress: Progress) -> None:
+        if name not in shown or progress.seconds - shown[name] >= QUIET_SECONDS:
+            shown[name] = progress.seconds
+            done = f"{progress.branches} branches, {100 * progress.mass:.4g} %"
+            print(f"{printable(name)}: {done}", file=sys.stderr, flush=True)
+
+    return listen
 
 
 def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
@@ -68,6 +88,9 @@ def print_function(summary: dict[str, Any]) -> None:
     if summary["lossless"]:
         console.print("lossless: it emits the target's law", style="bold")
         return
+    if not summary["different"]:
+        console.print(NOT_SHOWN, style="bold")
+        return
     console.print(_off(summary))
     console.print(f"not lossless: total variation {summary['tv']:.4g}", style="bold")
 
@@ -80,6 +103,9 @@ def verdict(certificate: dict[str, Any]) -> str:
     """The certificate in one sentence."""
     if certificate["interrupted"]:
         return "interrupted: nothing is certified"
+    if certificate["tv"] >= 1e-9:
+        off = f"not lossless: total variation {certificate['tv']:.4g}"
+        return off if certificate["promised"] else off + ", as its verifier declares"
     if not certificate["control_failed"]:
         return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
     if certificate["lossless"]:
@@ -87,10 +113,7 @@ def verdict(certificate: dict[str, Any]) -> str:
         if certificate["real"] is not None and not certificate["real"]["passed"]:
             return f"not lossless on the recipe's own model, though by enumeration: {shown}"
         return f"lossless: {shown}"
-    if certificate["tv"] < 1e-9:
-        return "not shown: no difference was found, but not every branch was run (raise --budget)"
-    off = f"not lossless: total variation {certificate['tv']:.4g}"
-    return off if certificate["promised"] else off + ", as its verifier declares"
+    return NOT_SHOWN
 
 
 def _cases(cases: list[dict[str, Any]]) -> Table:
@@ -105,10 +128,12 @@ def _cases(cases: list[dict[str, Any]]) -> Table:
 
 
 def _notes(certificate: dict[str, Any]) -> Iterator[str]:
-    reduced = next((case["reduced"] for case in certificate["cases"] if case["reduced"]), None)
-    if reduced:
+    for reduced in dict.fromkeys(tuple(case["reduced"]) for case in certificate["cases"] if case["reduced"]):
         yield f"small tree: {', '.join(reduced)} (the recipe's own was run as far as the budget went)"
-    apart = [case["name"] for case in certificate["cases"] if not case["side_by_side"] and OTHERS not in case["name"]]
+    short = [case["name"] for case in certificate["cases"] if case["exhausted"] and case["tokens"] < THREE]
+    if short:
+        yield f"two tokens only are compared in {len(short)} cases: what depends on a cycle's length is not in them"
+    apart = [case["name"] for case in certificate["cases"] if not case["side_by_side"]]
     if apart:
         yield f"rows of one batch changed each other's draws in {len(apart)} cases, which were run one row at a time"
     if certificate["tv"] >= 1e-9:

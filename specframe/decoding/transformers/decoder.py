@@ -12,7 +12,7 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.pipeline import Pipeline
-from specframe.decoding.requests import Entry, Request
+from specframe.decoding.requests import Entry, Request, require_whole
 from specframe.decoding.transformers.call import read_call
 from specframe.decoding.transformers.ends import Ends
 from specframe.decoding.transformers.processors import row_samplings
@@ -120,7 +120,8 @@ def _column(entries: list[Entry], step: int, fill: int) -> Tensor:
 
 
 def _require_whole(entries: list[Entry], context: int) -> None:
-    """Raises InputError for a row that the context has cut off: `generate` goes on beyond it."""
+    """Raises InputError for a row that failed or that the context has cut off: `generate` goes on beyond it."""
+    require_whole(entries)
     for entry in entries:
         if entry.ended == "length" and entry.limit < entry.request.max_new_tokens:
             raise InputError(

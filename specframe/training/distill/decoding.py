@@ -76,4 +76,4 @@ class Decoding:
             # A text's words are continued in place: some tokenizers leave out a space where decoding begins.
             opening, whole = (self.pipeline.decode(row) for row in (entry.request.tokens, entry.text))
             text = whole.removeprefix(opening) if whole.startswith(opening) else text
-        return Answer(text, len(entry.tokens), entry.ended != "length")
+        return Answer(text, len(entry.tokens), entry.ended not in ("length", "failed"))

@@ -26,11 +26,9 @@ Q = torch.tensor([[0.35, 0.05, 0.6], [0.02, 0.08, 0.9], [0.1, 0.15, 0.75]], dtyp
 class Deeper:
     """A policy whose trees end in invalid nodes, the first below the first leaf, each of the others below the last."""
 
-    exact = True
-
     def __init__(self, inner, more):
         self.inner, self.more = inner, more
-        self.draws, self.nodes = inner.draws, inner.nodes + more
+        self.promise = replace(inner.promise, nodes=inner.promise.nodes + more)
 
     def grow(self, expand, root, context):
         tree = self.inner.grow(expand, root, context)
@@ -61,6 +59,6 @@ def test_padding_below_the_levels_is_no_well_formed_tree():
         return policy.grow(GivenDrafter(Q).expand, torch.zeros(2, dtype=torch.int64), context)
 
     fixed = Fixed(widths=[2, 1], draw=Draw.IID)
-    check_shape(draft(fixed), vocab=3, nodes=5, draws=fixed.draws)
+    check_shape(draft(fixed), vocab=3, nodes=5, draws=fixed.promise.draws)
     with pytest.raises(AssertionError, match="a node lies at depth 3, but levels is 2"):
-        check_shape(draft(Deeper(fixed, 1)), vocab=3, nodes=6, draws=fixed.draws)
+        check_shape(draft(Deeper(fixed, 1)), vocab=3, nodes=6, draws=fixed.promise.draws)

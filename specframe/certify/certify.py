@@ -1,0 +1,158 @@
+"""How a certificate is made: what is enumerated, in which order, and when it is enough."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
+
+from specframe.certify.certificate import REDUCED, Case, Certificate
+from specframe.certify.own.audit import Audit, audit_drafts
+from specframe.certify.own.company import Accompanied
+from specframe.certify.own.controls import SkippedResidual, UnprocessedBonus
+from specframe.certify.own.emission import Comparison, Emission
+from specframe.certify.own.enumeration import Progress
+from specframe.certify.own.ladder import ladder, reduced
+from specframe.certify.own.miniature import EOS, Miniature, small_sampling
+from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.build import Plan
+from specframe.sampling.laws import Sampling
+
+Listener = Callable[[str, Progress], None]
+"""Called with the name of the case and how far its enumeration has come."""
+
+COMPANIES = 4
+"""So many times the other rows draw other numbers."""
+ALONE = 250
+"""The most branches of a case whose branches change each other's draws: one at a time is a thousand times slower."""
+PLAIN = Sampling(temperature=1.0)
+"""Leaves every token possible: what is broken on purpose differs from the original here."""
+
+
+def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener: Listener | None = None) -> Certificate:
+    """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in miniature.
+
+    Cases: a row between two others that are admitted before and after it, because a part may mix rows up; the recipe's
+    sampling over `seeds` targets; the same with an end of sequence; and where that sampling leaves one token possible
+    everywhere, temperature 1 as well, because such a run has one branch only. A case too large to be exhausted with a
+    fifth of `budget` branches is complemented by smaller ones, the first that `budget` branches exhaust. A composition
+    that promises to be lossless and fails a case is not looked at any further.
+    """
+    certifier = _Certifier(ladder(Miniature.of(plan)), budget, seeds, listener)
+    settings: SamplingSettings = plan.settings["sampling"]
+    promised = plan.parts["verifier"].build().lossless
+    cases: list[Case] = []
+    interrupted = failed = False
+    for case in certifier.cases(settings):
+        cases.append(case)
+        interrupted = case.comparison.enumeration.interrupted
+        failed = promised and not case.exact
+        if interrupted or failed:
+            break
+    return Certificate(
+        promised=promised,
+        cases=tuple(cases),
+        controls=() if interrupted or failed else tuple(certifier.controls()),
+        audit=None if interrupted else certifier.audit(),
+        interrupted=interrupted,
+    )
+
+
+@dataclass
+class _Certifier:
+    ladder: list[Miniature]
+    budget: int
+    seeds: int
+    listener: Listener | None
+    rung: int = 1
+    """The largest of the smaller compositions that was not found to be too large yet."""
+
+    def cases(self, settings: SamplingSettings) -> Iterator[Case]:
+        """All cases, those first that are cheap and find most."""
+        samplings = self.samplings(settings)
+        label, hot = list(samplings.items())[-1]
+        yield from self.among_others(label, hot)
+        for label, sampling in samplings.items():
+            yield from self.case(f"{label}, end of sequence", sampling, seed=0, eos=EOS)
+            for seed in range(self.seeds):
+                yield from self.case(f"{label}, target {seed}", sampling, seed=seed)
+
+    def samplings(self, settings: SamplingSettings) -> dict[str, Sampling]:
+        """The recipe's sampling, and temperature 1 if that leaves nothing to chance."""
+        own = small_sampling(settings)
+        truncated = settings.temperature and (own.top_k or own.top_p < 1 or own.min_p)
+        found = {f"temperature {settings.temperature:g}" + (", truncated" if truncated else ""): own}
+        laws = (self.ladder[-1].emission("", own, seed=seed).target_law() for seed in range(self.seeds))
+        if all(len(law) == 1 for law in laws):
+            found["temperature 1"] = PLAIN
+        return found
+
+    def case(self, name: str, sampling: Sampling, *, seed: int, eos: int | None = None) -> Iterator[Case]:
+        """The case with the recipe's own tree, and the first smaller one that is exhausted if that was too large."""
+
+        def run(miniature: Miniature, suffix: str, budget: int) -> Case:
+            emission = miniature.emission(name + suffix, sampling, seed=seed, eos=eos)
+            return self.as_case(emission, self.compare(emission, budget), miniature)
+
+        own = run(self.ladder[0], "", self.budget // 5)
+        yield own
+        while not _settled(own) and self.rung < len(self.ladder):
+            small = run(self.ladder[self.rung], REDUCED, self.budget)
+            if _settled(small) or self.rung + 1 == len(self.ladder):
+                yield small
+                return
+            self.rung += 1
+
+    def among_others(self, label: str, sampling: Sampling) -> Iterator[Case]:
+        """A row with others, whose random numbers are different ones every time."""
+        company, rung = 0, 1
+        while company < COMPANIES and rung < len(self.ladder):
+            emission = self.ladder[rung].emission(f"{label}, among other rows {company + 1}", sampling)
+            given = {field.name: getattr(emission, field.name) for field in fields(emission)}
+            case = self.as_case(emission, self.compare(Accompanied(**given, company=company)), self.ladder[rung])
+            if _settled(case) or rung + 1 == len(self.ladder):
+                yield case
+                company += 1
+            else:
+                rung += 1
+
+    def controls(self) -> Iterator[Case]:
+        """Broken copies of the composition, each of which must fail, within two tokens.
+
+        A copy that had nothing to do wrong over one target, such as a refusal where all drafts are accepted, is run
+        over another one, and left out if it never has.
+        """
+        miniature = replace(self.ladder[self.rung], length=2)
+        for broken in (UnprocessedBonus, SkippedResidual):
+            for seed in range(self.seeds):
+                differed: list[bool] = []
+                spoil = partial(broken, differed=differed)
+                emission = miniature.emission(f"control: {broken.name}", PLAIN, seed=seed, broken=spoil)
+                case = self.as_case(emission, self.compare(emission), miniature)
+                if any(differed):
+                    yield case
+                    break
+
+    def audit(self) -> Audit:
+        """The drafter audit, which names the guilty slot when a recorded law is wrong."""
+        emission = self.ladder[self.rung].emission("audit", PLAIN)
+        return audit_drafts(emission.parts, PLAIN, prompt=emission.prompt, budget=self.budget, alone=ALONE)
+
+    def compare(self, emission: Emission, budget: int | None = None) -> Comparison:
+        """The comparison, within a budget of at least one branch."""
+
+        def progress(now: Progress) -> None:
+            if self.listener is not None:
+                self.listener(emission.name, now)
+
+        return emission.compare(budget=max(1, budget or self.budget), alone=ALONE, progress=progress)
+
+    def as_case(self, emission: Emission, comparison: Comparison, miniature: Miniature) -> Case:
+        """The comparison with what was made smaller for it."""
+        return Case(emission.name, comparison, reduced(self.ladder[0], miniature), miniature.length)
+
+
+def _settled(case: Case) -> bool:
+    """Whether nothing smaller needs to be run."""
+    run = case.comparison.enumeration
+    return run.exhausted or run.interrupted or not case.exact

@@ -64,7 +64,8 @@ def fit(network: Wide, target: NeuralTarget, teachers: Iterable[Teacher]) -> flo
     products /= scale
     solution = torch.linalg.solve(squares + torch.diag(RIDGE * squares.diagonal()), products)  # [(A + 1) H, H]
     states, tokens = solution.split([taps * size, size])
-    network.norm.weight.copy_(CAUTION * scale)
+    norm: Any = network.norm
+    norm.weight.copy_(CAUTION * scale)
     _last(network.fusion).weight.copy_(states.T)
     attention: Any = network.layer.layer.self_attn
     mean = _normed(torch.cat(sample)[:, : taps * size] @ states).mean(0)

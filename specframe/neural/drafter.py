@@ -108,6 +108,8 @@ class NeuralDrafter(Generic[NetworkT]):
         """
         model = neural_target(target, self.name)
         network = self.fresh(model) if self.weights is None else self.load(model, self.weights)
+        if self.weights is not None:
+            checkpoint.require_vocabulary(self.weights, target.vocab_size)
         self._bound, self._session = (model, network), None
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
         self.taps = frozenset(self.spec.taps)

@@ -180,3 +180,10 @@ def test_the_weight_of_the_targets_head() -> None:
     model: NeuralTarget = target()
     features = torch.randn(4, model.config.hidden_size, dtype=model.dtype)
     torch.testing.assert_close(features @ output_weight(model).T, model.head(features))
+
+
+def test_a_drafter_of_another_vocabulary_is_refused(tmp_path) -> None:
+    bound().save(tmp_path)
+    other = Mine(weights=str(tmp_path))
+    with pytest.raises(WeightsError, match="trained for a target of 7 tokens, and this target has 9"):
+        other.bind(TableTarget(vocab=9, hidden=SIZE))

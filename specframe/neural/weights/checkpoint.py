@@ -118,6 +118,16 @@ def target_shape(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("hidden_size", "model_type", "vocab_size")}
 
 
+def require_vocabulary(folder: str | Path, vocab: int) -> None:
+    """Raises WeightsError for a drafter that was trained for a target with another vocabulary, if its config says so."""
+    theirs = read_config(folder).get("vocab_size") if (locate(folder) / CONFIG).is_file() else None
+    if isinstance(theirs, int) and theirs != vocab:
+        raise WeightsError(
+            f"the drafter in {folder} was trained for a target of {theirs:,} tokens, and this target has {vocab:,}; "
+            "name the drafter of this target, or train one"
+        )
+
+
 def locate(name: str | Path) -> Path:
     """The folder behind a name: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
 

@@ -111,9 +111,7 @@ def build_parser(called: str | None = None) -> argparse.ArgumentParser:
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that reads one recipe."""
-    parser.add_argument(
-        "recipe", help="a recipe file, or the name of one that `specframe recipes` lists"
-    )
+    parser.add_argument("recipe", help="a recipe file, or the name of one that `specframe recipes` lists")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
     parser.add_argument(
         "--no-local-code", action="store_true", help="refuse components from ./file.py:Name in the recipe's folder"

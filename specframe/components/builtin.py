@@ -9,6 +9,7 @@ COMPONENTS = [
     ("target", "table", "targets.table:TableTarget", "an exact Markov model on a small vocabulary, for certificates"),
     ("drafter", "none", "drafters.none:NoDrafter", "drafts nothing: plain autoregressive decoding"),
     ("drafter", "model", "drafters.model:ModelDrafter", "a smaller causal language model with the same vocabulary"),
+    ("drafter", "self", "drafters.own_layers:OwnLayers", "the target itself, some of its layers left out"),
     ("drafter", "lookup", "drafters.lookup:Lookup", "copies what followed the last time these tokens appeared"),
     ("drafter", "suffix", "drafters.suffix:Suffix", "copies from the text so far, longer after longer matches"),
     ("drafter", "recycling", "drafters.recycling:Recycling", "the target's own second choices, proposed again"),

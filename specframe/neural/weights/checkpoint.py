@@ -119,7 +119,7 @@ def target_shape(config: Any) -> dict[str, Any]:
 
 
 def require_vocabulary(folder: str | Path, vocab: int) -> None:
-    """Raises WeightsError for a drafter that was trained for a target with another vocabulary, if its config says so."""
+    """Raises WeightsError for a drafter whose config names another target vocabulary's size."""
     theirs = read_config(folder).get("vocab_size") if (locate(folder) / CONFIG).is_file() else None
     if isinstance(theirs, int) and theirs != vocab:
         raise WeightsError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -238,9 +237,9 @@ def _require_names(names: Sequence[str]) -> None:
 
 def _sibling(target: Any, plan: Plan) -> Target:
     """A target of its own state and features around the same weights, where the target offers one."""
-    make = getattr(type(target), "from_model", None)
-    if make is not None and inspect.ismethod(make) and hasattr(target, "model"):
-        built: Target = make(target.model, target.tokenizer)
+    make = getattr(target, "sibling", None)
+    if make is not None:
+        built: Target = make()
     else:
         built = plan.parts["target"].build()
     return built

@@ -62,6 +62,15 @@ class HFTarget:
         target._attach(model, loading.TokenizerSource(tokenizer))
         return target
 
+    def sibling(self) -> HFTarget:
+        """A target of its own state and features around the same weights."""
+        target = HFTarget.__new__(HFTarget)
+        target._attach(self.model, self._tokenizer, self.gguf)
+        target.quantization = self.quantization
+        if isinstance(self._passes, QuantizedPasses):
+            target._passes = self._passes.around(target._taps)
+        return target
+
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
         config: Any = model.config
         self.model = model

@@ -71,6 +71,10 @@ class QuantizedPasses:
         self._head = head
         self._taps = taps
 
+    def around(self, taps: Taps) -> QuantizedPasses:
+        """The same with other taps."""
+        return QuantizedPasses(self._decoder, self._head, taps)
+
     def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
         """In chunks, which changes no bit of the result."""
         batch, width = tokens.shape

@@ -1,0 +1,95 @@
+"""llama.cpp, decoding the target's GGUF file in this process, plain and with its own speculation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specframe import CompositionError, InputError, Outcome
+
+if TYPE_CHECKING:
+    from specframe import Target
+
+
+class LlamaCpp:
+    """llama.cpp on the target's GGUF file, with as many threads as torch uses, one prompt at a time."""
+
+    name = "llamacpp"
+    lossless: bool | None = True
+    speculation = "NONE"
+    """One of llama.cpp's kinds, as `common_speculative_type` names them."""
+
+    def __init__(self) -> None:
+        self._server: Any = None
+
+    def prepare(self, target: Target, sampling: Any, batch: int) -> None:
+        """Loads the file. Raises CompositionError where the target has none, InputError for a batch of several."""
+        import xllamacpp
+
+        file, self._tokenizer = getattr(target, "gguf", None), getattr(target, "tokenizer", None)
+        if file is None or self._tokenizer is None:
+            raise CompositionError(f"{self.name} decodes GGUF files, and the target has none with a tokenizer")
+        if batch > 1:
+            raise InputError(f"{self.name} decodes one prompt at a time; use --batch 1")
+        options = xllamacpp.CommonParams()
+        options.model.path = str(file)
+        options.n_ctx = target.context
+        options.n_parallel = 1
+        options.cpuparams.n_threads = options.cpuparams_batch.n_threads = torch.get_num_threads()
+        options.speculative.types = [
+            getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{self.speculation}")
+        ]
+        options.ui = False
+        options.verbosity = 0
+        self._server = xllamacpp.Server(options)
+        self._ends: frozenset[int] = getattr(target, "ends", frozenset())
+        self._request = {
+            "n_predict": sampling.max_new_tokens,
+            "ignore_eos": sampling.ignore_eos,
+            "temperature": sampling.temperature,
+            "top_k": sampling.top_k or 0,
+            "top_p": sampling.top_p or 1.0,
+            "min_p": sampling.min_p or 0.0,
+            "repeat_penalty": 1.0,
+            "cache_prompt": False,  # else a prompt that was decoded before would not be read again
+            "stream": True,
+        }
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompt."""
+        if self._server is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        pieces: list[tuple[float, Mapping[str, Any]]] = []
+        request = {**self._request, "prompt": list(rows[0]), "seed": seed % 2**31}
+        self._server.handle_completions(request, lambda piece: pieces.append((perf_counter(), piece)))
+        failed = next((piece for _, piece in pieces if "choices" not in piece), None)
+        if failed is not None or not pieces:
+            raise InputError(f"llama.cpp refuses the prompt: {failed}")
+        texts = [str(piece["choices"][0]["text"]) for _, piece in pieces]
+        tokens, arrivals = self._align(texts, [time for time, _ in pieces])
+        if pieces[-1][1]["choices"][0]["finish_reason"] == "stop":
+            tokens, arrivals = [*tokens, min(self._ends)], [*arrivals, pieces[-1][0]]
+        return Outcome([tokens], [arrivals], lambda: [pieces[-1][1].get("timings", {})])
+
+    def _align(self, texts: Sequence[str], times: Sequence[float]) -> tuple[list[int], list[float]]:
+        """The tokens of a text that came in pieces, each with the time when its last character was there."""
+        whole = "".join(texts)
+        found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        arrivals: list[float] = []
+        piece, length = 0, len(texts[0])
+        for _, end in found["offset_mapping"]:
+            while length < end:
+                piece += 1
+                length += len(texts[piece])
+            arrivals.append(times[piece])
+        return list(found["input_ids"]), arrivals
+
+
+class LlamaCppNgram(LlamaCpp):
+    """The same with llama.cpp's own speculation from n-grams of the text, on its own settings."""
+
+    name = "llamacpp-ngram"
+    speculation = "NGRAM_SIMPLE"

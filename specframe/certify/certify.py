@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import product
 
 from specframe.certify.certificate import REDUCED, Case, Certificate
 from specframe.certify.own.audit import Audit, audit_drafts
@@ -13,7 +14,7 @@ from specframe.certify.own.controls import SkippedResidual, UnprocessedBonus
 from specframe.certify.own.emission import Comparison, Emission
 from specframe.certify.own.enumeration import Progress
 from specframe.certify.own.ladder import ladder, reduced
-from specframe.certify.own.miniature import EOS, Miniature, small_sampling
+from specframe.certify.own.miniature import EOS, LENGTH, Miniature, small_sampling
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
 from specframe.sampling.laws import Sampling
@@ -117,21 +118,23 @@ class _Certifier:
                 rung += 1
 
     def controls(self) -> Iterator[Case]:
-        """Broken copies of the composition, each of which must fail, within two tokens.
+        """Broken copies of the composition, each of which must fail.
 
-        A copy that had nothing to do wrong over one target, such as a refusal where all drafts are accepted, is run
-        over another one, and left out if it never has.
+        A copy may have nothing to do wrong over one target, such as after a refusal where all drafts are accepted: then
+        it is run over another one, and left out if it never has.
         """
-        miniature = replace(self.ladder[self.rung], length=2)
+        small = self.ladder[self.rung]
         for broken in (UnprocessedBonus, SkippedResidual):
-            for seed in range(self.seeds):
-                differed: list[bool] = []
-                spoil = partial(broken, differed=differed)
+            differed: list[bool] = []
+            spoil = partial(broken, differed=differed)
+            for length, seed in product((2, 3, LENGTH), range(self.seeds)):  # a refusal may come late
+                miniature = replace(small, length=length)
                 emission = miniature.emission(f"control: {broken.name}", PLAIN, seed=seed, broken=spoil)
-                case = self.as_case(emission, self.compare(emission), miniature)
-                if any(differed):
-                    yield case
+                case = self.as_case(emission, self.compare(emission, self.budget // 5), miniature)
+                if not case.exact or case.comparison.enumeration.interrupted:
                     break
+            if any(differed):
+                yield case
 
     def audit(self) -> Audit:
         """The drafter audit, which names the guilty slot when a recorded law is wrong."""

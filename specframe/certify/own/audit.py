@@ -144,7 +144,9 @@ def recorded_laws(tree: TokenTree) -> Tensor | None:
         return None
     count, vocab = tree.tokens.shape[1], tree.q.shape[-1]
     unreplaced = tree.draw == Draw.WITHOUT_REPLACEMENT
-    q = tree.q.double().gather(1, tree.q_row.clamp(min=0)[..., None].expand(-1, -1, vocab))  # [B, N, V]
+    q = tree.q.double().gather(
+        1, tree.q_row.clamp(0, tree.q.shape[1] - 1)[..., None].expand(-1, -1, vocab)
+    )  # [B, N, V]
     earlier = torch.ones(count, count, dtype=torch.bool).tril(-1)  # [N, N]
     same = (tree.parent[:, :, None] == tree.parent[:, None]) & (tree.q_row[:, :, None] == tree.q_row[:, None])
     gone = earlier & same & (unreplaced & tree.valid)[:, None] & unreplaced[:, :, None]  # [B, N, N]

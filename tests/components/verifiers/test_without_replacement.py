@@ -1,6 +1,7 @@
 """`without_replacement` means one thing: without the earlier siblings drawn that way from the same row of q."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,16 @@ import torch
 from specframe import Draw, Frontier, TokenTree
 from specframe.certify.own.audit import recorded_laws
 from specframe.components.verifiers.block import Block
+from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive, Slots
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.promises import Promise
-from specframe.testing import compare_cycle
+from specframe.kernel.types import Context
+from specframe.sampling.laws import Sampling
+from specframe.sampling.random import SeededRandom
+from specframe.testing import GivenDrafter, compare_cycle
 from specframe.testing.references.walks import Row, recorded_law
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1]] * 4, dtype=torch.float64)
@@ -99,3 +104,27 @@ def test_every_page_says_so(file):
     text = " ".join((Path(__file__).parents[3] / file).read_text(encoding="utf-8").split())
     said = re.findall(r"q without the earlier siblings[^.;]*", text)
     assert said and all(re.search(r"drawn (this|that) way from the same row of q", each) for each in said)
+
+
+def test_a_top_node_takes_no_law_wherever_its_row_points():
+    siblings = [(TOP, 0), (WOR, 0), (IID, 1)]
+    root = torch.arange(64) % 4
+    context = Context(Sampling(temperature=1.0), SeededRandom(5, 64).draft)
+    tree = Mixed(siblings).grow(GivenDrafter(Q).expand, root, context)
+    for row in (-1, 2, 99):
+        astray = replace(tree, q_row=tree.q_row.where(tree.draw != TOP, row))
+        assert torch.equal(recorded_laws(astray)[:, 1:], recorded_laws(tree)[:, 1:])
+        for verifier in (Recursive(), Traversal(), Block(), Transport(), KSeq()):
+            one, other = (verifier.verify(each, P[tree.tokens], SeededRandom(6, 64).verify) for each in (tree, astray))
+            assert torch.equal(one.path, other.path) and torch.equal(one.bonus, other.bonus)
+
+
+def test_a_pairs_transport_does_not_depend_on_how_another_rows_pair_was_drawn():
+    left, q = P[:2], torch.stack([Q[0], OTHER])
+    mixed = torch.tensor([[False], [True]])
+    together = Transport().tournament(left, q, mixed)
+    for row in (0, 1):
+        alone = Transport().tournament(left[row, None], q[row, None], mixed[row, None])
+        for one, other in zip(together, alone, strict=True):
+            assert torch.allclose(one[row].double(), other[0].double(), atol=1e-12)
+        assert float(together[2][row].sum()) == pytest.approx(1.0)  # the law of the chosen one

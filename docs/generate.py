@@ -63,7 +63,7 @@ def render_commands() -> str:
         "| exit status | meaning |\n|---|---|\n"
         "| 0 | done |\n"
         "| 1 | a promise does not hold: a certificate failed |\n"
-        "| 2 | the input is wrong; the message on stderr says what to change |\n"
+        "| 2 | the input is wrong; the message on stderr names what to change |\n"
         "| 130 | interrupted from the keyboard |\n"
         "| 141 | the reader of a pipe went away |\n",
     ]
@@ -166,7 +166,7 @@ def _render_option(option: dict[str, Any]) -> str:
 
 
 def _explain(entry: Entry) -> dict[str, Any]:
-    """What `specframe explain --json` says of one component."""
+    """The output of `specframe explain --json` for one component."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         status = main(["explain", entry.qualified, "--kind", entry.kind, "--json"])
@@ -177,7 +177,7 @@ def _explain(entry: Entry) -> dict[str, Any]:
 
 
 def execute() -> int:
-    """Writes the pages, or with --check tells which are out of date and exits with 1."""
+    """Writes the pages, or with --check lists which are out of date and exits with 1."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="change nothing, only compare")
     check = parser.parse_args().check

@@ -22,8 +22,8 @@ HEAD = "| recipe | tau | speedup against `generate` | against our plain decoding
 def render_blocks(results: Path = RESULTS) -> Iterator[tuple[Path, str]]:
     """Every page with such a block, and its text with the blocks filled in.
 
-    A block begins with a comment that holds a YAML mapping of recipes to what is said of each; one of another bench
-    names its folder, beside these results. Raises KeyError for a recipe that the results don't have.
+    A block begins with a comment that holds a YAML mapping of recipes to a note on each; one of another bench
+    names its folder, next to these results. Raises KeyError for a recipe that the results don't have.
     """
 
     @cache

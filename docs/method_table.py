@@ -71,7 +71,7 @@ def read_results(path: Path = RESULTS) -> Mapping[str, Any] | None:
 
 def _render_opening(results: Mapping[str, Any] | None) -> Iterator[str]:
     yield (
-        "A method is a choice of parts. This page says of each method which components it is made of here, which "
+        "A method is a choice of parts. This page lists for each method which components it is made of here, which "
         "recipe puts them together, and what of it is **not here**. `specframe run` decodes with a recipe of the "
         "third column, and [`specframe certify`](../howto/certify.md) tests the promise of the fourth.\n"
     )

@@ -169,7 +169,7 @@ def follow(pipeline: Pipeline, rows: list[list[int]], tokens: int) -> tuple[list
 
 
 def teach(pipeline: Pipeline, rows: Sequence[list[int]], answers: Sequence[list[int]]) -> Teacher:
-    """What the target says about prompts and answers; only the answers count."""
+    """The target's outputs for prompts and answers; only the answers count."""
     texts = [row + answer for row, answer in zip(rows, answers, strict=True)]
     longest = max(map(len, texts))
     tokens = torch.tensor([text + [0] * (longest - len(text)) for text in texts])

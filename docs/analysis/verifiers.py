@@ -1,7 +1,7 @@
 """The verifiers against each other on the embedded target: ``python docs/analysis/verifiers.py`` measures and writes.
 
-All of them judge the very same drafts, so that what differs is the rule alone: tokens per cycle, beside what the rules
-promise for these drafts, and acceptance at one level beside the optimum. Numbers go to verifiers.json and into the
+All of them judge the very same drafts, so that what differs is the rule alone: tokens per cycle, next to what the rules
+promise for these drafts, and acceptance at one level next to the optimum. Numbers go to verifiers.json and into the
 tables of docs/explanation/verifier-analysis.md. Nothing here is about time.
 """
 
@@ -98,7 +98,7 @@ def compare(rows: Sequence[Totals], rule: str) -> dict[str, Any]:
 
 
 def measure_bound(limit: int, tokens: int, redraws: int, contexts: int) -> dict[str, Any]:
-    """Acceptance of one level's siblings beside the optimum, over some cycles' laws at the root."""
+    """Acceptance of one level's siblings next to the optimum, over some cycles' laws at the root."""
     pipeline = open_recipe("hass")
     figures: dict[str, Any] = {}
     for temperature in TEMPERATURES:

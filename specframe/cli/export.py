@@ -36,8 +36,8 @@ def execute(options: argparse.Namespace) -> int:
     write(made, plan, options.to, folder)
     print(f"{folder}: {sum(tensor.numel() for tensor in made.tensors.values()):,} numbers, as {options.to} reads them")
     width = max(len(word) for word, _ in made.checklist)
-    for word, says in made.checklist:
-        print(f"  {word:<{width}}  {says}")
+    for word, meaning in made.checklist:
+        print(f"  {word:<{width}}  {meaning}")
     if made.command:
         print(made.command.replace("FOLDER", str(folder)))
     return 0

@@ -1,4 +1,4 @@
-"""A recipe's drafter in another program's form, with where it came from beside it."""
+"""A recipe's drafter in another program's form, with its provenance in the same folder."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def write(made: Export, plan: Plan, form: str, folder: Path) -> None:
 
 
 def _trained(plan: Plan) -> dict[str, Any]:
-    """What the trained drafter's folder says of its training: data, steps, figures."""
+    """What the trained drafter's folder records of its training: data, steps, figures."""
     found = {}
     for path in sorted(checkpoint.locate(plan.parts["drafter"].options["weights"]).glob(TRAINED)):
         try:

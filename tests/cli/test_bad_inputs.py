@@ -1,4 +1,4 @@
-"""Bad input: one clear line that says what to do, exit status 2, no traceback."""
+"""Bad input: one clear line on what to do, exit status 2, no traceback."""
 
 import json
 
@@ -116,7 +116,7 @@ TREES = [
     ("tree={use: threshold, threshold: 2}", "a threshold is a probability"),
     ("tree={use: sequoia, acceptance: gone.json}", "gone.json"),
     ("tree={use: adaptive, costs: [1.0]}", "costs"),
-    ("tree={use: chain, draw: lucky}", "draw"),
+    ("tree={use: chain, draw: random}", "draw"),
     ("tree=null", "add `tree: {use: dynamic}`"),
 ]
 COMMANDS = [

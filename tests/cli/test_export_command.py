@@ -20,8 +20,8 @@ SMALL = ROOT / "recipes" / "small"
 def test_medusa_s_heads_go_out_with_where_they_came_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "heads"
     assert main(["export", str(SMALL / "medusa.yaml"), "--to", "medusa", "--out", str(out)]) == 0
-    said = capsys.readouterr().out
-    assert str(out) in said and "heads" in said and "float16" in said
+    output = capsys.readouterr().out
+    assert str(out) in output and "heads" in output and "float16" in output
     made, stored = load_file(out / "medusa_lm_head.safetensors"), load_file(talk_medusa() / "model.safetensors")
     assert made.keys() == stored.keys() and all(torch.equal(made[n], stored[n].half()) for n in made)
     config = json.loads((out / "config.json").read_text())
@@ -37,7 +37,7 @@ def test_medusa_s_heads_go_out_with_where_they_came_from(tmp_path: Path, capsys:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (["eagle.yaml", "--to", "llama.cpp"], "has no form 'llama.cpp'; it has vllm, sglang, eagle"),
         (["lookup.yaml", "--to", "vllm"], "'lookup' has no form that other programs read"),
@@ -46,12 +46,12 @@ def test_medusa_s_heads_go_out_with_where_they_came_from(tmp_path: Path, capsys:
     ],
 )
 def test_what_cannot_be_exported_is_one_line_and_exit_status_2(
-    arguments: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     recipe, *rest = arguments
     assert main(["export", str(SMALL / recipe), *rest, "--out", str(tmp_path / "out")]) == 2
     error = capsys.readouterr().err
-    assert says in error and error.count("\n") == 1
+    assert message in error and error.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
 

@@ -1,4 +1,4 @@
-"""Commands that plugins add, and what is said where their package is missing."""
+"""Commands that plugins add, and the error where their package is missing."""
 
 import sys
 from importlib.metadata import EntryPoint

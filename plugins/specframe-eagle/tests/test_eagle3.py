@@ -153,7 +153,7 @@ def test_a_qwen3_target_gives_a_qwen3_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"taps": []}, "taps must be different layers"),
         ({"taps": [1, 1]}, "taps must be different layers"),
@@ -161,8 +161,8 @@ def test_a_qwen3_target_gives_a_qwen3_layer() -> None:
         ({"head": Acceptance()}, "own_head: false"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(options: dict[str, object], says: str) -> None:
-    with pytest.raises((InputError, CompositionError), match=says):
+def test_options_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises((InputError, CompositionError), match=message):
         Eagle3(**options)
 
 

@@ -85,13 +85,13 @@ def test_tap_ids_are_written_as_each_engine_counts_them() -> None:
 
 
 def test_the_checklist_says_what_will_be_read() -> None:
-    said = dict(texts3.bound(torch.float32, fc_norm=True).export("vllm").checklist)
-    assert said["reads the outputs of"].startswith("layers [1, 3, 4], counted from 0; written as [2, 4, 5]")
-    assert said["switches"] == "fc_norm" and said["draft vocabulary"] == "6 of 11 tokens, by d2t"
+    checklist = dict(texts3.bound(torch.float32, fc_norm=True).export("vllm").checklist)
+    assert checklist["reads the outputs of"].startswith("layers [1, 3, 4], counted from 0; written as [2, 4, 5]")
+    assert checklist["switches"] == "fc_norm" and checklist["draft vocabulary"] == "6 of 11 tokens, by d2t"
 
 
 @pytest.mark.parametrize(
-    ("options", "form", "says"),
+    ("options", "form", "message"),
     [
         ({"norm_before_residual": True}, "sglang", "norm_before_residual is not known there"),
         ({"layer": "qwen3"}, "sglang", "query and key norms are not read there"),
@@ -100,8 +100,8 @@ def test_the_checklist_says_what_will_be_read() -> None:
         ({"taps": [0, 2, 6]}, "eagle", r"always \[1, 3, 4\]"),
     ],
 )
-def test_what_an_engine_would_drop_is_refused(options: dict[str, Any], form: str, says: str) -> None:
-    with pytest.raises(WeightsError, match=says):
+def test_what_an_engine_would_drop_is_refused(options: dict[str, Any], form: str, message: str) -> None:
+    with pytest.raises(WeightsError, match=message):
         texts3.bound(torch.float32, **options).export(form)
 
 
@@ -128,7 +128,7 @@ def test_eagle_goes_out_and_comes_back(bias: bool, form: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "form", "says"),
+    ("kind", "options", "form", "message"),
     [
         ("llama", {"bias": True}, "vllm", "fc has a bias, which vLLM drops"),
         ("llama", texts.FSPAD, "sglang", "FSPAD's parts, are not known there"),
@@ -137,20 +137,20 @@ def test_eagle_goes_out_and_comes_back(bias: bool, form: str, tmp_path: Path) ->
     ],
 )
 def test_an_eagle_that_an_engine_would_misread_is_refused(
-    kind: str, options: dict[str, Any], form: str, says: str
+    kind: str, options: dict[str, Any], form: str, message: str
 ) -> None:
-    with pytest.raises(WeightsError, match=says):
+    with pytest.raises(WeightsError, match=message):
         eagle(kind, **options).export(form)
 
 
 def test_each_drafter_refuses_the_other_s_checkpoints(tmp_path: Path) -> None:
     texts3.bound(torch.float32).export("vllm").write(tmp_path / "three")
     eagle(bias=False).export("vllm").write(tmp_path / "one")
-    for one, folder, says in [
+    for one, folder, message in [
         (Eagle(weights=str(tmp_path / "three")), "three", "use the drafter eagle3"),
         (Eagle3(weights=str(tmp_path / "one")), "one", "use the drafter eagle"),
     ]:
-        with pytest.raises(WeightsError, match=says):
+        with pytest.raises(WeightsError, match=message):
             one.bind(texts3.target(torch.float32))
         assert (tmp_path / folder).is_dir()
 

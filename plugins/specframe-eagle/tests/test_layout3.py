@@ -157,16 +157,16 @@ def put(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], object]:
 
 
 SPOILT = [
-    ({"hidden_size": 16}, None, "hidden_size: the checkpoint says 16, needed is 8"),
-    ({"vocab_size": 12}, None, "vocab_size: the checkpoint says 12, needed is 11"),
-    ({"num_hidden_layers": 2}, None, "num_hidden_layers: the checkpoint says 2, needed is 1"),
-    ({"target_hidden_size": 16}, None, "target_hidden_size: the checkpoint says 16, needed is 8"),
+    ({"hidden_size": 16}, None, "hidden_size: the checkpoint has 16, needed is 8"),
+    ({"vocab_size": 12}, None, "vocab_size: the checkpoint has 12, needed is 11"),
+    ({"num_hidden_layers": 2}, None, "num_hidden_layers: the checkpoint has 2, needed is 1"),
+    ({"target_hidden_size": 16}, None, "target_hidden_size: the checkpoint has 16, needed is 8"),
     ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, None, "no EAGLE-3 drafter that is known here"),
     ({"model_type": "gemma2"}, None, "has layers of 'gemma2'"),
     ({IDS: [2, 4, 9]}, None, r"reads the outputs of layers \[1, 3, 8\], and the target has 0 to 7"),
     ({IDS: [1, 3, 7], "eagle_config": {IDS: [1, 3, 7]}}, None, "names two sets of layers"),
     ({IDS: [1, 3]}, None, r"fc.weight: has shape \[8, 24\], should have \[8, 16\]"),
-    ({"draft_vocab_size": 7}, None, "says draft_vocab_size 7, and its LM head has 6 rows"),
+    ({"draft_vocab_size": 7}, None, "has draft_vocab_size 7, and its LM head has 6 rows"),
     ({"fc_norm": True}, without("fc_norm.0.weight"), "fc_norm.0.weight: missing"),
     ({}, put("midlayer.self_attn.q_norm.weight", torch.ones(HEAD)), "q_norm.weight: unexpected"),
     ({}, without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
@@ -178,12 +178,12 @@ SPOILT = [
 ]
 
 
-@pytest.mark.parametrize(("config", "change", "says"), SPOILT)
+@pytest.mark.parametrize(("config", "change", "message"), SPOILT)
 def test_what_does_not_fit_is_refused(
-    config: dict[str, Any], change: Callable[[dict[str, Any]], object] | None, says: str, tmp_path: Path
+    config: dict[str, Any], change: Callable[[dict[str, Any]], object] | None, message: str, tmp_path: Path
 ) -> None:
     publish(tmp_path, OFFICIAL | config, change)
-    with pytest.raises(WeightsError, match=says):
+    with pytest.raises(WeightsError, match=message):
         bound(tmp_path)
 
 
@@ -201,14 +201,14 @@ def test_another_algorithm_of_speculators_is_refused(tmp_path: Path) -> None:
 
 def test_a_shallow_target_needs_explicit_layers(tmp_path: Path) -> None:
     publish(tmp_path, OFFICIAL)
-    with pytest.raises(WeightsError, match="does not say which layers it reads"):
+    with pytest.raises(WeightsError, match="does not record which layers it reads"):
         bound(tmp_path, layers=4)
 
 
 def test_options_that_contradict_the_checkpoint_are_refused(tmp_path: Path) -> None:
     publish(tmp_path, OFFICIAL)
-    for options, says in [({"fc_norm": True}, "has no fc_norm"), ({"taps": [0, 1, 2]}, "reads the layers")]:
-        with pytest.raises(WeightsError, match=says):
+    for options, message in [({"fc_norm": True}, "has no fc_norm"), ({"taps": [0, 1, 2]}, "reads the layers")]:
+        with pytest.raises(WeightsError, match=message):
             bound(tmp_path, **options)
     with pytest.raises(WeightsError, match="leave own_head out"):
         bound(tmp_path, own_head=False)

@@ -33,7 +33,7 @@ class Passes(Protocol):
 
 
 class ModelPasses:
-    """transformers' own forward pass, with a cache that writes where it is told to."""
+    """transformers' own forward pass, with a cache that writes to given slots."""
 
     def __init__(self, model: nn.Module, taps: Taps) -> None:
         self._model = model
@@ -85,10 +85,10 @@ class QuantizedPasses:
             sees = torch.ones(positions.shape[1], positions.shape[1], dtype=torch.bool).tril().expand(batch, -1, -1)
             length = torch.full((batch,), start)
             nodes = Nodes(tokens[:, start : start + CHUNK], positions, sees, length, start, state.cache.row)
-            found, heard = self._decoder.run(nodes, state.cache, self._taps.wanted)
+            found, captured = self._decoder.run(nodes, state.cache, self._taps.wanted)
             hidden.append(found)
-            features.append(heard)
-        whole = {tap: torch.cat([heard[tap] for heard in features], 1) for tap in features[0]}
+            features.append(captured)
+        whole = {tap: torch.cat([captured[tap] for captured in features], 1) for tap in features[0]}
         return self._head(torch.cat(hidden, 1)[:, wanted]), whole
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:

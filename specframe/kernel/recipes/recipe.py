@@ -78,7 +78,7 @@ class Recipe:
             problem = str(getattr(error, "problem", None) or error).splitlines()[0]
             raise RecipeError(f"{COMMAND_LINE}: the value of '{override}' is no YAML: {problem}") from error
         if name.strip() == "extends":
-            raise RecipeError(f"{COMMAND_LINE}: a recipe extends others by its file alone: write a file that says so")
+            raise RecipeError(f"{COMMAND_LINE}: a recipe extends others by its file alone: write one that does")
         parts: Key = tuple(int(p) if p.isdigit() else p for p in name.strip().split("."))
         layer: Any = value
         if parts[-1] == "use" and len(parts) > 1:

@@ -25,7 +25,7 @@ class Export:
     tensors: Mapping[str, Tensor]
     """Its tensors, as they are stored."""
     checklist: tuple[tuple[str, str], ...]
-    """What the program that reads it will take it for: a word, and what it says."""
+    """What the program that reads it will take it for: a word, and its meaning."""
     command: str = ""
     """How that program is started on it; FOLDER stands for the folder."""
     file: str = WEIGHTS

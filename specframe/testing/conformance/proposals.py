@@ -46,14 +46,14 @@ def check_proposals(
     rows that end, in any order, and a session after another; below ragged trees of `expansions` proposals, whose nodes
     are asked for out of order and again.
     """
-    play = _Play(drafter, wanted, expansions, close)
+    comparison = _Comparison(drafter, wanted, expansions, close)
     for rows, steps in LIVES:
         session = sessions(rows)
         drafter.open(8, 64)
         for seed, step in enumerate(steps):
             _live(drafter, session, step, padding=seed % 3)
             if step.drafts:
-                play.compare(session, seed)
+                comparison.compare(session, seed)
 
 
 class _Step:
@@ -92,7 +92,7 @@ def _live(drafter: Proposer, session: GivenSession, step: _Step, padding: int) -
         drafter.keep(session.keep(step.numbers))
 
 
-class _Play:
+class _Comparison:
     def __init__(self, drafter: Proposer, wanted: Wanted, expansions: int, close: float) -> None:
         self.drafter, self.wanted, self.expansions, self.close = drafter, wanted, expansions, close
 

@@ -105,7 +105,7 @@ class NGramCache:
         return torch.cat(states).view(*grams.shape[:-1], -1)
 
     def fill(self, grams: Tensor) -> None:
-        """Computes the states of n-grams [M, n] before anybody wants them."""
+        """Computes the states of n-grams [M, n] before they are wanted."""
         before = replace(self.lookups)
         self(grams)
         self.lookups = before

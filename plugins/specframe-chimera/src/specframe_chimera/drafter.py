@@ -32,7 +32,7 @@ class Chimera(NeuralDrafter[Network]):
     Args:
         heads: how many, and so how deep a draft may be.
         ngram: how many tokens the bottom layer reads at a time, 1 to 5; 3 are trigrams.
-        residual: let the heads read the target's last feature beside the encoder's state.
+        residual: let the heads read the target's last feature next to the encoder's state.
         cache: how many n-gram states are kept in memory for when they are wanted again, the least recently used
             moved to disk; 0: all are computed.
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.

@@ -24,7 +24,7 @@ NOTHING = -1
 class Session(RowSession):
     """The decoding state of a session's rows.
 
-    Slots of the cache: feature i of a row at 2 i, the n-gram beside it at 2 i + 1. Behind the longest row's stand the
+    Slots of the cache: feature i of a row at 2 i, its n-gram at 2 i + 1. Behind the longest row's stand the
     draft's n-grams, at the same slots in every row.
 
     Args:
@@ -104,7 +104,7 @@ class Session(RowSession):
         mask = torch.cat([self.visible[:, None].expand(-1, width, -1), sees], 2)  # [B, F, W + S + F]
         states = self.layer(self.encode(self._grams(frontier)), position, mask[:, None], self.cache)  # [B, F, D]
         self.draft.append(Blocks(nodes, states[:, :, None], (), position, sees))
-        is_root = nodes == 0  # it may be asked for again beside deeper nodes
+        is_root = nodes == 0  # it may be asked for again together with deeper nodes
         depth = torch.where(is_root, 0, position - root.position)
         return torch.where(is_root[..., None], root.outputs[:, :, 0], states), depth
 

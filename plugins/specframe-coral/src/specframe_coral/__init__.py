@@ -15,7 +15,7 @@ COMPONENTS = [
         "head",
         "router",
         "router:Router",
-        "CORAL: a router says which rows of the LM head are read",
+        "CORAL: a router selects the rows of the LM head that are read",
     ),
     ("loss", "routing", "routing:RoutingLoss", "CORAL: cross-entropy between the target's group masses and the router"),
     ("rollout", "routing", "routing:RoutingRollout", "another rollout, with the router's choice in place of logits"),

@@ -52,7 +52,7 @@ class Router:
     log p_router(n) + log p_group(x | n) (Eq. 8); all other tokens get -inf: no law holds them. A law
     made of these logits is Eq. 8 renormalised over what is active.
 
-    With the law `restricted` a token's logit is the LM head's own instead: the router says which tokens are read, the
+    With the law `restricted` a token's logit is the LM head's own instead: the router selects tokens, the
     LM head how they compare, across groups, too. The law is the LM head's, renormalised over what is
     active; with all groups active it is the LM head's.
 

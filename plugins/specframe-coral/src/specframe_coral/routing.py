@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class RoutingRollout:
     """Another rollout's predictions with the router's choice instead of tokens' logits: [B, M, N].
 
-    The drafter unrolls as the nested rollout says, unchanged; from the features it predicts the router says
+    The nested rollout unrolls the drafter, unchanged; from the features it predicts the router predicts
     which groups of tokens come next. No row of the LM head is read.
 
     Args:
@@ -44,7 +44,7 @@ class RoutingLoss:
     """- sum over groups of q_router log p_router (Weng et al. 2025, CORAL, Eq. 9), at temperature 1.
 
     q_router is the target's probability of each group, p_router the law that the router's logits make. How many
-    groups there are, the logits tell.
+    groups there are, the logits show.
     """
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:

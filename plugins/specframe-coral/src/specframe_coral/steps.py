@@ -21,8 +21,8 @@ def step_distances(student: Student, temperature: float = 0.07) -> Tensor:
 
     Entry [t, s], s < t, is the mean of - log(exp(sim(q, f+) / tau) / sum over f of exp(sim(q, f) / tau)): q is
     what step t + 1 predicts at a position, f+ what step s + 1 predicts there, and f all that step s + 1
-    predicts, over the positions of the batch that all steps have. 0 elsewhere. Small numbers say that the
-    steps agree and that positions can be told apart. Raises CompositionError for a drafter without features.
+    predicts, over the positions of the batch that all steps have. 0 elsewhere. Small numbers mean that the
+    steps agree and that positions are distinct. Raises CompositionError for a drafter without features.
     """
     if student.features is None:
         raise CompositionError("distances between steps need a drafter that predicts features, such as eagle")

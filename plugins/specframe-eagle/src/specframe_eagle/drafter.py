@@ -27,7 +27,7 @@ class Eagle(NeuralDrafter[Network]):
     and CORAL train and search differently and draft with this same network.
 
     Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from
-    the same random weights in every run. With them it has the shape that their config.json tells:
+    the same random weights in every run. With them it has the shape of their config.json:
     published EAGLE checkpoints load as they are, once they are safetensors.
 
     A head that has weights of its own is trained by itself, the drafter staying as it is.
@@ -39,10 +39,10 @@ class Eagle(NeuralDrafter[Network]):
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
-        bias: whether a new drafter's `fc` has a bias; a loaded one has what its checkpoint says.
-        feature_sampling: whether a new drafter's tokens gate what is made of features (FSPAD); a loaded one says.
+        bias: whether a new drafter's `fc` has a bias; a loaded one has what its checkpoint has.
+        feature_sampling: whether a new drafter's tokens gate its features (FSPAD); a loaded one has its own.
         partial_alignment: whether a new drafter's logits and features come from two halves of its output
-            (FSPAD); a loaded one says.
+            (FSPAD); a loaded one has its own.
     """
 
     name = "eagle"
@@ -78,7 +78,7 @@ class Eagle(NeuralDrafter[Network]):
 
     @property
     def fusion(self) -> nn.Linear | None:
-        """The map from the embedding beside the feature to the layer's input; None with FSPAD's feature sampling."""
+        """The map from the pair of embedding and feature to the layer's input; None with FSPAD's feature sampling."""
         return fc if isinstance(fc := self.network.fc, nn.Linear) else None
 
     @property

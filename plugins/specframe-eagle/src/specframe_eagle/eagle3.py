@@ -36,10 +36,10 @@ class Eagle3(NeuralDrafter[Wide]):
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how states become logits, and over which tokens; none: the target's own head.
-        own_head: whether a new drafter's LM head is its own, a copy to be trained; a loaded one says.
+        own_head: whether a new drafter's LM head is its own, a copy to be trained; a loaded one has its own.
         layer: the decoder layer of a new drafter; none: qwen3 for a Qwen3 target, llama for others.
         taps: the target's layers that a new drafter reads, counted from 0; none: 1, L / 2 - 1 and L - 4.
-        fc_norm: whether each of a new drafter's taps has a norm (EAGLE-3.1); like the next three, a loaded one says.
+        fc_norm: whether each of a new drafter's taps has a norm (EAGLE-3.1); a loaded one has its own, here and below.
         norm_output: whether the state fed back has passed the norm before the LM head (EAGLE-3.1).
         norm_before_residual: whether the residual starts at the normed state (vLLM alone serves it).
         norm_before_fc: whether all taps together pass one norm.
@@ -124,7 +124,7 @@ class Eagle3(NeuralDrafter[Wide]):
 
     @property
     def layout(self) -> Layout3:
-        """What its checkpoint holds besides the network's values. Raises CompositionError before bind."""
+        """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
         if self._layout is None:
             raise CompositionError("drafter eagle3 was used before bind(target)")
         return self._layout

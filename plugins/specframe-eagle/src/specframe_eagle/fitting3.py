@@ -26,7 +26,7 @@ RIDGE = 1e-3
 SAMPLE = 4096
 """How many entries the mean state is taken over."""
 FAST = 3 / 8
-"""The share of a head's rotary pairs, the fastest, that tell an entry from its neighbours."""
+"""The share of a head's rotary pairs, the fastest, that separate an entry from its neighbours."""
 FOCUS = 22.0
 """The score that an entry has with itself, before the division by the root of a head's size."""
 CAUTION = 0.45

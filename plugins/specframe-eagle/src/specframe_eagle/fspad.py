@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class FeatureSampler(nn.Module):
     """Feature sampling (Gui et al. 2024, FSPAD): a fusion of tokens and features, in place of one linear map.
 
-    A feature speaks of every token that may come next, and the embedding beside it says which one came. Of the pair
+    A feature describes every token that may come next, the embedding paired with it the one that came. Of the pair
     of embedding e and feature f it makes x = fc([e; f]), then x + down(act(gate(e)) * up(norm(x))): in the wide space
     of a gated MLP the token alone decides what of the feature passes. The MLP is as wide as the layer's own and has no
     biases. The abstract gives the idea; the formula is that of the authors' code, as are the names of the weights.

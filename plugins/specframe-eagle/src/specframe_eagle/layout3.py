@@ -26,7 +26,7 @@ ARCHITECTURES: Mapping[str, Kind | None] = {
     "Eagle3LlamaForCausalLM": "llama",
     "Eagle3Qwen3ForCausalLM": "qwen3",
     "LlamaForCausalLM": "llama",  # of the authors' own and of many community files
-    "Eagle3DraftModel": None,  # speculators; the layer's config says which
+    "Eagle3DraftModel": None,  # speculators; it is in the layer's config
     "Eagle3Speculator": None,
 }
 """The names that published EAGLE-3 checkpoints have, and the decoder layer that each means."""
@@ -37,7 +37,7 @@ OTHER_NAMES = {"fc_norm": ("use_aux_norm",)}
 
 @dataclass(frozen=True)
 class Layout3:
-    """What a checkpoint's files hold besides the values of the network's tensors."""
+    """What a checkpoint's files hold in addition to the values of the network's tensors."""
 
     shape: PretrainedConfig
     """The config of the decoder layer."""
@@ -101,12 +101,12 @@ class Layout3:
             "vocab_size": target.vocab_size,
         }
         problems = [
-            f"{name}: the checkpoint says {getattr(shape, name, None)!r}, needed is {value!r}"
+            f"{name}: the checkpoint has {getattr(shape, name, None)!r}, needed is {value!r}"
             for name, value in wanted.items()
             if getattr(shape, name, None) != value
         ]
         if (other := stored.get("target_hidden_size")) not in (None, target.hidden_size):
-            problems.append(f"target_hidden_size: the checkpoint says {other!r}, needed is {target.hidden_size!r}")
+            problems.append(f"target_hidden_size: the checkpoint has {other!r}, needed is {target.hidden_size!r}")
         if problems:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
         taps = _taps(stored, target.num_hidden_layers, folder)
@@ -145,9 +145,9 @@ def _shape(stored: Mapping[str, Any], folder: Path) -> PretrainedConfig:
     known = [name for name in names if name in ARCHITECTURES]
     kind = stored.get("speculators_model_type")
     if kind not in (None, "eagle3") or not known:
-        says = f"speculators_model_type {kind!r}" if kind not in (None, "eagle3") else f"architectures {names}"
+        kind_named = f"speculators_model_type {kind!r}" if kind not in (None, "eagle3") else f"architectures {names}"
         raise WeightsError(
-            f"the checkpoint in {folder} is no EAGLE-3 drafter that is known here: {says}; "
+            f"the checkpoint in {folder} is no EAGLE-3 drafter that is known here: {kind_named}; "
             f"read are {', '.join(ARCHITECTURES)}"
         )
     inner = dict(stored["transformer_layer_config"]) if kind else dict(stored)
@@ -173,7 +173,7 @@ def _taps(stored: Mapping[str, Any], layers: int, folder: Path) -> tuple[int, ..
         )
     if top is None and nested is None and layers < 7:
         raise WeightsError(
-            f"the drafter in {folder} does not say which layers it reads ({IDS}), and a target of {layers} "
+            f"the drafter in {folder} does not record which layers it reads ({IDS}), and a target of {layers} "
             "layers has no customary ones; add them to its config.json"
         )
     taps = [k - 1 for k in top] if top is not None else nested if nested is not None else published_taps(layers)
@@ -189,7 +189,7 @@ def _switches(stored: Mapping[str, Any], folder: Path) -> Switches:
     nested = stored.get("eagle_config") or {}
     if "speculators_model_type" in stored and "norm_before_residual" not in stored:
         raise WeightsError(
-            f"config.json of {folder} does not say norm_before_residual, which speculators takes for false and vLLM "
+            f"config.json of {folder} does not record norm_before_residual, which speculators takes for false and vLLM "
             "for true; add the one that it was trained with"
         )
     found = {}
@@ -218,9 +218,9 @@ def _support(
     folder: Path, own: Mapping[str, list[int]], rows: int | None, stored: Mapping[str, Any], vocab: int
 ) -> Tensor | None:
     """The draft vocabulary that `d2t` holds as offsets. Raises WeightsError where it does not fit the LM head."""
-    says = stored.get("draft_vocab_size")
-    if rows is not None and says not in (None, rows):
-        raise WeightsError(f"the drafter in {folder} says draft_vocab_size {says}, and its LM head has {rows} rows")
+    size = stored.get("draft_vocab_size")
+    if rows is not None and size not in (None, rows):
+        raise WeightsError(f"the drafter in {folder} has draft_vocab_size {size}, and its LM head has {rows} rows")
     if rows is None or D2T not in own:
         if rows not in (None, vocab):
             raise WeightsError(

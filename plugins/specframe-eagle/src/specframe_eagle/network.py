@@ -29,7 +29,7 @@ class Variant:
 class Network(FeatureNetwork):
     """EAGLE's autoregression head (Li et al. 2024, EAGLE), and FSPAD's.
 
-    A pair is the embedding of token i + 1 beside feature i, [.., 2H], embedding first; `fc` makes 2H into
+    A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` makes 2H into
     H. The decoder layer is one of the config's own kind without its input norm, which the published
     drafters do not have: attention reads what `fc` gives. No norm follows: the output is compared with
     features that have already passed the target's final norm.

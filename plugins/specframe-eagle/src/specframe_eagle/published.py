@@ -28,12 +28,12 @@ ALIKE = 0.05
 
 @dataclass(frozen=True)
 class Layout:
-    """What a checkpoint's files hold besides the values of its tensors."""
+    """What a checkpoint's files hold in addition to the values of its tensors."""
 
     config: dict[str, Any]
-    """config.json: that of a model of one layer, with `bias` and perhaps `qkv_bias` besides."""
+    """config.json: that of a model of one layer, with `bias` and perhaps `qkv_bias`."""
     variant: Variant
-    """What the network has; of FSPAD's parts the tensors tell, config.json doesn't."""
+    """What the network has; FSPAD's parts show in the tensors, not in config.json."""
     dtype: torch.dtype = torch.bfloat16
     embedding: bool = False
     """Whether a copy of the target's embedding is among the tensors, as in the first releases."""
@@ -45,7 +45,7 @@ class Layout:
         for name in ("quantization_config", "torch_dtype", "dtype", "layer_types", "_name_or_path"):
             shape.pop(name, None)
         rope = dict(shape.get("rope_parameters") or {})
-        if "rope_theta" in rope:  # said twice: engines and older transformers look for the names of old
+        if "rope_theta" in rope:  # written twice: engines and older transformers look for the names of old
             shape["rope_theta"] = rope.pop("rope_theta")
             shape |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
         return cls({**shape, "num_hidden_layers": 1, "bias": variant.bias}, variant)
@@ -81,7 +81,7 @@ class Layout:
                 rows = file.get_slice(DOWN).get_shape()[0] if DOWN in names else 0
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
-        # The first releases of EAGLE have a bias and don't say so, FSPAD's have one whatever they say.
+        # The first releases of EAGLE have a bias without recording it, FSPAD's have one whatever they record.
         bias = "fc.fc.bias" in names if sampling else bool(config.get("bias", True))
         variant = Variant(bias, sampling, rows == 2 * target.config.hidden_size)
         return cls(config, variant, dtype, EMBEDDING in names)

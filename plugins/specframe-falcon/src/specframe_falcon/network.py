@@ -23,7 +23,7 @@ FEW = 4
 class Network(FeatureNetwork):
     """Falcon's relaxed causal semi-autoregressive head (Falcon, Section 3.2).
 
-    A pair is the embedding of token i + 1 beside feature i, [.., 2H], embedding first as in EAGLE. The
+    A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first as in EAGLE. The
     LSTM carries its state over the whole sequence and halves the width; a decoder layer of the target's
     own kind, input norm included, attends under the relaxed causal mask. No norm follows: the output is
     compared with features that have already passed the target's final norm.

@@ -87,7 +87,7 @@ class Hydra(NeuralDrafter[HydraNetwork]):
         return network
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What config.json says of it."""
+        """What config.json has of it."""
         return {"heads": self.levels, "layers": self.layers, "prefix": self.prefix}
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:

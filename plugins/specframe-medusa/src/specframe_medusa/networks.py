@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class ResBlock(nn.Module):
     """x + SiLU(W x + b) with W zero at first (Medusa, Section 2.1.1).
 
-    A block that reads `conditions` embeddings besides the feature, [.., (1 + conditions) D] -> [.., D], has a
+    A block that reads `conditions` embeddings in addition to the feature, [.., (1 + conditions) D] -> [.., D], has a
     projection for its residual (Hydra's code), which at first is the feature itself.
     """
 
@@ -156,7 +156,7 @@ class HydraNetwork(DraftNetwork, nn.Module):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """All levels after every feature; level k reads the tokens i .. i + k - 1 beside entry i's base state."""
+        """All levels after every feature; level k reads the tokens i .. i + k - 1 with entry i's base state."""
         base = features if self.prefix is None else self.prefix.hidden(self.prefix(features))  # [B, n, D]
         paths = embed(tokens).unfold(1, self.levels, 1).transpose(-1, -2)  # [B, n, K, D]
         hidden = [self(level, base, paths[:, :, :level]) for level in range(1, self.levels + 1)]

@@ -40,7 +40,7 @@ class Stored:
 def find(weights: str, published: str) -> Stored:
     """The checkpoint at a folder, zoo:// or Hub name: as specframe saves it, or as it is published.
 
-    Raises WeightsError where there is neither; of a .pt file it says how to convert it, since it is never loaded.
+    Raises WeightsError where there is neither; for a .pt file it explains how to convert it, since it is never loaded.
     """
     folder = checkpoint.locate(weights)
     file = next((name for name in (OWN, published) if (folder / name).is_file()), None)
@@ -59,11 +59,11 @@ def check(stored: Stored, kind: str, heads: int, pattern: str) -> None:
     """Raises WeightsError for another drafter's checkpoint, or another number of heads than wanted.
 
     Heads are counted in the tensors, where `pattern` captures a head's number: published configs are not to be
-    relied on (Medusa's v1.3 ones say 2 heads, and their files have 5).
+    relied on (Medusa's v1.3 ones have 2 heads, and their files have 5).
     """
-    said = checkpoint.read_config(stored.folder).get("format", kind)
-    if said != kind:
-        raise WeightsError(f"the checkpoint in {stored.folder} is a drafter {said!r}; needed is {kind!r}")
+    found = checkpoint.read_config(stored.folder).get("format", kind)
+    if found != kind:
+        raise WeightsError(f"the checkpoint in {stored.folder} is a drafter {found!r}; needed is {kind!r}")
     found = {int(match[1]) for match in map(re.compile(pattern).match, stored.names) if match}
     if found and len(found) != heads:
         raise WeightsError(

@@ -1,4 +1,4 @@
-"""Typical acceptance: what the target finds plausible is accepted, whatever it would have said itself."""
+"""Typical acceptance: what the target finds plausible is accepted, whatever its own token is."""
 
 from __future__ import annotations
 

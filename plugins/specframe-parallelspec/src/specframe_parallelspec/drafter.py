@@ -28,7 +28,7 @@ class ParallelSpec(NeuralDrafter[Network]):
 
     Args:
         masks: the paper's K: how many [MASK] tokens; a group has one more, and so many levels a forward.
-        features: whether it reads the target's features beside the tokens.
+        features: whether it reads the target's features with the tokens.
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Of more masks the first serve.
         head: how its outputs become logits; none: the target's own head.
     """

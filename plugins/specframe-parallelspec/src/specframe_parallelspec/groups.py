@@ -32,7 +32,7 @@ def places(first: int, last: int, masks: int, device: torch.device | str | None 
 class TextCache(Cache):
     """The text's keys and values, with gradients: the first forward leaves them, every later one sees them.
 
-    `seen` says how many entries of the text a later forward sees; its own follow them and are forgotten.
+    `seen`: how many entries of the text a later forward sees; its own follow them and are forgotten.
     """
 
     def __init__(self) -> None:

@@ -26,7 +26,7 @@ class Network(FeatureNetwork):
     follow, since the output is compared with features that have passed the target's. Without, it is the
     Transformer that takes the place of Medusa's heads: embeddings alone, a whole layer, and a norm.
 
-    A [MASK] is a trained embedding. The feature beside it is the newest there is, the one of the pair that
+    A [MASK] is a trained embedding. The feature paired with it is the newest there is, the one of the pair that
     begins its group.
     """
 

@@ -23,7 +23,7 @@ SETTLE = 64
 
 
 class Full(Exception):
-    """The queue takes no more; `wait` is a guess at the seconds until it does."""
+    """The queue takes no more; `wait` estimates the seconds until it does."""
 
     def __init__(self, wait: int) -> None:
         super().__init__("the queue is full")

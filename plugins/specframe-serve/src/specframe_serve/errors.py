@@ -28,7 +28,7 @@ class ApiError(Exception):
 
 def failed() -> ApiError:
     """The answer to a request that an error in the server ended: the log has the rest."""
-    return ApiError(500, "the server failed on this request; its log says why", kind="server_error")
+    return ApiError(500, "the server failed on this request; the reason is in its log", kind="server_error")
 
 
 def too_slow(seconds: float) -> ApiError:

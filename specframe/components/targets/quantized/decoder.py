@@ -43,7 +43,7 @@ class Decoder:
     """
 
     def __init__(self, model: Any, config: Any, decoder: Any, layers: nn.ModuleList) -> None:
-        """Of a model for which `unfit` has nothing to say; its layers then share their storage with this decoder."""
+        """Of a model for which `unfit` finds no reason; its layers then share their storage with this decoder."""
         self._decoder = decoder
         self._kept: list[Tensor] = []
         attention: Any = layers[0].self_attn

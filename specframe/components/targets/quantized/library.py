@@ -105,7 +105,7 @@ def _folder() -> Path:
 
 
 def _processor() -> str:
-    """What tells processors apart that -march=native compiles differently for."""
+    """The identity of a processor, as far as -march=native compiles differently for it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

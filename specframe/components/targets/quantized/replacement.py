@@ -25,7 +25,7 @@ def quantize(model: Any, quantization: Quantization, file: Path | None = None) -
     """Replaces the model's linear layers and its LM head, in place; embedding and norms stay as they are.
 
     Blocks of the GGUF file that the model was read from are taken over where they have as many bits; other weights are
-    rounded. Where the kernels cannot be compiled, the weights are rounded and unpacked again, which a warning says.
+    rounded. Where the kernels cannot be compiled, the weights are rounded and unpacked again, with a warning.
     Raises CompositionError for a model or device that this cannot be done for.
     """
     from specframe.components.targets.quantized.stored import StoredBlocks

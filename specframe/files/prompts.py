@@ -56,7 +56,7 @@ def _records(path: Path) -> Iterator[Record]:
         if not isinstance(whole, list):
             raise InputError(f"{path}: a .json file of prompts holds a list; for one object a line use .jsonl")
         for place, value in enumerate(whole):
-            yield Record((value,)) if _says_something(value) else as_record(value, f"{path}: [{place}]")
+            yield Record((value,)) if _has_text(value) else as_record(value, f"{path}: [{place}]")
         return
     structured = is_structured(path)
     for number, line in read_lines(path):
@@ -74,11 +74,11 @@ def as_record(record: Any, where: str) -> Record:
     for field in FIELDS if isinstance(record, dict) else ():
         value = record.get(field)
         turns = value if isinstance(value, list) else [value]
-        if turns and all(map(_says_something, turns)):
-            task = next(filter(_says_something, map(record.get, TASKS)), None)
+        if turns and all(map(_has_text, turns)):
+            task = next(filter(_has_text, map(record.get, TASKS)), None)
             return Record(tuple(turns), task)
     raise InputError(f"{where}: no prompt in it; expected an object with one of {', '.join(FIELDS)}")
 
 
-def _says_something(value: Any) -> bool:
+def _has_text(value: Any) -> bool:
     return isinstance(value, str) and bool(value.strip())

@@ -13,7 +13,7 @@ from specframe.kernel.errors import InputError, SpecframeError
 from specframe.kernel.types import Outcome
 
 
-def test_everybody_holds_every_place_equally_often():
+def test_every_contestant_holds_every_place_equally_often():
     names = ["a", "b", "c", "d"]
     places = Counter((name, place) for i in range(40) for place, name in enumerate(take_turns(names, i, seed=0)))
     assert set(places.values()) == {10} and len(places) == 16

@@ -76,7 +76,7 @@ def test_ctrl_c_ends_an_answer_and_not_the_chat(recipe, monkeypatch):
     assert len(chat.answer(pipeline, [{"role": "user", "content": "hello"}], console)) > len(text)
 
 
-def test_a_conversation_that_is_too_long_says_so_and_can_begin_anew(monkeypatch, recipe, capsys):
+def test_a_conversation_that_is_too_long_is_reported_and_can_begin_anew(monkeypatch, recipe, capsys):
     assert talk(monkeypatch, recipe, ["a" * 600, "hello"]) == 0
     printed = capsys.readouterr().out
     assert "leaves no room in the target's context" in printed.replace("\n", " ") and printed.count("; tau ") == 1

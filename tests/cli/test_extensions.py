@@ -69,7 +69,7 @@ def test_a_command_that_cannot_be_imported_harms_the_others_only_when_it_is_call
     assert "command 'greet' of one cannot be loaded" in capsys.readouterr().err
 
 
-def test_what_has_a_package_of_its_own_says_so(installed, capsys, monkeypatch):
+def test_what_has_a_package_of_its_own_names_it(installed, capsys, monkeypatch):
     installed()
     assert main(["serve", "recipe.yaml"]) == 2
     assert capsys.readouterr().err.strip() == "`specframe serve` needs another package: pip install specframe-serve"

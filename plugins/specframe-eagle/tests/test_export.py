@@ -84,7 +84,7 @@ def test_tap_ids_are_written_as_each_engine_counts_them() -> None:
     ]
 
 
-def test_the_checklist_says_what_will_be_read() -> None:
+def test_the_checklist_lists_what_will_be_read() -> None:
     checklist = dict(texts3.bound(torch.float32, fc_norm=True).export("vllm").checklist)
     assert checklist["reads the outputs of"].startswith("layers [1, 3, 4], counted from 0; written as [2, 4, 5]")
     assert checklist["switches"] == "fc_norm" and checklist["draft vocabulary"] == "6 of 11 tokens, by d2t"

@@ -145,7 +145,7 @@ def test_at_sigterm_what_runs_is_finished_and_what_comes_is_refused(recipe):
         process.communicate()
 
 
-def test_a_server_that_cannot_start_says_why_in_one_line(recipe, capsys):
+def test_a_server_that_cannot_start_prints_the_reason_in_one_line(recipe, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for arguments, words in (

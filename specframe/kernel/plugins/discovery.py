@@ -24,7 +24,7 @@ SWITCH = "SPECFRAME_PLUGINS"
 def discover(points: list[EntryPoint] | None = None) -> Registry:
     """The registry of the built-ins and all installed plugins (or those of `points`)."""
     registry = Registry()
-    _enrol(registry, import_module(BUILTIN), "specframe")
+    _register(registry, import_module(BUILTIN), "specframe")
     found = list(entry_points(group=GROUP)) if points is None else points
     for point in sorted(found, key=lambda p: (_package(p), p.name)):
         package = _package(point)
@@ -32,7 +32,7 @@ def discover(points: list[EntryPoint] | None = None) -> Registry:
             continue
         try:
             require(getattr(point.dist, "requires", None) or (), __version__, package)
-            _enrol(registry, point.load(), package)
+            _register(registry, point.load(), package)
         except PluginError as error:
             registry.broken[package] = str(error)
         except (Exception, SystemExit) as error:
@@ -40,7 +40,7 @@ def discover(points: list[EntryPoint] | None = None) -> Registry:
     return registry
 
 
-def _enrol(registry: Registry, plugin: Any, package: str) -> None:
+def _register(registry: Registry, plugin: Any, package: str) -> None:
     """Adds all of a plugin's components, or none: one manager per plugin isolates and attributes."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Hooks)

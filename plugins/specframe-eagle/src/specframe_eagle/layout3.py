@@ -224,7 +224,7 @@ def _support(
     if rows is None or D2T not in own:
         if rows not in (None, vocab):
             raise WeightsError(
-                f"the drafter in {folder} has a draft vocabulary of {rows} of {vocab} tokens and no {D2T}, which says "
+                f"the drafter in {folder} has a draft vocabulary of {rows} of {vocab} tokens and no {D2T}, which lists "
                 "which ones they are: it cannot be used without"
             )
         return None

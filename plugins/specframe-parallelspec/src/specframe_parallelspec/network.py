@@ -21,7 +21,7 @@ CHUNK = 64
 class Network(FeatureNetwork):
     """ParallelSpec's parallel head (Xiao et al. 2024, Sections 4.1 and 4.3).
 
-    With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 beside feature
+    With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 and feature
     i, [.., 2H], embedding first; `fc` makes 2H into H, and the decoder layer has no input norm, nor does one
     follow, since the output is compared with features that have passed the target's. Without, it is the
     Transformer that takes the place of Medusa's heads: embeddings alone, a whole layer, and a norm.

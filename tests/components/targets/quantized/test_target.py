@@ -214,7 +214,7 @@ def test_a_device_that_is_no_cpu_is_refused(build):
         target._quantize("int8")
 
 
-def test_run_says_so(tmp_path: Path, capsys):
+def test_run_reports_it(tmp_path: Path, capsys):
     file = write_gguf(tmp_path / "small.gguf", blocks="Q4_1")
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(

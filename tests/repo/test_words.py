@@ -61,6 +61,9 @@ QUOTED = (
 
 def misused(words: dict[str, str], text: str) -> Iterator[tuple[int, str, str]]:
     """The lines with a word of the list, from 1 on: the word, and what to write instead."""
+    whole = re.compile("|".join(f"(?:{word})" for word in words))
+    if words is DIALECT and not any(map(whole.fullmatch, set(re.findall("[a-z]+", text.lower())))):
+        return  # a set of words is fifty times as fast as a pattern over the text
     pattern = re.compile("|".join(rf"(?<![^\W_])({word})(?![^\W_])" for word in words), re.IGNORECASE)
     for number, line in enumerate(text.splitlines(), 1):
         if not any(quoted in line for quoted in QUOTED):

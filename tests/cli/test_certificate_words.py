@@ -71,7 +71,7 @@ def test_a_case_of_two_tokens_is_named(capsys):
     assert "two tokens only are compared in 1 cases" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_failure_is_said_before_what_was_not_run():
+def test_a_failure_is_printed_before_what_was_not_run():
     found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.2, "control_failed": None, "real": None}
     assert verdict(found) == "not lossless: total variation 0.2"
     assert verdict(found | {"tv": 0.0, "control_failed": True}).startswith("not shown")

@@ -1,4 +1,4 @@
-"""llama.cpp decodes a GGUF file as a quantized target does, and says what it cannot do."""
+"""llama.cpp decodes a GGUF file as a quantized target does, and reports what it cannot do."""
 
 from __future__ import annotations
 

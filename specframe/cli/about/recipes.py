@@ -49,7 +49,7 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def about(path: Path) -> str:
-    """What a recipe's first comment says."""
+    """The text of a recipe's first comment."""
     return path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip()
 
 

@@ -16,7 +16,7 @@ def thin(model: nn.Module, kept: Sequence[int]) -> nn.Module:
     """The model with the decoder layers `kept` alone, in this order; `model` stays as it is.
 
     Modules on the way to the layers are copied, their weights are not: nothing takes up memory twice. Raises
-    CompositionError for a model whose layers cannot be told, and for a layer that it does not have.
+    CompositionError for a model whose layers are unknown, and for a layer that it does not have.
     """
     original: Any = model
     config = original.config.get_text_config()

@@ -41,7 +41,7 @@ def test_a_thin_model_is_one_built_of_these_layers(kind, kept):
     assert whole.config.num_hidden_layers == 3 and len(whole.model.layers) == 3
 
 
-def test_all_layers_draft_what_the_target_says():
+def test_all_layers_draft_the_target_s_tokens():
     whole = model()
     target = HFTarget.from_model(whole)
     drafter = ModelDrafter.from_model(thin(whole, [0, 1, 2]))

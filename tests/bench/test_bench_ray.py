@@ -45,7 +45,7 @@ class Cluster:
         pass
 
     class Failure(Exception):
-        cause = ValueError("out of\nluck")
+        cause = ValueError("out of\nspace")
 
     def __init__(self, *fates, cores=3.0):
         self.exceptions = SimpleNamespace(RayActorError=self.Death, RayTaskError=self.Failure)

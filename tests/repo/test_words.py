@@ -53,6 +53,7 @@ EXEMPT = ("CHANGELOG.md", "docs/benchmark/", "plugins/specframe-zoo/training/", 
 """The history, reports until they are made anew, and the record of how the embedded models were made."""
 QUOTED = (
     '--prompt "',  # what a user asks a model
+    "Can you tell me about",
     "Tell me about",
 )
 """A line that quotes a prompt may have any word."""

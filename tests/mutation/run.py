@@ -38,6 +38,7 @@ TESTS = {
     "specframe/components/targets": ["tests/components/targets", "tests/decoding/test_session.py"],
 }
 """The fast tests of each file, or of all files of a folder."""
+ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 COPIED = ("specframe", "tests", "plugins", "recipes", "pyproject.toml")
 
 
@@ -108,7 +109,6 @@ def _described(mutant: Mutant) -> dict[str, str | int]:
 
 def _outcome(folder: Path, tests: list[str], seconds: float) -> str:
     """`killed`, `slow` or `survived`: the tests run in a fork, in which all but the project is imported already."""
-    import hypothesis  # noqa: F401
     import pytest
     import torch
 
@@ -126,7 +126,7 @@ def _outcome(folder: Path, tests: list[str], seconds: float) -> str:
         sys.path[:] = [*places, *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
         os.environ |= {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
         sys.dont_write_bytecode = True
-        os._exit(int(pytest.main(["-x", "-q", "-n", "0", *tests])))
+        os._exit(int(pytest.main(["-x", "-q", "-n", "0", "-W", ALREADY_IMPORTED, *tests])))
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         done, status = os.waitpid(child, os.WNOHANG)

@@ -30,6 +30,7 @@ _PUBLIC = {
         "TokenTree",
         "Verdict",
     ),
+    "specframe.kernel.cache": ("cache_folder",),
     "specframe.kernel.contestant": ("Contestant",),
     "specframe.kernel.store": ("Continuations", "Store"),
     "specframe.kernel.interfaces": (
@@ -98,6 +99,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.decoding.requests import Request as Request
     from specframe.decoding.session import Session as Session
     from specframe.decoding.transformers.decoder import decoder as decoder
+    from specframe.kernel.cache import cache_folder as cache_folder
     from specframe.kernel.contestant import Contestant as Contestant
     from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (

@@ -14,6 +14,15 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_notes(tmp_path_factory):
+    """Which kinds of model have been checked is remembered for this run, not in the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr("specframe.components.targets.probe.cache_folder", lambda: folder)
+        yield
+
+
 @pytest.fixture(scope="session")
 def model():
     return make_model()

@@ -10,6 +10,14 @@ from torch import nn
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 """Layer types whose state is keys and values, which can be dropped token by token."""
 
+SPARSE = frozenset(
+    {"indexed_attention", "compressed_sparse_attention", "heavily_compressed_attention", "minimax_m3_sparse"}
+)
+"""Layer types that keep an index or summaries of earlier tokens in addition to keys and values."""
+
+RECURRENT = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "mamba2", "recurrent"})
+"""Layer types with a state that every token changes."""
+
 MASKED = frozenset({"sdpa", "eager"})
 """Attention implementations that take an arbitrary mask."""
 
@@ -20,15 +28,36 @@ def refusal(model_class: type[nn.Module], config: Any) -> str | None:
     if getattr(config, "is_encoder_decoder", False):
         return f"{name} is an encoder-decoder model; targets are decoder-only language models"
     kinds = set(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ())
-    if getattr(model_class, "_is_stateful", False) or kinds - ATTENTION - {"attention"}:
+    if sparse := kinds & SPARSE:
         return (
-            f"{name} carries recurrent state, which cannot be rewound to drop rejected tokens; "
+            f"{name} has sparse attention ({', '.join(sorted(sparse))}), which picks keys by an index of its own; "
+            "specframe keeps no such index for the nodes of a tree"
+        )
+    recurrent = kinds & RECURRENT
+    if getattr(model_class, "_is_stateful", False) or recurrent:
+        return (
+            f"{name} carries recurrent state{_listed(recurrent)}, which cannot be rewound to drop rejected tokens; "
             "take a model whose layers are all attention"
         )
+    if unknown := kinds - ATTENTION - {"attention"}:
+        return f"{name} has layers of a kind that specframe does not know{_listed(unknown)}"
+    if _reads_both_ways(config):
+        return f"{name} reads texts in both directions; its config must have is_decoder: true to write one"
     takes = inspect.signature(model_class.forward).parameters
     if "position_ids" not in takes or getattr(config, "alibi", False):
         return f"{name} takes no position ids, so the nodes of a tree cannot be placed at their depth"
     return None
+
+
+def _listed(kinds: set[str]) -> str:
+    return f" ({', '.join(sorted(kinds))})" if kinds else ""
+
+
+def _reads_both_ways(config: Any) -> bool:
+    """Whether a config is that of an encoder: one of a family that fills masks, and not told to be a decoder."""
+    from transformers import MODEL_FOR_MASKED_LM_MAPPING
+
+    return type(config) in MODEL_FOR_MASKED_LM_MAPPING and getattr(config, "is_decoder", None) is False
 
 
 def attention_refusal(config: Any) -> str | None:

@@ -35,7 +35,8 @@ class HFTarget:
     on a CPU; the law is then the quantized model's, and so are plain decoding and every report.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
-    weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound.
+    weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound or
+    that does not score trees as it scores texts, which is tried once for every kind of model.
     """
 
     def __init__(
@@ -54,12 +55,14 @@ class HFTarget:
         self._attach(loaded, loading.TokenizerSource(place, revision), loading.gguf_file(place))
         if quantize is not None:
             self._quantize(quantize)
+        probe.check_once(self)
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
         """A target around a model in memory, which it leaves as it is: weights, config, hooks, mode."""
         target = cls.__new__(cls)
         target._attach(model, loading.TokenizerSource(tokenizer))
+        probe.check_once(target)
         return target
 
     def sibling(self) -> HFTarget:
@@ -234,20 +237,18 @@ class HFTarget:
         return Teacher(tokens, mask, features, logits)
 
     def check(self) -> None:
-        """Scores a small tree and each of its paths by itself; raises CompositionError where they differ.
+        """Scores a small batch and tree and each of their paths by itself; raises CompositionError where they differ.
 
         A session that is running is untouched.
         """
         running, self._state = self._state, None
         try:
-            deviation = probe.deviation(self)
+            fault = probe.find_fault(self)
         finally:
             self._state = running
-        if not deviation <= (2e-1 if self.dtype.itemsize < 4 else 1e-3):
-            raise CompositionError(
-                f"{self.config.model_type} does not score a tree as it scores each path: "
-                f"logits differ by {deviation:.2g} of their size; another `attention` may help"
-            )
+        if fault is not None:
+            name = self.config.model_type
+            raise CompositionError(f"{name} cannot be a target, it does not score trees as it scores texts: {fault}")
 
     def _check(self, prompts: Prompts) -> None:
         """Raises InputError for prompts that the model cannot read."""

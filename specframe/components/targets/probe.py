@@ -1,45 +1,123 @@
-"""A self-test of tree scoring: one small tree against each of its paths alone."""
+"""A self-test of tree scoring, done once for every kind of model: a ragged batch and a small tree against each path."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import hashlib
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
+import transformers
+from torch import Tensor
 
+from specframe.components.targets import architectures
+from specframe.components.targets.source import first_line
+from specframe.kernel.cache import cache_folder
+from specframe.kernel.errors import SpecframeError
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 
 if TYPE_CHECKING:
     from specframe.components.targets.hf import HFTarget
 
-PROMPTS = ((3, 1, 4, 1, 5), (9, 2, 6))
-PARENTS = (-1, 0, 0, 1, 2, 2)  # two branches, the second one forked
+EDITION = 1
+"""To be raised when the test or the way in which trees are scored changes: earlier results are forgotten."""
+PROMPTS = ((3, 1, 4, 1, 5), (9, 2), (6, 5, 3))
+PARENTS = (-1, 0, 0, 1, 2)  # two branches
+LEAVES = (3, 4)
+ROOM = 11
+"""Positions that the test takes: the longest prompt, the bonus and the nodes."""
+LIMITS = {8: 1e-6, 4: 1e-3}
+"""How far a logit may be off, as a share of the largest, by the bytes of a number."""
+LOOSE = 2e-1
+"""The same below full precision."""
+UNLUCKY = 0.2
+"""Below full precision a router may choose another expert at a near-tie: so many of the logits may be off entirely."""
 
 
-def deviation(target: HFTarget) -> float:
-    """The largest difference between tree and path logits, as a share of the largest logit.
+def check_once(target: HFTarget) -> None:
+    """Checks a target of a kind that was not checked on this machine before; costs nothing for any other.
 
-    The batch is ragged and one commit precedes the tree, so masks, positions and slots all take part.
+    A kind is a model class, its config, dtype, attention and the releases of torch and transformers: what decides on
+    masks and positions, weights left out. Raises CompositionError.
     """
+    if target.model.training or architectures.reach(target.config)[0] < ROOM:
+        return
+    note = cache_folder() / "checked" / fingerprint(target)
+    if note.exists():
+        return
+    target.check()
+    _remember(note, f"{target.config.model_type} scores trees as it scores each path\n")
+
+
+def fingerprint(target: HFTarget) -> str:
+    """A name for the kind of model that a target is."""
+    config: Any = target.model.config
+    described = {name: value for name, value in config.to_dict().items() if not name.startswith("_")}
+    model = type(target.model)
+    kind = (
+        EDITION,
+        f"{model.__module__}.{model.__qualname__}",
+        sorted(described.items()),
+        getattr(config, "_attn_implementation", None),
+        str(target.dtype),
+        target.device.type,
+        target.quantization,
+        torch.__version__,
+        transformers.__version__,
+    )
+    return hashlib.sha256(repr(kind).encode()).hexdigest()[:32]
+
+
+def _remember(note: Path, text: str) -> None:
+    with suppress(OSError):  # a cache that cannot be written only makes the next start slower
+        note.parent.mkdir(parents=True, exist_ok=True)
+        note.write_text(text, encoding="utf-8")
+
+
+@torch.no_grad()
+def find_fault(target: HFTarget) -> str | None:
+    """What is wrong with the target's scores of a batch of three and its trees, in a clause; None if nothing is."""
     device, vocabulary = target.device, target.vocab_size
-    rows = [[token % vocabulary for token in row] for row in PROMPTS]
-    count = torch.tensor([len(row) for row in rows], device=device)
-    padded = torch.tensor([row + [0] * (max(map(len, rows)) - len(row)) for row in rows], device=device)
-    parent = torch.tensor(PARENTS, device=device).expand(len(rows), -1)
-    nodes = parent.shape[1]
-    tokens = (torch.arange(len(rows) * nodes, device=device).reshape(len(rows), nodes) * 7 + 11) % vocabulary
-    target.open(len(rows), padded.shape[1] + 2 + nodes)
-    root, _ = target.admit(Prompts(padded, count))
-    nothing = torch.zeros(len(rows), device=device, dtype=torch.long)
-    target.commit(root, Verdict(root.tokens[:, :0], nothing, bonus=tokens[:, 0]))
-    valid, draw = torch.ones_like(parent, dtype=torch.bool), torch.zeros_like(parent)
-    tree = TokenTree(tokens, parent, valid, draw, levels=2)
-    logits = target.score(tree).logits
-    worst, size = 0.0, 0.0
-    for row, prompt in enumerate(rows):
-        for node in range(nodes):
-            path = tree.ancestors[row, node].nonzero()[:, 0]
-            alone = torch.tensor([prompt + tokens[row, path].tolist()], device=device)
-            wanted = target.teach(alone, torch.ones_like(alone, dtype=torch.bool)).logits[0, -1]
-            worst = max(worst, float((logits[row, node] - wanted).abs().max()))
-            size = max(size, float(wanted.abs().max()))
-    return worst / max(size, 1e-9)
+    prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
+    count = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    padded = torch.tensor([[*prompt, *[0] * (int(count.max()) - len(prompt))] for prompt in prompts], device=device)
+    parent = torch.tensor(PARENTS, device=device).expand(len(prompts), -1)
+    tokens = (torch.arange(parent.numel(), device=device).view_as(parent) * 7 + 11) % vocabulary
+    tree = TokenTree(tokens, parent, torch.ones_like(parent, dtype=torch.bool), torch.zeros_like(parent), levels=2)
+    try:
+        target.open(len(prompts), ROOM)
+        root, first = target.admit(Prompts(padded, count))
+        nothing = torch.zeros(len(prompts), device=device, dtype=torch.long)
+        target.commit(root, Verdict(root.tokens[:, :0], nothing, bonus=tokens[:, 0]))
+        nodes = target.score(tree).logits  # [3, N, V]
+        alone = torch.stack([_path(target, prompt, tree, row) for row, prompt in enumerate(prompts)])  # [3, 2, 4, V]
+    except (SpecframeError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:  # a forward pass raises what it likes
+        return f"its forward pass fails on them ({type(error).__name__}: {first_line(error)})"
+    limit = LOOSE if target.quantization is not None else LIMITS.get(target.dtype.itemsize, LOOSE)
+    if not _agree(alone[:, 0, :2], alone[:, 1, :2], limit):
+        return "its attention sees the tokens that come after a position"
+    if not _agree(first.logits[:, 0], alone[:, 0, 0], limit):
+        return "the rows of a batch with prompts of different lengths disturb each other"
+    paths = torch.cat([alone[:, :1, 1], alone[:, :, 2], alone[:, :, 3]], 1)  # root, children, leaves: [3, N, V]
+    if not _agree(nodes, paths, limit):
+        return "it does not take the mask or the positions of a tree; another `attention` may help"
+    return None
+
+
+def _path(target: HFTarget, prompt: list[int], tree: TokenTree, row: int) -> Tensor:
+    """The logits of both leaves' paths, each a text by itself: after prompt, root, child and leaf, [2, 4, V]."""
+    texts = [
+        torch.tensor([[*prompt, *tree.tokens[row, tree.ancestors[row, leaf]].tolist()]], device=target.device)
+        for leaf in LEAVES
+    ]
+    return torch.stack([target.teach(text, torch.ones_like(text, dtype=torch.bool)).logits[0, -4:] for text in texts])
+
+
+def _agree(found: Tensor, wanted: Tensor, limit: float) -> bool:
+    """Whether logits [..., V] are equal but for rounding."""
+    size = wanted.abs().amax().clamp(min=1e-9)
+    off = ~((found - wanted).abs().amax(-1) <= limit * size)  # NaN is off, too
+    return float(off.float().mean()) <= (UNLUCKY if limit == LOOSE else 0)

@@ -14,6 +14,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
+from specframe.components.targets import probe
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import TokenTree, Verdict
@@ -141,9 +142,74 @@ class Positionless(LlamaForCausalLM):
         return super().forward(input_ids, attention_mask, **kwargs)
 
 
-@pytest.mark.parametrize("broken", [Maskless, Positionless])
-def test_the_self_test_finds_a_model_that_ignores_the_tree(broken, build):
+class Bidirectional(LlamaForCausalLM):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **kwargs):
+        length = input_ids.shape[1]
+        if attention_mask is None:
+            attention_mask = torch.zeros(len(input_ids), 1, length, length, dtype=self.dtype)
+        return super().forward(input_ids, attention_mask, position_ids, **kwargs)
+
+
+class Crossing(LlamaForCausalLM):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **kwargs):
+        out = super().forward(input_ids, attention_mask, position_ids, **kwargs)
+        out.logits = out.logits + out.logits.mean(0)
+        return out
+
+
+class Failing(LlamaForCausalLM):
+    def forward(self, input_ids, attention_mask=None, position_ids=None, **kwargs):
+        if attention_mask is not None:
+            raise RuntimeError("The size of tensor a must match")
+        return super().forward(input_ids, attention_mask, position_ids, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (Maskless, "does not take the mask or the positions of a tree"),
+        (Positionless, "does not take the mask or the positions of a tree"),
+        (Bidirectional, "sees the tokens that come after a position"),
+        (Crossing, "the rows of a batch"),
+        (Failing, "its forward pass fails on them .RuntimeError: The size of tensor a must match"),
+    ],
+)
+def test_a_model_that_does_not_score_trees_is_refused_when_it_is_met(broken, fault, build):
     model = build("llama")
     model.__class__ = broken
-    with pytest.raises(CompositionError, match="does not score a tree as it scores each path"):
-        HFTarget.from_model(model).check()
+    with pytest.raises(CompositionError, match=f"llama cannot be a target, it .*: .*{fault}"):
+        HFTarget.from_model(model)
+
+
+def test_a_kind_of_model_is_checked_once(build, monkeypatch, tmp_path):
+    monkeypatch.setattr(probe, "cache_folder", lambda: tmp_path)
+    checked = []
+    find = probe.find_fault
+    monkeypatch.setattr(probe, "find_fault", lambda target: checked.append(target) or find(target))
+    for _ in range(2):
+        HFTarget.from_model(build("llama"))
+    assert len(checked) == 1
+    HFTarget.from_model(build("llama", num_hidden_layers=2))
+    HFTarget.from_model(build("llama").float())
+    assert len(checked) == 3
+
+
+def test_a_failed_check_is_not_remembered(build, monkeypatch, tmp_path):
+    monkeypatch.setattr(probe, "cache_folder", lambda: tmp_path)
+    model = build("llama")
+    model.__class__ = Maskless
+    for _ in range(2):
+        with pytest.raises(CompositionError, match="does not take the mask"):
+            HFTarget.from_model(model)
+
+
+def test_a_cache_that_cannot_be_written_is_no_obstacle(build, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(probe, "cache_folder", lambda: tmp_path / "file")
+    HFTarget.from_model(build("llama"))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+def test_half_precision_passes(family, dtype, build):
+    HFTarget.from_model(build(family).to(dtype)).check()

@@ -12,16 +12,10 @@ from tempfile import mkdtemp
 from filelock import FileLock, Timeout
 
 from specframe import InputError
+from specframe import cache_folder as cache_folder
 
 CACHE = "SPECFRAME_CACHE"
 """Environment variable: the folder to keep fetched models in."""
-
-
-def cache_folder() -> Path:
-    """Where fetched models are kept: SPECFRAME_CACHE, or `specframe` in the user's cache folder."""
-    if moved := os.environ.get(CACHE):
-        return Path(moved).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specframe"
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:

@@ -1,0 +1,16 @@
+"""The folder for what is made once on a machine and can be made again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+CACHE = "SPECFRAME_CACHE"
+"""Environment variable: another folder for it."""
+
+
+def cache_folder() -> Path:
+    """Where fetched models and the results of self-tests are kept: SPECFRAME_CACHE, or the user's cache folder."""
+    if moved := os.environ.get(CACHE):
+        return Path(moved).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specframe"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ def check_once(target: HFTarget) -> None:
     A kind is a model class, its config, dtype, attention and the releases of torch and transformers: what decides on
     masks and positions, weights left out. Raises CompositionError.
     """
-    if target.model.training or architectures.reach(target.config)[0] < ROOM:
+    if target.model.training or target.device.type == "meta" or architectures.reach(target.config)[0] < ROOM:
         return
     note = cache_folder() / "checked" / fingerprint(target)
     if note.exists():
@@ -75,36 +76,61 @@ def _remember(note: Path, text: str) -> None:
         note.write_text(text, encoding="utf-8")
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Logits:
+    """The logits of the test's texts: of the batch and its trees, and of every path as a text by itself."""
+
+    prompts: Tensor  # [3, V], after the prompts
+    nodes: Tensor  # [3, N, V]
+    alone: Tensor  # [3, 2, 4, V], of both leaves' paths: after prompt, root, child and leaf
+
+    @property
+    def paths(self) -> Tensor:
+        """What the nodes should have: root, children, leaves, [3, N, V]."""
+        return torch.cat([self.alone[:, :1, 1], self.alone[:, :, 2], self.alone[:, :, 3]], 1)
+
+
 def find_fault(target: HFTarget) -> str | None:
     """What is wrong with the target's scores of a batch of three and its trees, in a clause; None if nothing is."""
-    device, vocabulary = target.device, target.vocab_size
-    prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
-    count = torch.tensor([len(prompt) for prompt in prompts], device=device)
-    padded = torch.tensor([[*prompt, *[0] * (int(count.max()) - len(prompt))] for prompt in prompts], device=device)
-    parent = torch.tensor(PARENTS, device=device).expand(len(prompts), -1)
-    tokens = (torch.arange(parent.numel(), device=device).view_as(parent) * 7 + 11) % vocabulary
-    tree = TokenTree(tokens, parent, torch.ones_like(parent, dtype=torch.bool), torch.zeros_like(parent), levels=2)
     try:
-        target.open(len(prompts), ROOM)
-        root, first = target.admit(Prompts(padded, count))
-        nothing = torch.zeros(len(prompts), device=device, dtype=torch.long)
-        target.commit(root, Verdict(root.tokens[:, :0], nothing, bonus=tokens[:, 0]))
-        nodes = target.score(tree).logits  # [3, N, V]
-        alone = torch.stack([_path(target, prompt, tree, row) for row, prompt in enumerate(prompts)])  # [3, 2, 4, V]
+        logits = _score(target)
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # a forward pass raises what it likes
         return f"its forward pass fails on them ({type(error).__name__}: {first_line(error)})"
     limit = LOOSE if target.quantization is not None else LIMITS.get(target.dtype.itemsize, LOOSE)
-    if not _agree(alone[:, 0, :2], alone[:, 1, :2], limit):
+    if not _agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
         return "its attention sees the tokens that come after a position"
-    if not _agree(first.logits[:, 0], alone[:, 0, 0], limit):
+    if not _agree(logits.prompts, logits.alone[:, 0, 0], limit):
         return "the rows of a batch with prompts of different lengths disturb each other"
-    paths = torch.cat([alone[:, :1, 1], alone[:, :, 2], alone[:, :, 3]], 1)  # root, children, leaves: [3, N, V]
-    if not _agree(nodes, paths, limit):
+    if not _agree(logits.nodes, logits.paths, limit):
         return "it does not take the mask or the positions of a tree; another `attention` may help"
     return None
+
+
+def deviation(target: HFTarget) -> float:
+    """The largest difference between the logits of a tree and those of its paths, as a share of the largest logit."""
+    logits = _score(target)
+    return float(_differences(logits.nodes, logits.paths).max())
+
+
+@torch.no_grad()
+def _score(target: HFTarget) -> Logits:
+    device, vocabulary = target.device, target.vocab_size
+    prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
+    width = max(map(len, prompts))
+    count = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    padded = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts], device=device)
+    parent = torch.tensor(PARENTS, device=device).expand(len(prompts), -1)
+    tokens = (torch.arange(parent.numel(), device=device).view_as(parent) * 7 + 11) % vocabulary
+    tree = TokenTree(tokens, parent, torch.ones_like(parent, dtype=torch.bool), torch.zeros_like(parent), levels=2)
+    target.open(len(prompts), ROOM)
+    root, first = target.admit(Prompts(padded, count))
+    nothing = torch.zeros(len(prompts), device=device, dtype=torch.long)
+    target.commit(root, Verdict(root.tokens[:, :0], nothing, bonus=tokens[:, 0]))
+    nodes = target.score(tree).logits
+    alone = torch.stack([_path(target, prompt, tree, row) for row, prompt in enumerate(prompts)])
+    return Logits(first.logits[:, 0], nodes, alone)
 
 
 def _path(target: HFTarget, prompt: list[int], tree: TokenTree, row: int) -> Tensor:
@@ -118,6 +144,10 @@ def _path(target: HFTarget, prompt: list[int], tree: TokenTree, row: int) -> Ten
 
 def _agree(found: Tensor, wanted: Tensor, limit: float) -> bool:
     """Whether logits [..., V] are equal but for rounding."""
-    size = wanted.abs().amax().clamp(min=1e-9)
-    off = ~((found - wanted).abs().amax(-1) <= limit * size)  # NaN is off, too
+    off = ~(_differences(found, wanted) <= limit)  # NaN is off, too
     return float(off.float().mean()) <= (UNLUCKY if limit == LOOSE else 0)
+
+
+def _differences(found: Tensor, wanted: Tensor) -> Tensor:
+    """The largest difference in each logit vector, as a share of the largest logit of all: [...]."""
+    return (found - wanted).abs().amax(-1) / wanted.abs().amax().clamp(min=1e-9)

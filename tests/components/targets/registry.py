@@ -83,7 +83,7 @@ class Row:
 
 SPECIAL: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
     "dots3_note": {"num_key_value_heads": 4},
     "dots3_note_text": {"num_key_value_heads": 4},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
@@ -247,6 +247,36 @@ def names() -> list[str]:
     return sorted({config.model_type for config in transformers.MODEL_FOR_CAUSAL_LM_MAPPING})
 
 
+def render(rows: Sequence[Row]) -> str:
+    """The page of what came out."""
+    count = Counter(row.outcome for row in rows)
+    identical = ", ".join(f"`{row.name}`" for row in rows if row.outcome == "identical")
+    parts = [
+        "# Architectures\n",
+        "<!-- Written by `python -m tests.components.targets.registry`: run it again to change the page. -->\n",
+        f"Every causal language model in the registry of transformers {transformers.__version__}, tiny and with random "
+        "weights: three prompts of different lengths are decoded together by random trees of seven nodes, and compared "
+        f"with `generate` of each alone: {COUNT} tokens, and the logits before each of them. {count['identical']} "
+        f"decode identically, {count['refused']} are refused, {count['wrong']} decode wrongly. Any other model is "
+        "tried when it is loaded for the first time: a batch and a small tree are compared with plain forward passes, and "
+        "what came out is remembered in the cache folder (`SPECFRAME_CACHE`).\n",
+        "## Identical\n",
+        identical + "\n",
+    ]
+    for outcome, title in (("refused", "Refused"), ("wrong", "Wrong"), ("not built", "Not tried")):
+        chosen = [row for row in rows if row.outcome == outcome]
+        if chosen:
+            parts += [f"## {title}\n", "| architecture | why |\n|---|---|"]
+            parts += [f"| `{row.name}` | {_cell(row)} |" for row in chosen]
+            parts.append("")
+    parts.append("*Not tried* means that no small model of it could be made here, or that its own `generate` fails.\n")
+    return "\n".join(parts)
+
+
+def _cell(row: Row) -> str:
+    return row.detail.removeprefix(f"{row.name} ").replace("|", "\\|")
+
+
 def main(chosen: Sequence[str]) -> int:
     """Examines the chosen architectures, or all; 1 if any decodes wrongly."""
     warnings.simplefilter("ignore")
@@ -257,6 +287,8 @@ def main(chosen: Sequence[str]) -> int:
         rows.append(examine(name))
         print(f"{rows[-1].outcome:10} {name:28} {rows[-1].detail}"[:230], flush=True)
     print(Counter(row.outcome for row in rows))
+    if not chosen:
+        PAGE.write_text(render(rows), encoding="utf-8")
     return int(any(row.outcome == "wrong" for row in rows))
 
 

@@ -258,8 +258,8 @@ def render(rows: Sequence[Row]) -> str:
         "weights: three prompts of different lengths are decoded together by random trees of seven nodes, and compared "
         f"with `generate` of each alone: {COUNT} tokens, and the logits before each of them. {count['identical']} "
         f"decode identically, {count['refused']} are refused, {count['wrong']} decode wrongly. Any other model is "
-        "tried when it is loaded for the first time: a batch and a small tree are compared with plain forward passes, and "
-        "what came out is remembered in the cache folder (`SPECFRAME_CACHE`).\n",
+        "tried when it is loaded for the first time: a batch and a small tree are compared with plain forward passes: "
+        "the result is remembered in the cache folder (`SPECFRAME_CACHE`).\n",
         "## Identical\n",
         identical + "\n",
     ]

@@ -54,7 +54,7 @@ def _listed(kinds: set[str]) -> str:
 
 
 def _reads_both_ways(config: Any) -> bool:
-    """Whether a config is that of an encoder: one of a family that fills masks, and not told to be a decoder."""
+    """Whether a config is that of an encoder: of a family that fills masks, with is_decoder false."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and getattr(config, "is_decoder", None) is False

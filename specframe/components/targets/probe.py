@@ -32,8 +32,8 @@ LIMITS = {8: 1e-6, 4: 1e-3}
 """How far a logit may be off, as a share of the largest, by the bytes of a number."""
 LOOSE = 2e-1
 """The same below full precision."""
-UNLUCKY = 0.2
-"""Below full precision a router may choose another expert at a near-tie: so many of the logits may be off entirely."""
+REROUTED = 0.2
+"""Below full precision a router may pick another expert at a near-tie: this share of the nodes may be off."""
 
 
 def check_once(target: HFTarget) -> None:
@@ -145,7 +145,7 @@ def _path(target: HFTarget, prompt: list[int], tree: TokenTree, row: int) -> Ten
 def _agree(found: Tensor, wanted: Tensor, limit: float) -> bool:
     """Whether logits [..., V] are equal but for rounding."""
     off = ~(_differences(found, wanted) <= limit)  # NaN is off, too
-    return float(off.float().mean()) <= (UNLUCKY if limit == LOOSE else 0)
+    return float(off.float().mean()) <= (REROUTED if limit == LOOSE else 0)
 
 
 def _differences(found: Tensor, wanted: Tensor) -> Tensor:

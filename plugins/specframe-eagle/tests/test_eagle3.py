@@ -201,3 +201,12 @@ def test_a_drafter_fitted_to_texts_starts_with_a_regression() -> None:
         assert losses[1] < losses[0]
     with pytest.raises(InputError, match="fewer than the 32 numbers to be fitted"):
         drafter.fit(teachers[:1])
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_its_certificate_needs_neither_weights_nor_the_target_s_layers(own: bool) -> None:
+    drafter = Eagle3(weights="none/such", head=texts.Trimmed(weights="none/such"), own_head=own, taps=[1, 14, 26])
+    small = drafter.untrained(3)
+    small.bind(tiny_target("llama", vocab=3))
+    assert small.support.tolist() == [0, 1] and small.taps == {"layer.0", "layer.1"}
+    assert drafter.weights == "none/such" and drafter.reads == [1, 14, 26]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +74,13 @@ class Eagle3(NeuralDrafter[Wide]):
         self.switches = Switches(fc_norm, norm_output, norm_before_residual, norm_before_fc)
         self._source = head
         self._layout: Layout3 | None = None
+
+    def untrained(self, vocab: int) -> Self:
+        """The same drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        self.head = self._source
+        drafter = super().untrained(vocab)
+        drafter._source, drafter.reads, drafter._layout = drafter.head, None, None
+        return drafter
 
     def build(self, target: NeuralTarget) -> Wide:
         """A new network for the target."""

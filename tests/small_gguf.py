@@ -11,7 +11,13 @@ VOCABULARY = BYTES + 2
 
 
 def write_gguf(
-    path: Path, *, tokenizer: bool = True, architecture: str = "llama", layers: int = 2, blocks: str = "Q8_0"
+    path: Path,
+    *,
+    tokenizer: bool = True,
+    architecture: str = "llama",
+    layers: int = 2,
+    blocks: str = "Q8_0",
+    context: int = 128,
 ) -> Path:
     """Writes the file: width 32, two heads, a byte-level vocabulary of 258 tokens, blocks and float32 norms.
 
@@ -23,7 +29,7 @@ def write_gguf(
     writer = GGUFWriter(path, architecture)
     writer.add_name("small")
     writer.add_block_count(layers)
-    writer.add_context_length(128)
+    writer.add_context_length(context)
     writer.add_embedding_length(width)
     writer.add_feed_forward_length(inner)
     writer.add_head_count(heads)

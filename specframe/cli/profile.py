@@ -48,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decode these prompts (default: those measured) with the fastest tree, to see if its forecast holds",
     )
     parser.add_argument(
+        "--precisions",
+        action="store_true",
+        help="time the target's forward passes in float32, bfloat16, int8 and int4, and recommend one with its tree",
+    )
+    parser.add_argument(
         "--out",
         type=as_path,
         metavar="FILE",
@@ -83,6 +88,8 @@ def execute(options: argparse.Namespace) -> int:
     pipeline = Pipeline.build(valid)
     found = profile(pipeline, prompts, depth=options.depth, width=options.width, draw=draw, sizes=options.sizes)
     print("\n".join([*show_table(found), "", *show_trees(found, options.depth)]))
+    if options.precisions:
+        print("\n".join(["", *show_precisions(options, found)]))
     choice = found.fastest(options.depth)
     if options.check is not None:
         from dataclasses import replace
@@ -165,4 +172,33 @@ def show_trees(found: Profile, depth: int) -> list[str]:
     for size, levels, tau, seconds in rows:
         mark = "  <- fastest" if tau / seconds == best else ""
         lines.append(f"{size:5}{levels:8}{tau:7.2f}{1000 * seconds:13.2f}{tau / seconds:10.1f}{mark}")
+    return lines
+
+
+def show_precisions(options: argparse.Namespace, found: Profile) -> list[str]:
+    """The forecast for each precision of the target as lines of text, the fastest marked, and its section."""
+    from specframe.cli.main import read_plan
+    from specframe.inspect.precisions import PRECISIONS, fastest_tree, time_forwards
+    from specframe.kernel.errors import SpecframeError
+
+    lines = ["target    ms plain  nodes  levels    tau   ms a cycle  tokens/s   (forecasts from forward passes alone)"]
+    speeds: dict[str, float] = {}
+    for name, values in PRECISIONS.items():
+        overrides = [*options.overrides, *(f"target.{key}={value}" for key, value in values.items())]
+        try:
+            target = read_plan(argparse.Namespace(**{**vars(options), "overrides": overrides})).parts["target"].build()
+            forwards = time_forwards(target, {1, *options.sizes})
+        except SpecframeError as error:
+            lines.append(f"{name:8}  {error}")
+            continue
+        tree = fastest_tree(found, forwards, options.depth)
+        nodes, levels = (1, 0) if tree is None else (tree.shape.nodes, tree.shape.depth)
+        tau, seconds = (1.0, forwards[1]) if tree is None else (tree.tau, tree.seconds)
+        speeds[name] = tau / seconds
+        plain, cycle = 1000 * forwards[1], 1000 * seconds
+        lines.append(f"{name:8}{plain:10.2f}{nodes:7}{levels:8}{tau:7.2f}{cycle:13.2f}{speeds[name]:10.1f}")
+    if speeds:
+        best = max(speeds, key=lambda name: speeds[name])
+        values = ", ".join(f"{key}: {value}" for key, value in PRECISIONS[best].items() if value != "null")
+        lines += ["", f"target: {{{values}}}   # the fastest; its texts are those of a model in {best}"]
     return lines

@@ -24,10 +24,11 @@ class LlamaCpp:
 
     def __init__(self) -> None:
         self._server: Any = None
+        self._tokenizer: Any = None
 
     def prepare(self, target: Target, sampling: Any, batch: int) -> None:
         """Loads the file. Raises CompositionError where the target has none, InputError for a batch of several."""
-        import xllamacpp
+        import xllamacpp  # type: ignore[import-untyped]
 
         file, self._tokenizer = getattr(target, "gguf", None), getattr(target, "tokenizer", None)
         if file is None or self._tokenizer is None:

@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=as_path,
         metavar="FILE",
-        help="where to write what `sequoia`, `adaptive` and `dynamic` trees read",
+        help="where to write what `sequoia`, `adaptive`, `goodput` and `dynamic` trees read",
     )
 
 

@@ -29,6 +29,12 @@ COMPONENTS = [
         "trees.policies.adaptive:Adaptive",
         "as deep as pays, by recent acceptance and costs",
     ),
+    (
+        "tree",
+        "goodput",
+        "trees.policies.goodput:Goodput",
+        "SmartSpec: as deep as pays for all rows together, by acceptance and measured costs",
+    ),
     ("tree", "fixed", "trees.policies.fixed:Fixed", "a given shape"),
     ("tree", "dynamic", "trees.policies.dynamic:Dynamic", "EAGLE-2: the most probable nodes under a budget"),
     ("tree", "beam", "trees.policies.beam:Beam", "RSD-S: a stochastic beam, siblings without replacement"),

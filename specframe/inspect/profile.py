@@ -100,6 +100,8 @@ class Profile:
     """How many levels a forward proposes, as far as a draft of the measured depth shows it."""
     cycle_seconds: dict[int, float]
     """A cycle without the drafter's forwards, by the number of nodes, the root included."""
+    rows: int
+    """How many rows were decoded together."""
     calibration: Calibration
     """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
 
@@ -124,6 +126,7 @@ class Profile:
                 "reached": self.ranks.reached,
                 "draft_seconds": self.draft_seconds,
                 "block": self.block,
+                "rows": self.rows,
                 "cycle_seconds": self.cycle_seconds,
                 "calibration": list(self.calibration.powers),
             },
@@ -182,7 +185,7 @@ def profile(
     draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in combs)
     calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
     block = -(-depth // max(round(calls[0] / calls[1]), 1))
-    return Profile(ranks, draft_seconds, block, seconds, fit.calibration)
+    return Profile(ranks, draft_seconds, block, seconds, min(pipeline.run.batch, len(prompts)), fit.calibration)
 
 
 def take_turns(

@@ -29,6 +29,9 @@ class Promise:
     """Whether the recorded law of every sampled node is exact, with fresh noise."""
     settled: bool = False
     """Whether at every node the number of siblings is settled before the first of them is drawn."""
+    alone: bool = True
+    """Whether a row's draft follows from that row alone. Where it depends on the other rows, the distribution of what a
+    row emits is the same; its sample is its own only if the verifier draws by position, as `match` does."""
 
     @property
     def complete(self) -> bool:

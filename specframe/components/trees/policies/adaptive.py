@@ -121,9 +121,12 @@ class Adaptive:
 
     def expected(self, root: Tensor) -> Tensor:
         """Expected tokens per cost of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
+        return self.tokens(root) / self._costs
+
+    def tokens(self, root: Tensor) -> Tensor:
+        """Expected tokens of a cycle of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
         shares = self._shares(root)  # [B, D]
-        tokens = torch.nn.functional.pad(shares.cumprod(1).cumsum(1), (1, 0)) + 1
-        return tokens / self._costs
+        return torch.nn.functional.pad(shares.cumprod(1).cumsum(1), (1, 0)) + 1
 
     def _shares(self, root: Tensor) -> Tensor:
         """The estimated acceptance of every level, given the one above: [B, D], on the host."""

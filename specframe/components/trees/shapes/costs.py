@@ -40,6 +40,8 @@ class Known:
 
     costs: list[float]
     """Seconds of a cycle with a draft of 0, 1, 2 ... levels."""
+    rows: int
+    """How many rows were decoded together."""
     acceptance: list[float]
     """By level, the share of cycles that go on to one of its nodes, behind first choices, as deep as was measured."""
 
@@ -52,15 +54,16 @@ def read_known(path: Path, widths: Sequence[int]) -> Known:
     sizes = list(accumulate(accumulate(widths, mul), initial=1))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        batch = int(found.get("rows", 1))
         draft, block = float(found["draft_seconds"]), int(found["block"])
         cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
-        rows = [[float(share) for share in row] for row in found["acceptance"]]
+        shares = [[float(share) for share in row] for row in found["acceptance"]]
     except OSError as error:
         raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
     costs = cycle_costs(sizes, draft_seconds=draft, cycle_seconds=cycle, block=max(block, 1))
-    return Known(costs, [min(sum(row[:width]), 1.0) for row, width in zip(rows, widths, strict=False)])
+    return Known(costs, batch, [min(sum(row[:width]), 1.0) for row, width in zip(shares, widths, strict=False)])
 
 
 def _rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

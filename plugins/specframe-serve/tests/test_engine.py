@@ -150,6 +150,15 @@ def test_an_error_while_decoding_ends_its_requests_and_not_the_server(monkeypatc
     assert "a secret of the server" in caplog.text, "the log has it"
 
 
+def test_a_session_that_cannot_be_opened_fails_its_requests(pipeline, monkeypatch, caplog):
+    with Serving(pipeline) as serving:
+        monkeypatch.setattr(serving.engine, "_pipeline", None)
+        assert serving.complete().status_code == 500
+        monkeypatch.undo()
+        assert serving.complete().status_code == 200
+    assert "decoding failed" in caplog.text
+
+
 def test_closing_finishes_what_was_asked_and_takes_no_more(pipeline, monkeypatch):
     serving = Serving(pipeline, slots=1)
     with serving, ThreadPoolExecutor(4) as pool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
@@ -145,6 +145,8 @@ class Server:
                         raise ApiError(413, f"a request may have {self.settings.body} bytes")
         except TimeoutError:
             raise ApiError(408, f"the request was not there after {UPLOAD:g} seconds") from None
+        except ClientDisconnect:
+            raise ApiError(499, "the client left before its request was there") from None
         return bytes(body)
 
     async def _encode(self, encode: Callable[[], list[int]]) -> list[int]:

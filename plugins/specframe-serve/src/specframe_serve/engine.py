@@ -112,8 +112,8 @@ class Engine:
                         if self._session.live:
                             self._session.step()
             except Exception:  # an error of a part ends the rows it was decoding, not the server
-                log.exception("decoding failed; the requests it was decoding are given up")
-                for job in list(self._running.values()):
+                log.exception("decoding failed; its requests are given up")
+                for job in list(self._running.values()) or self._take_all():
                     self._end(job, "failed")
             self._session = None
 
@@ -165,6 +165,13 @@ class Engine:
                 if jobs and width * (len(jobs) + 1) > self.settings.prefill:
                     break
                 jobs.append(self._waiting.popleft())
+        return jobs
+
+    def _take_all(self) -> list[Job]:
+        """All jobs that wait, taken out of the queue."""
+        with self._change:
+            jobs = list(self._waiting)
+            self._waiting.clear()
         return jobs
 
     def _take_in(self, cycle: Cycle) -> None:

@@ -199,6 +199,6 @@ def show_precisions(options: argparse.Namespace, found: Profile) -> list[str]:
         lines.append(f"{name:8}{plain:10.2f}{nodes:7}{levels:8}{tau:7.2f}{cycle:13.2f}{speeds[name]:10.1f}")
     if speeds:
         best = max(speeds, key=lambda name: speeds[name])
-        values = ", ".join(f"{key}: {value}" for key, value in PRECISIONS[best].items() if value != "null")
-        lines += ["", f"target: {{{values}}}   # the fastest; its texts are those of a model in {best}"]
+        section = ", ".join(f"{key}: {value}" for key, value in PRECISIONS[best].items() if value != "null")
+        lines += ["", f"target: {{{section}}}   # the fastest; its texts are those of a model in {best}"]
     return lines

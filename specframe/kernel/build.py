@@ -168,7 +168,7 @@ class _Reader:
         try:
             return part.build() if part else None
         except SpecframeError as error:
-            self.report((name,), str(error))
+            self.report(self.blamed(name), str(error))
             return None
 
     def read_part(self, kind: str, section: Any, key: Key) -> Part | None:

@@ -93,8 +93,8 @@ def test_processors_that_look_at_history_are_certified(processor):
 
 def test_history_of_the_root_at_every_node_is_caught():
     class Forgetful(Sampling):
-        def law(self, logits, tree, nodes=None):
-            return super().law(logits, tree, torch.zeros(logits.shape[:2], dtype=torch.int64))
+        def law_and_gaps(self, logits, tree, nodes=None):
+            return super().law_and_gaps(logits, tree, torch.zeros(logits.shape[:2], dtype=torch.int64))
 
     sampling = Forgetful(temperature=1.0, processors=(NoRepeatNGramLogitsProcessor(2),))
     right = Sampling(temperature=1.0, processors=(NoRepeatNGramLogitsProcessor(2),))

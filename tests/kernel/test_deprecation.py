@@ -16,7 +16,7 @@ from tests.kernel.test_plugins import Point
 GONE = "0.3"
 RECIPE = """\
 target: {use: table, vocab: 5}
-drafter: {use: model, model: zoo://talk-7m}
+drafter: {use: model, model: no/model}
 tree: {%s}
 verifier: {use: match}
 """

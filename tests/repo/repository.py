@@ -13,8 +13,13 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 BASES = sorted(ROOT.glob("recipes/base/*.yaml"))
 """What recipes of one target share: they extend it."""
 RECIPES = sorted({*ROOT.glob("recipes/**/*.yaml")} - {*BASES})
-METHODS = sorted([*ROOT.glob("recipes/*.yaml"), *ROOT.glob("recipes/small/*.yaml")])
-"""The recipes of one method each, around the published target and the small one."""
+METHODS = sorted(
+    path
+    for folder in ("recipes", "recipes/small")
+    for path in (ROOT / folder).glob("*.yaml")
+    if not path.stem.endswith("-int4")
+)
+"""The recipes of one method each, around the published target, as it is and not quantized, and the small one."""
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 
 FENCE = re.compile(

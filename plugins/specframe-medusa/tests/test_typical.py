@@ -94,7 +94,7 @@ def test_at_temperature_0_it_is_greedy_decoding():
 
 @pytest.mark.parametrize("options", [{}, {"bonus": "draw"}, {"delta": 0.9}])
 def test_it_keeps_the_contract_of_a_verifier(options):
-    assert Typical(**options).accepts == {Draw.TOP} and not Typical.lossless
+    assert Typical(**options).needs.draws == {Draw.TOP} and not Typical.lossless
     check_verifier(lambda: Typical(**options))
 
 

@@ -30,9 +30,9 @@ def no_repeat(history: Tensor, logits: Tensor) -> Tensor:
 class OfTheRoot(Sampling):
     """Applies processors to every node with the root's history."""
 
-    def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+    def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """The law after the root, as far as processors change it."""
-        return super().law(logits, tree, torch.zeros(logits.shape[:2], dtype=torch.int64))
+        return super().law_and_gaps(logits, tree, torch.zeros(logits.shape[:2], dtype=torch.int64))
 
 
 def after(token: int) -> list[float]:

@@ -30,9 +30,7 @@ def test_every_size_is_timed(tmp_path: Path):
     assert list(found) == [1, 4, 8] and min(found.values()) > 0
 
 
-@pytest.mark.parametrize(
-    ("forwards", "nodes"), [({1: 0.01, 4: 0.011, 16: 0.1}, 4), ({1: 0.01, 4: 0.05, 8: 0.011}, 8)]
-)
+@pytest.mark.parametrize(("forwards", "nodes"), [({1: 0.01, 4: 0.011, 16: 0.1}, 4), ({1: 0.01, 4: 0.05, 8: 0.011}, 8)])
 def test_the_tree_follows_what_nodes_cost(forwards, nodes, measured):
     assert fastest_tree(measured, forwards, 3).shape.nodes == nodes
 

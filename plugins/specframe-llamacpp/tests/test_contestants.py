@@ -11,7 +11,6 @@ from specframe.decoding.settings import SamplingSettings
 from specframe_llamacpp.contestants import LlamaCpp, LlamaCppNgram
 from tests.small_gguf import VOCABULARY, write_gguf
 
-pytest.importorskip("xllamacpp")
 PROMPT = [ord(letter) for letter in "a drab crab"]
 
 

@@ -17,7 +17,8 @@ from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
 FLAGS = (
-    *("-std=c++17", "-O3", "-march=native", "-mprefer-vector-width=512", "-fopenmp", "-shared", "-fPIC"),
+    *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
+    *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
     # Sums may become vector code. -ffast-math would change how the whole process treats tiny numbers.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
 )

@@ -45,8 +45,8 @@ SMALL = {
 def timed_files():
     """What `specframe profile` might have timed for one row and for three: with three rows a draft hardly pays."""
     folder = Path(mkdtemp())
-    for rows, most in ((1, 1.3), (3, 2.6)):
-        found = {"rows": rows, "draft_seconds": 0.1, "block": 1, "acceptance": [], "cycle_seconds": {1: 1.0, 3: most}}
+    for rows, seconds in ((1, {1: 1.0, 2: 1.2, 3: 1.45}), (3, {1: 1.0, 2: 1.6, 3: 2.6})):
+        found = {"rows": rows, "draft_seconds": 0.1, "block": 1, "acceptance": [], "cycle_seconds": seconds}
         (folder / f"{rows}.json").write_text(json.dumps(found))
     return sorted(map(str, folder.iterdir()))
 

@@ -1,11 +1,8 @@
 """Every registered drafter x tree x verifier: certified where it composes, refused with a way out where not."""
 
-import json
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
-from tempfile import mkdtemp
 
 import pytest
 
@@ -29,7 +26,6 @@ SMALL = {
     "suffix-recycling": lambda: {"cap": 2, "nodes": 4},
     "chain": lambda: {"depth": 2},
     "adaptive": lambda: {"depth": 2, "costs": [1.0, 1.3, 1.65]},
-    "goodput": lambda: {"depth": 2, "costs": timed_files()},
     "fixed": lambda: {"widths": [2, 1]},
     "dynamic": lambda: {"depth": 2, "width": 2, "nodes": 4},
     "beam": lambda: {"depth": 1, "width": 2},
@@ -39,16 +35,6 @@ SMALL = {
     "threshold": lambda: {"depth": 2, "threshold": 0.0},
 }
 """What components of ours need to be small; those of other packages come as their defaults have them."""
-
-
-@cache
-def timed_files():
-    """What `specframe profile` might have timed for one row and for three: with three rows a draft hardly pays."""
-    folder = Path(mkdtemp())
-    for rows, seconds in ((1, {1: 1.0, 2: 1.2, 3: 1.45}), (3, {1: 1.0, 2: 1.6, 3: 2.6})):
-        found = {"rows": rows, "draft_seconds": 0.1, "block": 1, "acceptance": [], "cycle_seconds": seconds}
-        (folder / f"{rows}.json").write_text(json.dumps(found))
-    return sorted(map(str, folder.iterdir()))
 
 
 def variants(kind):

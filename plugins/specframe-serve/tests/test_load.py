@@ -1,4 +1,4 @@
-"""The load generator: it asks what it is told to, and its figures are those of the server."""
+"""The load generator: it sends the given prompts, and its figures are those of the server."""
 
 import json
 

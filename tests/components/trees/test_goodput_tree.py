@@ -153,7 +153,7 @@ def test_no_levels_cost_no_drafter(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "words"),
     [
         (lambda options, folder: options | {"costs": []}, "goodput needs costs"),
         (lambda options, folder: options | {"costs": options["costs"] * 2}, "the same run.batch"),
@@ -164,6 +164,6 @@ def test_no_levels_cost_no_drafter(tmp_path):
         (lambda options, folder: options | {"memory": 0.0}, "at least 1"),
     ],
 )
-def test_broken_options_are_refused(costs, tmp_path, change, says):
-    with pytest.raises(InputError, match=says):
+def test_broken_options_are_refused(costs, tmp_path, change, words):
+    with pytest.raises(InputError, match=words):
         Goodput(**change({"costs": costs, "depth": 2}, tmp_path))

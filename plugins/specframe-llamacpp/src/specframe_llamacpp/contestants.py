@@ -73,6 +73,8 @@ class LlamaCpp:
         tokens, arrivals = self._align(texts, [time for time, _ in pieces])
         if pieces[-1][1]["choices"][0]["finish_reason"] == "stop":
             tokens, arrivals = [*tokens, min(self._ends)], [*arrivals, pieces[-1][0]]
+        most = self._request["n_predict"]  # a text may be cut into more tokens than it was made of
+        tokens, arrivals = tokens[:most], arrivals[:most]
         return Outcome([tokens], [arrivals], lambda: [pieces[-1][1].get("timings", {})])
 
     def _align(self, texts: Sequence[str], times: Sequence[float]) -> tuple[list[int], list[float]]:

@@ -19,6 +19,7 @@ from specframe.sampling.laws import Sampling
 REGISTRY = discover()
 SMALL = {
     "model": lambda: {"model": str(tiny_model(3)), "dtype": "float64"},
+    "self": lambda: {"exit": 1},
     "retrieval": lambda: {"store": {"use": "corpus"}, "shortest": 1},
     "fused": lambda: {"first": {"use": "suffix", "cap": 2}, "second": {"use": "recycling", "nodes": 4}},
     "lookahead": lambda: {"ngram": 3, "window": 2, "guesses": 1},

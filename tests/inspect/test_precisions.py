@@ -19,8 +19,9 @@ from tests.small_gguf import write_gguf
 def measured() -> Profile:
     """A drafter whose first choice is accepted 7 times of 10, its second once."""
     shares = Shares(visits=[[100, 100]] * 3, accepted=[[70, 10]] * 3)
+    calibration = Calibration((1.0,))
     return Profile(
-        Ranks(shares, shares), draft_seconds=0.001, block=1, cycle_seconds={}, calibration=Calibration((1.0,))
+        Ranks(shares, shares), draft_seconds=0.001, block=1, cycle_seconds={}, calibration=calibration, rows=1
     )
 
 

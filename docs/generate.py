@@ -17,7 +17,7 @@ from method_table import render_methods
 from specframe.cli.main import COMMANDS, build_parser, main
 from specframe.decoding.transformers.support import ARGUMENTS, FIELDS, Support
 from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import KINDS, Entry
+from specframe.kernel.plugins.registry import KINDS, Registration
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "<!-- Written by docs/generate.py from the code: change docstrings and signatures instead. -->\n"
@@ -142,7 +142,7 @@ def repository_packages() -> set[str]:
     return {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in projects}
 
 
-def _render_entry(entry: Entry) -> str:
+def _render_entry(entry: Registration) -> str:
     lines = [f"### {entry.name} {{ #{entry.kind}-{entry.name} }}\n"]
     if entry.package != "specframe":
         lines.append(f"Of the package `{entry.package}`.\n")
@@ -165,7 +165,7 @@ def _render_option(option: dict[str, Any]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-def _explain(entry: Entry) -> dict[str, Any]:
+def _explain(entry: Registration) -> dict[str, Any]:
     """The output of `specframe explain --json` for one component."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):

@@ -17,7 +17,7 @@ from specframe.files.text import printable
 if TYPE_CHECKING:
     from specframe.kernel.build import Plan
     from specframe.training.distill.dialogue import Answerer, Dialogue
-    from specframe.training.distill.store import Store
+    from specframe.training.distill.store import AnswerStore
 
 SUMMARY = "let the recipe's target answer prompts, as data to train drafters on; interrupted work goes on"
 
@@ -52,7 +52,7 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.files.lock import writing
     from specframe.files.provenance import describe_run
     from specframe.training.distill.prompts import read_dialogues
-    from specframe.training.distill.store import Store
+    from specframe.training.distill.store import AnswerStore
 
     valid = read_plan(options)
     _check(options, valid)
@@ -61,7 +61,7 @@ def execute(options: argparse.Namespace) -> int:
     dialogues = read_dialogues(options.prompts, chat=run.chat, limit=options.limit, finished_only=options.finished_only)
     out = options.out or Path("runs") / f"{valid.recipe.path.stem}-data"
     with writing(out):
-        store = Store.open(out, _settings(options, valid, seed))
+        store = AnswerStore.open(out, _settings(options, valid, seed))
         left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]
         if len(left) < len(dialogues):
             print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
@@ -75,7 +75,7 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _answer(answerer: Answerer, left: list[Dialogue], store: Store, about: dict[str, Any]) -> float:
+def _answer(answerer: Answerer, left: list[Dialogue], store: AnswerStore, about: dict[str, Any]) -> float:
     """Tokens per second of having the dialogues answered; each is kept as soon as it is done."""
     before, started = store.tally.tokens, perf_counter()
 
@@ -95,7 +95,7 @@ def _answer(answerer: Answerer, left: list[Dialogue], store: Store, about: dict[
     return rate()
 
 
-def show(store: Store, recipe: str, rate: float | None) -> list[str]:
+def show(store: AnswerStore, recipe: str, rate: float | None) -> list[str]:
     """The figures as lines of text, and the command that trains on the answers."""
     from specframe.training.distill.store import DROPPED
 

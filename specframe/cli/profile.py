@@ -126,7 +126,7 @@ def show_table(found: Profile) -> list[str]:
                 figures = "".join(f"{share:7.3f}" for share in row).ljust(7 * width)
                 lines.append(f"{name:10}{figures}{max(shares.visits[level]):10}")
     powers = "".join(f"{power:7.2f}" for power in found.calibration.powers)
-    return [*lines, "", f"calibration{powers}  (powers of the drafter's law, by level)"]
+    return [*lines, "", f"calibration{powers}  (powers of the drafter's distribution, by level)"]
 
 
 def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:

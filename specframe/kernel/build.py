@@ -15,7 +15,7 @@ from typing import Any
 from specframe.kernel.deprecation import current_name
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
 from specframe.kernel.options import Mismatch, Option, convert, read_options
-from specframe.kernel.plugins.registry import Entry, Registry, one_line, suggest
+from specframe.kernel.plugins.registry import Registration, Registry, one_line, suggest
 from specframe.kernel.recipes.recipe import Recipe, dotted
 from specframe.kernel.recipes.source import Key
 from specframe.kernel.zoo import find_weights, require_model
@@ -33,7 +33,7 @@ SECTIONS = ("specframe", "extends", *COMPONENTS, "loss", *SETTINGS)
 class Part:
     """A component a recipe names, with validated options; nothing is built yet."""
 
-    entry: Entry
+    entry: Registration
     component: Any
     options: dict[str, Any]
 
@@ -54,7 +54,7 @@ class GivenPart(Part):
     def of(cls, kind: str, component: Any) -> GivenPart:
         """The part around an object."""
         name = type(component).__name__
-        return cls(Entry(kind, name, name, "an object in memory", "memory"), component, {})
+        return cls(Registration(kind, name, name, "an object in memory", "memory"), component, {})
 
     def build(self) -> Any:
         """The object itself."""
@@ -184,7 +184,7 @@ class _Reader:
             return None
         return self.read_options(entry, component, {k: v for k, v in section.items() if k != "use"}, key)
 
-    def find(self, kind: str, name: str, folder: Path) -> tuple[Entry, Any]:
+    def find(self, kind: str, name: str, folder: Path) -> tuple[Registration, Any]:
         """The component of a name; local code is looked for in the folder of the file that names it."""
         if ".py:" not in name:
             entry = self.registry.find(kind, name)
@@ -192,10 +192,10 @@ class _Reader:
         if not self.local_code:
             raise PluginError(f"'{name}' is local code, which --no-local-code forbids")
         file, _, attribute = name.rpartition(":")
-        entry = Entry(kind, name, f"{file}:{attribute}", "local code", "local")
+        entry = Registration(kind, name, f"{file}:{attribute}", "local code", "local")
         return entry, load_local(folder / Path(file).expanduser(), attribute)
 
-    def read_options(self, entry: Entry, component: Any, values: dict[str, Any], key: Key) -> Part | None:
+    def read_options(self, entry: Registration, component: Any, values: dict[str, Any], key: Key) -> Part | None:
         before = len(self.problems)
         try:
             known = read_options(component)

@@ -46,7 +46,7 @@ class RandomSource(Protocol):
         ...
 
 
-class Sampling(Protocol):
+class SamplingRule(Protocol):
     """The one place where logits become laws, for target and drafter alike."""
 
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:

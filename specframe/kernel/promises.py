@@ -71,7 +71,7 @@ class Needs:
             )
         if self.exact and draft.sampled and not draft.exact:
             yield (
-                f"'{verifier}' needs the exact law of every sampled node, which this tree policy does not "
+                f"'{verifier}' needs the exact distribution of every sampled node, which this tree policy does not "
                 "record; `verifier: {use: match}` needs none"
             )
         if self.settled and draft.sampled and not draft.settled:

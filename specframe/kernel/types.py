@@ -17,7 +17,7 @@ from specframe.kernel.lessons import Teacher as Teacher
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import RandomSource, Sampling
+    from specframe.kernel.interfaces import RandomSource, SamplingRule
 
 
 class Draw(IntEnum):
@@ -227,7 +227,7 @@ class Cycle:
 class Context:
     """What a draft may use in addition to the committed text."""
 
-    sampling: Sampling
+    sampling: SamplingRule
     random: RandomSource
 
 

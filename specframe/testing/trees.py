@@ -31,7 +31,7 @@ def check_shape(tree: TokenTree, *, vocab: int, nodes: int | None, draws: frozen
     if used - {Draw.TOP}:
         assert tree.q is not None and tree.q_row is not None, "sampled nodes need q and q_row"
         mass = tree.q.double().sum(-1)
-        assert bool(((mass - 1).abs() < 1e-5).all()), "a row of q is no law"
+        assert bool(((mass - 1).abs() < 1e-5).all()), "a row of q is no distribution"
         assert bool((tree.q >= 0).all()), "a row of q has negative entries"
         inside = (tree.q_row >= 0) & (tree.q_row < tree.q.shape[1])
         assert bool((inside | ~tree.valid | (tree.draw == Draw.TOP) | (own == 0)).all()), "q_row points outside of q"

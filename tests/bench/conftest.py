@@ -2,8 +2,6 @@ import json
 
 import pytest
 
-from tests.small_model import make_model, make_tokenizer
-
 PROMPTS = [
     ("talk", ["hello there", "and then?"]),
     ("code", ["a b a b a b"]),
@@ -12,18 +10,10 @@ PROMPTS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def bench_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("bench") / "model"
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def here(bench_model, tmp_path, monkeypatch):
+def here(model_folder, tmp_path, monkeypatch):
     """A working folder with two recipes around one target and a prompt set."""
-    monkeypatch.chdir(make_folder(tmp_path, bench_model))
+    monkeypatch.chdir(make_folder(tmp_path, model_folder))
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
 

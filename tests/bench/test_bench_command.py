@@ -6,7 +6,7 @@ from specframe.bench.contest.runner import Runner
 from specframe.cli.bench import OPPONENTS
 from specframe.cli.main import main
 from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Entry
+from specframe.kernel.plugins.registry import Registration
 
 QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-tokens", "6"]
 
@@ -84,7 +84,7 @@ def test_an_interrupted_bench_prints_how_to_go_on(here, capsys, monkeypatch):
 
 def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monkeypatch):
     registry = discover()
-    registry.add(Entry("contestant", "faller", "tests.bench.contenders:Faller", "falls", "contenders"))
+    registry.add(Registration("contestant", "faller", "tests.bench.contenders:Faller", "falls", "contenders"))
     monkeypatch.setattr("specframe.kernel.plugins.discovery.discover", lambda: registry)
     assert main(["bench", "lookup.yaml", "contenders/faller", "plain", *QUICK, "--out", "out"]) == 1
     assert "faller failed: ValueError: the logits are NaN at layer 2" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
 from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Entry
+from specframe.kernel.plugins.registry import Registration
 from specframe.testing import admitted
 from tests.bench.conftest import make_folder, write_recipe
 
@@ -21,7 +21,9 @@ from tests.bench.conftest import make_folder, write_recipe
 def registry(*names):
     known = discover()
     for name in names:
-        known.add(Entry("contestant", name, f"tests.bench.contenders:{name.title()}", "a contender", "contenders"))
+        known.add(
+            Registration("contestant", name, f"tests.bench.contenders:{name.title()}", "a contender", "contenders")
+        )
     return known
 
 
@@ -47,12 +49,12 @@ def runs_of(results, name):
 
 
 @pytest.fixture(scope="module")
-def all_contestants(bench_model, tmp_path_factory):
+def all_contestants(model_folder, tmp_path_factory):
     words = ["falcon.yaml", "lookup.yaml", "plain", "hf:generate", "hf:prompt-lookup", "hf:assisted", "honest"]
-    folder = make_folder(tmp_path_factory.mktemp("all"), bench_model)
+    folder = make_folder(tmp_path_factory.mktemp("all"), model_folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        return hold(folder, *words, repeats=2, assistant=str(bench_model))
+        return hold(folder, *words, repeats=2, assistant=str(model_folder))
 
 
 def test_every_contestant_gives_the_tokens_of_generate(all_contestants):
@@ -258,10 +260,10 @@ def test_a_sample_is_spread_over_tasks_and_keeps_its_order(here):
     assert [q.id for q in contest.questions] == sorted(q.id for q in contest.questions)
 
 
-def test_lossy_verifiers_are_labelled(here, bench_model):
+def test_lossy_verifiers_are_labelled(here, model_folder):
     code = "from specframe import Verdict\nfrom specframe.components.verifiers.match import Match\n"
     (here / "judge.py").write_text(f"{code}class Judge(Match):\n    lossless = False\n")
-    write_recipe(here / "lossy.yaml", bench_model, "drafter: {use: lookup}", verifier="./judge.py:Judge")
+    write_recipe(here / "lossy.yaml", model_folder, "drafter: {use: lookup}", verifier="./judge.py:Judge")
     results, _ = hold(here, "lossy.yaml")
     assert results["contestants"][0]["lossless"] is False
 
@@ -296,7 +298,7 @@ def test_what_cannot_be_compared_is_refused(here, words, overrides, message):
         line_up(*words, overrides=overrides)
 
 
-def test_assisted_generation_decodes_alone(here, bench_model):
+def test_assisted_generation_decodes_alone(here, model_folder):
     with pytest.raises(InputError, match="--batch 1"):
         line_up("lookup.yaml", "hf:prompt-lookup").load(2)
 
@@ -307,8 +309,8 @@ def test_targets_outside_transformers_have_no_generate(here):
         line_up("table.yaml", "hf:generate").load(1)
 
 
-def test_several_targets_each_have_their_own_baseline(here, bench_model):
-    write_recipe(here / "other.yaml", bench_model, "drafter: {use: lookup}")
+def test_several_targets_each_have_their_own_baseline(here, model_folder):
+    write_recipe(here / "other.yaml", model_folder, "drafter: {use: lookup}")
     text = (here / "other.yaml").read_text()
     (here / "other.yaml").write_text(text.replace("dtype: float64", "dtype: float32"))
     results, contest = hold(here, "lookup.yaml", "other.yaml", "hf:generate")

@@ -110,10 +110,10 @@ def test_the_bound_stands_next_to_the_acceptance_and_changes_nothing(here):
 
 def test_a_bound_that_fails_costs_that_contestant_alone(here, monkeypatch):
     def fail(self, rows, seed):
-        raise ValueError("no law was recorded")
+        raise ValueError("no distribution was recorded")
 
     monkeypatch.setattr(RecipeContestant, "find_optimum", fail)
     results, _ = hold(here, "falcon.yaml", "plain", bound=True)
     falcon, plain = results["contestants"]
-    assert "no law was recorded" in falcon["error"] and plain["error"] is None
+    assert "no distribution was recorded" in falcon["error"] and plain["error"] is None
     assert len(runs_of(results, "plain")) == 4

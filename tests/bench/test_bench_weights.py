@@ -36,8 +36,8 @@ def build(folder, model, parts, dtype="float64"):
     ],
     ids=["lookup", "falcon", "eagle", "medusa"],
 )
-def test_a_forwards_weights_are_its_matrices_and_the_head_it_shares(tmp_path, bench_model, parts, heads):
-    pipeline = build(tmp_path, bench_model, parts)
+def test_a_forwards_weights_are_its_matrices_and_the_head_it_shares(tmp_path, model_folder, parts, heads):
+    pipeline = build(tmp_path, model_folder, parts)
     model = pipeline.parts.target.model
     head = model.lm_head.weight.numel()
     found = weigh(pipeline, [5, 6, 7, 8])
@@ -45,11 +45,11 @@ def test_a_forwards_weights_are_its_matrices_and_the_head_it_shares(tmp_path, be
     assert found["drafter"] == matrices(getattr(pipeline.parts.drafter, "module", None)) + heads * head
 
 
-def test_a_copied_part_of_the_head_counts_as_that_part(tmp_path, bench_model):
+def test_a_copied_part_of_the_head_counts_as_that_part(tmp_path, model_folder):
     (tmp_path / "counts.json").write_text('{"40": 9, "41": 8}')
     heads = ("full", "trimmed, keep: 16", f"trimmed, keep: 16, counts: '{tmp_path / 'counts.json'}'")
     whole, shared, copied = (
-        weigh(build(tmp_path, bench_model, f"drafter: {{use: eagle, head: {{use: {head}}}}}\n{TREE}"), [5, 6, 7])
+        weigh(build(tmp_path, model_folder, f"drafter: {{use: eagle, head: {{use: {head}}}}}\n{TREE}"), [5, 6, 7])
         for head in heads
     )
     assert shared["drafter"] == copied["drafter"] == whole["drafter"] - (64 - 16) * 32

@@ -207,7 +207,7 @@ def nothing(candidates, p, q):
 
 
 @pytest.mark.parametrize(
-    ("accept", "message"), [(no_law, "no law"), (nonsense, "7 accepted"), (nothing, "gave back None")]
+    ("accept", "message"), [(no_law, "no distribution"), (nonsense, "7 accepted"), (nothing, "gave back None")]
 )
 def test_bad_answers_are_explained(accept, message):
     with pytest.raises(InputError, match=message):

@@ -124,7 +124,8 @@ def test_an_interrupt_returns_what_there_is():
 
 
 @pytest.mark.parametrize(
-    ("law", "message"), [(law(0.5, 0.4), "sums"), (law(1.2, -0.2), "least entry -0.2"), (law(math.nan, 1.0), "no law")]
+    ("law", "message"),
+    [(law(0.5, 0.4), "sums"), (law(1.2, -0.2), "least entry -0.2"), (law(math.nan, 1.0), "no distribution")],
 )
 def test_what_is_no_law_is_refused(law, message):
     with pytest.raises(UnnormalisedLaw, match=message):

@@ -130,8 +130,8 @@ class Changed:
         (lambda: Changed(lambda t: replace(t, levels=1)), "levels is 1"),
         (lambda: Changed(lambda t: replace(t, parent=t.parent.roll(-1, 1))), "root"),
         (lambda: Changed(lambda t: replace(t, tokens=t.tokens + 3)), "vocabulary"),
-        (lambda: Changed(lambda t: replace(t, q=t.q * 2)), "no law"),
-        (lambda: Changed(lambda t: replace(t, q=t.q.flip(2))), "recorded law is wrong: slot 1 below"),
+        (lambda: Changed(lambda t: replace(t, q=t.q * 2)), "no distribution"),
+        (lambda: Changed(lambda t: replace(t, q=t.q.flip(2))), "recorded distribution is wrong: slot 1 below"),
         (lambda: Changed(lambda t: replace(t, tokens=t.tokens[:1].expand_as(t.tokens))), "neighbours"),
         (lambda: Changed(lambda t: t, ask=0), "levels below"),
     ],
@@ -144,7 +144,7 @@ def test_broken_trees_fail(make, message):
 def test_an_inexact_tree_fails_unless_it_declares_it():
     from tests.certify.traps.drafts import Reranked
 
-    with pytest.raises(AssertionError, match="recorded law is wrong"):
+    with pytest.raises(AssertionError, match="recorded distribution is wrong"):
         check_tree(lambda: Reranked(3))
 
     class Modest(Reranked):
@@ -211,7 +211,7 @@ def test_a_lying_drafter_is_named():
 
     found = audit(make)
     assert not found.passed and found.findings[0].slot.startswith("slot")
-    with pytest.raises(AssertionError, match=r"recorded law is wrong: slot \d below the root"):
+    with pytest.raises(AssertionError, match=r"recorded distribution is wrong: slot \d below the root"):
         check_drafter(make)
 
 

@@ -18,7 +18,7 @@ from specframe.cli.printing.certificate import print_certificate, print_function
 from specframe.cli.printing.figures import print_figures
 from specframe.decoding.pipeline import Pipeline
 from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Entry
+from specframe.kernel.plugins.registry import Registration
 from tests.bench.report.synthetic import World
 
 NAME = "[red]x[/blue] [/] :smile: $^$ <script>alert(1)</script> ![p](http://h/p) `c` |\x1b]52;c;aGk=\x07\x1b[2J\ry"
@@ -106,7 +106,7 @@ def test_errors_are_one_visible_line(tmp_path, monkeypatch, capsys):
 def test_messages_of_broken_plugins_are_text(monkeypatch, capsys):
     registry = discover()
     registry.broken["bad"] = NAME
-    registry.add(Entry("tree", "odd", "a.b:C", NAME, "bad"))
+    registry.add(Registration("tree", "odd", "a.b:C", NAME, "bad"))
     monkeypatch.setattr("specframe.kernel.plugins.discovery.discover", lambda: registry)
     assert main(["plugins"]) == 0
     output = capsys.readouterr().out

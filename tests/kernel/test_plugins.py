@@ -8,7 +8,7 @@ import pytest
 from specframe import hookimpl
 from specframe.kernel.errors import PluginError
 from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Entry, Registry
+from specframe.kernel.plugins.registry import Registration, Registry
 
 
 class Point:
@@ -87,7 +87,7 @@ def test_the_switch_turns_plugins_off(monkeypatch):
 
 def test_a_component_that_cannot_be_imported_is_reported_with_the_reason():
     registry = Registry()
-    registry.add(Entry("tree", "bush", "nowhere.at.all:Bush", "a bush", "p"))
+    registry.add(Registration("tree", "bush", "nowhere.at.all:Bush", "a bush", "p"))
     with pytest.raises(PluginError, match=r"nowhere.at.all:Bush: ModuleNotFoundError"):
         registry.find("tree", "bush").load()
 

@@ -10,7 +10,7 @@ import pytest
 
 from specframe.kernel.build import plan
 from specframe.kernel.errors import PluginError
-from specframe.kernel.plugins.registry import Entry, Registry
+from specframe.kernel.plugins.registry import Registration, Registry
 from specframe.kernel.recipes.recipe import Recipe
 from specframe.kernel.zoo import find_weights, model_folder
 
@@ -34,8 +34,8 @@ def registry(monkeypatch):
     registry = Registry()
     for number, model in enumerate(models):
         setattr(module, f"model_{number}", model)
-        registry.add(Entry("model", model.name, f"zoo_of_a_test:model_{number}", "a model", "zoo"))
-    registry.add(Entry("model", "broken", "no_such_module:at_all", "cannot be imported", "broken"))
+        registry.add(Registration("model", model.name, f"zoo_of_a_test:model_{number}", "a model", "zoo"))
+    registry.add(Registration("model", "broken", "no_such_module:at_all", "cannot be imported", "broken"))
     monkeypatch.setitem(sys.modules, "zoo_of_a_test", module)
     return registry
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from specframe import CompositionError, NeuralTarget, WeightsError
-from specframe.components.heads.acceptance import Acceptance
+from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.targets.table import TableTarget
 from specframe.neural import FeatureNetwork, NeuralDrafter, checkpoint, neural_target, output_weight, seeded
 from specframe.neural.layer import DecoderLayer
@@ -120,7 +120,7 @@ def test_nothing_that_is_committed_or_drafted_has_gradients() -> None:
 
 
 def test_a_head_with_weights_is_trained_and_saved_and_the_network_is_not(tmp_path) -> None:
-    head = Acceptance()
+    head = AcceptanceHead()
     drafter = bound(head=head)
     assert drafter.module is head.module and not any(w.requires_grad for w in drafter.network.parameters())
     drafter.save(tmp_path)

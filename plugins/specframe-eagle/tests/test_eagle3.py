@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specframe import CompositionError, FeatureDrafter, InputError
 from specframe.components.drafters.none import NoDrafter
-from specframe.components.heads.acceptance import Acceptance
+from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import GivenSession, GrowingTree, check_drafter, random_teacher, tiny_target
@@ -158,7 +158,7 @@ def test_a_qwen3_target_gives_a_qwen3_layer() -> None:
         ({"taps": []}, "taps must be different layers"),
         ({"taps": [1, 1]}, "taps must be different layers"),
         ({"fc_norm": True, "norm_before_fc": True}, "choose one"),
-        ({"head": Acceptance()}, "own_head: false"),
+        ({"head": AcceptanceHead()}, "own_head: false"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(options: dict[str, object], message: str) -> None:

@@ -56,7 +56,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BenchComparison:
     """What two benches show together."""
 
     prompts: int
@@ -69,7 +69,7 @@ class Comparison:
     """Seconds between the benches, and how long one took; None where that is not known."""
 
 
-def compare(old: Results, new: Results, seed: int = 0) -> Comparison:
+def compare(old: Results, new: Results, seed: int = 0) -> BenchComparison:
     """The changes of every contestant and figure that both benches have, over the prompts that both have.
 
     Raises InputError for benches that cannot be compared: another schema, budget, sampling or target, or
@@ -96,10 +96,10 @@ def compare(old: Results, new: Results, seed: int = 0) -> Comparison:
                 factor = forward if figure in BASELINES else 1.0
                 changes.append(Change(name, figure, found[0].value, found[1].value, found[2], factor))
         reasons += _explain([change for change in changes if change.contestant == name], *prices)
-    return Comparison(len(prompts), changes, list(_warnings(old, new, prompts, changes)), reasons, apart)
+    return BenchComparison(len(prompts), changes, list(_warnings(old, new, prompts, changes)), reasons, apart)
 
 
-def print_comparison(comparison: Comparison, console: Console | None = None) -> None:
+def print_comparison(comparison: BenchComparison, console: Console | None = None) -> None:
     """Prints the changes as a table, then what a reader must know."""
     console = console or open_console()
     table = Table(title=f"{comparison.prompts} prompts in both", title_justify="left", box=None, padding=(0, 2, 0, 0))

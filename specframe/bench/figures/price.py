@@ -66,7 +66,7 @@ def forward_factor(old: Price | None, new: Price | None) -> float:
 
 def format_change(old: Price, new: Price) -> str:
     """What a cycle costs and what it did: `a cycle costs 1.86 plain tokens (was 2.17): ...`."""
-    names = {"the target's forward": "target", "the drafter's": "drafter", "the rest": "rest"}
+    names = {"the target's forward pass": "target", "the drafter's": "drafter", "the rest": "rest"}
     parts = (f"{words} {getattr(new, part):.2f} (was {getattr(old, part):.2f})" for words, part in names.items())
     return f"a cycle costs {new.cycle:.2f} plain tokens (was {old.cycle:.2f}): {', '.join(parts)}"
 

@@ -130,7 +130,7 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
         if figures["prompts"] < summary["prompts"]:
             yield f"{entry['name']} has runs of {figures['prompts']} of the {summary['prompts']} prompts only."
         if entry["lossless"] is False:
-            yield f"{entry['name']} is LOSSY: its verifier changes the target's law."
+            yield f"{entry['name']} is LOSSY: its verifier changes the target's distribution."
         if identity := figures["identity"]:
             yield from _compare(entry["name"], identity)
 

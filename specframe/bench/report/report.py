@@ -186,7 +186,7 @@ def _costs(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         figures = entry["overall"]
         forwards = [format_milliseconds(figures["forward_seconds"][model]) for model in ("target", "drafter")]
         rows.append([_name(entry), *(format_share(dig(figures, "phases", phase), 0) for phase in phases), *forwards])
-    yield _table(["contestant", *phases, "target forward, ms", "drafter forward, ms"], rows)
+    yield _table(["contestant", *phases, "target forward pass, ms", "drafter forward pass, ms"], rows)
     rows = []
     for entry in entries:
         predicted = entry["overall"].get("predicted")

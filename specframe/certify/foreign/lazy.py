@@ -95,7 +95,7 @@ class LazyTensor:
                     return right * left if "mul" in name else right + left
                 if name in ("sub", "rsub", "subtract"):
                     return right.__rsub__(left) if name != "rsub" else right - left
-        raise InputError(f"a random number was used in torch's {name}, whose law cannot be enumerated; {HINT}")
+        raise InputError(f"a random number was used in torch's {name}, whose distribution cannot be enumerated; {HINT}")
 
     @property
     def shape(self) -> torch.Size:
@@ -199,7 +199,7 @@ class LazyTensor:
     __bool__ = __int__ = __float__
 
     def __getattr__(self, name: str) -> Any:
-        return lacking(name, self._same, "a random number, whose law cannot be enumerated")
+        return lacking(name, self._same, "a random number, whose distribution cannot be enumerated")
 
     def _compare(self, other: Any, below: bool) -> Tensor:
         terms, numbers = np.broadcast_arrays(self.terms, _numbers(other))

@@ -102,7 +102,7 @@ class Forking:
         for _ in range(count):
             total = sum(weights)
             if not total > 0 or min(weights) < 0:
-                raise InputError(f"the code draws from weights {weights}, which are no law")
+                raise InputError(f"the code draws from weights {weights}, which are no distribution")
             drawn.append(self.replay.choose([weight / total for weight in weights]))
             if not replacement:
                 weights = [0.0 if i == drawn[-1] else weight for i, weight in enumerate(weights)]
@@ -126,7 +126,7 @@ def _shape(size: Any) -> tuple[int, ...]:
 
 def _unknown(name: str) -> Callable[..., Any]:
     def refuse(*args: Any, **options: Any) -> Any:
-        raise InputError(f"the code calls {name}, whose law cannot be enumerated; {HINT}")
+        raise InputError(f"the code calls {name}, whose distribution cannot be enumerated; {HINT}")
 
     return refuse
 

@@ -218,7 +218,7 @@ def _run(clocks: np.ndarray, weights: np.ndarray) -> int:
         clock.spent = True
     total = weights.sum()
     if not np.isfinite(total) or total <= 0:
-        raise InputError(f"the code draws from weights {weights.tolist()}, which are no law")
+        raise InputError(f"the code draws from weights {weights.tolist()}, which are no distribution")
     replay: Replay = clocks[0].replay
     return replay.choose((weights / total).tolist())
 

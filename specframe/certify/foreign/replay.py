@@ -107,6 +107,6 @@ def replay_outcomes(
     if exhausted and abs(total + lost - 1) > 1e-12:
         raise HiddenState(
             f"all branches were run, but their probabilities add up to {total + lost!r} instead of 1: a "
-            "replay met other laws than the first run did"
+            "replay met other distributions than the first run did"
         )
     return Enumeration(law, branches, total, lost, exhausted, interrupted, 1, perf_counter() - start)

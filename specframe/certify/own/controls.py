@@ -23,7 +23,7 @@ class UnprocessedBonus:
     inner: Verifier
     differed: list[bool] = field(default_factory=list)
     """Filled as it runs: whether it had another law than the verifier's to draw from."""
-    name = "bonus drawn from an unprocessed law"
+    name = "bonus drawn from an unprocessed distribution"
     lossless = False
     needs = Needs(exact=True)
 
@@ -45,7 +45,7 @@ class SkippedResidual:
     inner: Verifier
     differed: list[bool] = field(default_factory=list)
     """Filled as it runs: whether it forgot a refused draft that the target could have emitted."""
-    name = "residual skipped: correction drawn from the target's law"
+    name = "residual skipped: correction drawn from the target's distribution"
     lossless = False
     needs = Needs(exact=True)
 

@@ -207,5 +207,5 @@ def _check_mass(total: float) -> None:
     if abs(total - 1.0) > 1e-12:
         raise HiddenState(
             f"all branches were run, but their probabilities add up to {total!r} instead of 1: a replay "
-            "met other laws than the first run did. The program has randomness or state of its own."
+            "met other distributions than the first run did. The program has randomness or state of its own."
         )

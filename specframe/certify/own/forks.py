@@ -160,22 +160,24 @@ class Forks:
         drift = (self._replayed / self._scripts.weight - 1).abs()
         if len(drift) and float(drift.max()) > self._tolerance:
             raise HiddenState(
-                f"a replay met other laws than the first run did (relative difference {float(drift.max()):.3g}). "
-                "The program has randomness or state of its own, or a row depends on its batch neighbours."
+                "a replay met other distributions than the first run did (relative difference "
+                f"{float(drift.max()):.3g}). The program has randomness or state of its own, or a row "
+                "depends on its batch neighbours."
             )
         return Scripts.join(self._found).sorted()
 
     def _laws(self, probs: Tensor) -> Tensor:
         if probs.shape[-1] >= 1 << (_BITS - 1):
-            raise UnnormalisedLaw(f"an enumeration takes laws over less than {1 << (_BITS - 1)} options.")
+            raise UnnormalisedLaw(f"an enumeration takes distributions over less than {1 << (_BITS - 1)} options.")
         laws = probs.detach().to("cpu", torch.float64)
         total = laws.sum(-1)
         # a float32 law cannot sum to 1 any better than float32 can
         slack = max(self._tolerance, 8 * torch.finfo(probs.dtype).eps * probs.shape[-1] ** 0.5)
         if not bool(((total - 1).abs() <= slack).all()) or not bool((laws >= -slack).all()):
             raise UnnormalisedLaw(
-                f"a draw was asked for from something that is no law (least entry {float(laws.min()):.6g}, sums "
-                f"from {float(total.min()):.9g} to {float(total.max()):.9g}): normalise it before drawing."
+                "a draw was asked for from something that is no distribution (least entry "
+                f"{float(laws.min()):.6g}, sums from "
+                f"{float(total.min()):.9g} to {float(total.max()):.9g}): normalise it before drawing."
             )
         laws = laws.clamp(min=0)
         return self._flat(laws / laws.sum(-1, keepdim=True))

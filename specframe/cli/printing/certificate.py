@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from specframe.certify.own.enumeration import Progress
 
 NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
-TV_IS = "total variation: half the sum of all differences between two laws; 0 is the same law"
+TV_IS = "total variation: half the sum of all differences between two distributions; 0 is the same distribution"
 
 
 THREE = 3
@@ -86,7 +86,7 @@ def print_function(summary: dict[str, Any]) -> None:
     console.print(_cases(summary["cases"]))
     console.print(f"{TV_IS}\n", style="dim")
     if summary["lossless"]:
-        console.print("lossless: it emits the target's law", style="bold")
+        console.print("lossless: it emits the target's distribution", style="bold")
         return
     if not summary["different"]:
         console.print(NOT_SHOWN, style="bold")

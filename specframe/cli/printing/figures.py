@@ -33,12 +33,12 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["speedup_hf"] is not None:
         rows.append(("speedup_hf", _ratio(summary, "speedup_hf", "transformers' generate, same model, same process")))
         rows.append(("plain_vs_hf", f"{summary['plain_vs_hf']:.2f}x, our plain decoding against generate"))
-    rows.append(("overhead", f"{summary['overhead']:.1%} of the forwards' time"))
+    rows.append(("overhead", f"{summary['overhead']:.1%} of the forward passes' time"))
     rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
     rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
     if summary["identical_to_generate"] is not None:
         rows.append(("identical", _identity(summary)))
-    rows.append(("lossless", "yes" if summary["lossless"] else "NO: this verifier changes the target's law"))
+    rows.append(("lossless", "yes" if summary["lossless"] else "NO: this verifier changes the target's distribution"))
     rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
     return rows
 

@@ -83,5 +83,5 @@ def _figures(trace: Trace) -> Table:
     table.add_row("alpha", f"{depths}  (by depth, share of cycles that got there)")
     table.add_row("tokens", tokens)
     if trace.read_at != trace.temperature:
-        table.add_row("p, q", "read at temperature 1: at 0, where this recipe decodes, every law is one-hot")
+        table.add_row("p, q", "read at temperature 1: at 0, where this recipe decodes, every distribution is one-hot")
     return table

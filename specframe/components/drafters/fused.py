@@ -36,7 +36,9 @@ class Fused:
             if tree is None:
                 raise CompositionError("the first drafter of fused grows a tree policy: give fused a `tree`")
             if tree.promise.sampled and not tree.promise.exact:
-                raise CompositionError("fused needs a tree policy that records the exact law of every sampled node")
+                raise CompositionError(
+                    "fused needs a tree policy that records the exact distribution of every sampled node"
+                )
             if isinstance(tree, Observer):
                 raise CompositionError("fused needs a tree policy that does not learn from earlier drafts")
         elif tree is not None:

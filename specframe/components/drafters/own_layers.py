@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from specframe.components.drafters.model import ModelDrafter
+from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.thinning import thin
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, TreePolicy
@@ -52,10 +53,9 @@ class OwnLayers:
 
     def bind(self, target: Target) -> None:
         """Takes the layers from the target. Raises CompositionError for one that is no model with such layers."""
-        model = getattr(target, "model", None)
-        if not isinstance(model, nn.Module):
+        if not isinstance(target, HFTarget):
             raise CompositionError("drafter self takes layers from a target that is a transformers model, such as `hf`")
-        self._drafter = ModelDrafter.from_model(thin(model, self._kept(target.config.num_hidden_layers)))  # type: ignore[attr-defined]
+        self._drafter = ModelDrafter.from_model(thin(target.model, self._kept(target.config.num_hidden_layers)))
         self._drafter.bind(target)
 
     def open(self, slots: int, room: int) -> None:

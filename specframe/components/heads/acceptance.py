@@ -49,7 +49,7 @@ class Network(nn.Module):
         return (accepted - rejected).to(torch.promote_types(accepted.dtype, torch.float32)).sigmoid()
 
 
-class Acceptance:
+class AcceptanceHead:
     """Another head's logits, and the predicted probability that the token drafted from them is accepted.
 
     The acceptance head of Huang et al. 2024 (SpecDec++): a small network on the feature that the drafter predicts,
@@ -76,10 +76,10 @@ class Acceptance:
         self._network: Network | None = None
         self._shape: dict[str, Any] = {}
 
-    def untrained(self, vocab: int) -> Acceptance:
+    def untrained(self, vocab: int) -> AcceptanceHead:
         """The same head without weights, for a target of `vocab` tokens."""
         of = self.of.untrained(vocab) if isinstance(self.of, Untrained) else self.of
-        return Acceptance(of=of, layers=self.layers)
+        return AcceptanceHead(of=of, layers=self.layers)
 
     def bind(self, target: NeuralTarget) -> None:
         """Binds the head that makes the logits, and builds the network or loads it.

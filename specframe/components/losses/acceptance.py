@@ -73,7 +73,7 @@ class AcceptanceLoss:
             return teacher.log_law.exp()
         if teacher.support is not None:
             raise CompositionError(
-                "acceptance: a cached teacher of a draft vocabulary has its law at temperature 1; "
+                "acceptance: a cached teacher of a draft vocabulary has its distribution at temperature 1; "
                 "use temperature 0 or 1, or leave out train.cache"
             )
         return (teacher.log_law / self.temperature).softmax(-1)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import along
-from specframe.kernel.errors import InputError
+from specframe.components.rollouts.shifted import along, checked_noise
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Trainable
@@ -23,9 +22,7 @@ class AllLevels:
     """
 
     def __init__(self, *, noise: float = 0.0) -> None:
-        if noise < 0:
-            raise InputError(f"all_levels: noise must not be negative, not {noise}")
-        self.noise = noise
+        self.noise = checked_noise("all_levels", noise)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """Predictions [B, n K] of n = L - 1 positions, a position's K levels side by side; `progress` changes nothing.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import along, feature_drafter
-from specframe.kernel.errors import InputError
+from specframe.components.rollouts.shifted import along, checked_noise, feature_drafter
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Trainable
@@ -24,9 +23,7 @@ class Groups:
     """
 
     def __init__(self, *, noise: float = 0.0) -> None:
-        if noise < 0:
-            raise InputError(f"groups: noise must not be negative, not {noise}")
-        self.noise = noise
+        self.noise = checked_noise("groups", noise)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """Predictions [B, n K] of n = L - 1 groups, a group's K side by side; `progress` changes nothing.

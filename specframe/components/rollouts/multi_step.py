@@ -53,7 +53,7 @@ class MultiStep:
         model = feeding_drafter(drafter, "multi_step")
         if model.block != 1:
             raise CompositionError(
-                f"the rollout 'multi_step' needs a drafter of one level a forward (as EAGLE's), and "
+                f"the rollout 'multi_step' needs a drafter of one level a forward pass (as EAGLE's), and "
                 f"{type(drafter).__name__} proposes {model.block}; use 'glancing' for it"
             )
         pairs = shift(teacher, model.spec)

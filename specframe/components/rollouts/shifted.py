@@ -106,3 +106,10 @@ def feeding_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:
             f"{type(drafter).__name__} is not trained so: use the rollout all_levels or groups"
         )
     return model
+
+
+def checked_noise(rollout: str, noise: float) -> float:
+    """The noise, half the width of a uniform law. Raises InputError in the rollout's name where it is negative."""
+    if noise < 0:
+        raise InputError(f"{rollout}: noise must not be negative, not {noise}")
+    return noise

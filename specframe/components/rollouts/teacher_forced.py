@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import along
-from specframe.kernel.errors import InputError
+from specframe.components.rollouts.shifted import along, checked_noise
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Trainable
@@ -24,9 +23,7 @@ class TeacherForced:
     """
 
     def __init__(self, *, noise: float = 0.1) -> None:
-        if noise < 0:
-            raise InputError(f"teacher_forced: noise must not be negative, not {noise}")
-        self.noise = noise
+        self.noise = checked_noise("teacher_forced", noise)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The predictions for every position that has one; `progress` changes nothing."""

@@ -282,4 +282,4 @@ class HFTarget:
 
     def _require_evaluation(self) -> None:
         if self.model.training:
-            raise InputError("the target is in training mode, and dropout changes its law; call model.eval()")
+            raise InputError("the target is in training mode, and dropout changes its distribution; call model.eval()")

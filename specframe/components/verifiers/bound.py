@@ -67,7 +67,9 @@ def _checked(p: Tensor, q: Tensor, siblings: int) -> tuple[Tensor, Tensor]:
     if siblings < 1:
         raise InputError(f"an acceptance rate takes at least 1 sibling, got {siblings}")
     if p.shape != q.shape:
-        raise InputError(f"p and q must be laws over one vocabulary, got shapes {tuple(p.shape)} and {tuple(q.shape)}")
+        raise InputError(
+            f"p and q must be distributions over one vocabulary, got shapes {tuple(p.shape)} and {tuple(q.shape)}"
+        )
     return p.double(), q.double()
 
 

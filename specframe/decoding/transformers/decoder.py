@@ -36,7 +36,7 @@ def decoder(
     The drafter is built at the first call and kept for later ones.
     """
     planned = plan(Recipe.read(recipe, list(overrides)), registry or discover())
-    bound: list[Pipeline] = []  # of the latest model
+    bound: list[tuple[Any, Pipeline]] = []  # the latest model, and what decodes with it
 
     def custom_generate(
         model: Any,
@@ -55,10 +55,10 @@ def decoder(
             raise InputError(reason)
         criteria = [*stopping_criteria, *_stop_strings(stop_strings, call.get("tokenizer"))]
         padding = _left_padding(input_ids, model_inputs)
-        if not bound or bound[0].parts.target.model is not model:  # type: ignore[attr-defined]
-            bound[:] = [Pipeline.build(planned, HFTarget.from_model(model))]
+        if not bound or bound[0][0] is not model:
+            bound[:] = [(model, Pipeline.build(planned, HFTarget.from_model(model)))]
         sequences = _decode(
-            bound[0], input_ids, padding, list(logits_processor), criteria, generation_config, call.get("streamer")
+            bound[0][1], input_ids, padding, list(logits_processor), criteria, generation_config, call.get("streamer")
         )
         if not generation_config.return_dict_in_generate:
             return sequences

@@ -61,7 +61,7 @@ def _figures(trace: Trace) -> str:
     efficiency = trace.accepted / trace.drafted if trace.drafted else 0.0
     cards = [
         ("tau", f"{trace.tau:.2f}", "tokens a cycle, the bonus included"),
-        ("cycles", str(len(trace.cycles)), "target forwards after the prefill"),
+        ("cycles", str(len(trace.cycles)), "target forward passes after the prefill"),
         ("tokens", str(len(trace.pieces)), f"{drafted} of them drafted, {share:.0%}"),
         ("efficiency", f"{efficiency:.0%}", f"{trace.accepted} of {trace.drafted} drafted nodes accepted"),
         ("lossless", "yes" if trace.lossless else "no", _promise(trace)),
@@ -79,7 +79,11 @@ def _figures(trace: Trace) -> str:
 
 
 def _promise(trace: Trace) -> str:
-    return "the verifier keeps the target's law" if trace.lossless else "the verifier changes the target's law"
+    return (
+        "the verifier keeps the target's distribution"
+        if trace.lossless
+        else "the verifier changes the target's distribution"
+    )
 
 
 def _text(trace: Trace) -> str:
@@ -107,9 +111,9 @@ def _lines(text: str) -> str:
 
 def _cycles(trace: Trace) -> str:
     note = (
-        "The recipe decodes at temperature 0, where all laws are one-hot: p and q are read at temperature 1."
+        "The recipe decodes at temperature 0, where all distributions are one-hot: p and q are read at temperature 1."
         if trace.temperature != trace.read_at
-        else "p and q are the laws of the recipe's own sampling."
+        else "p and q are the distributions of the recipe's own sampling."
     )
     articles = "\n".join(_article(cycle) for cycle in trace.cycles)
     empty = "" if trace.cycles else "<p>The text ended with the prefill's token: there was no cycle.</p>"

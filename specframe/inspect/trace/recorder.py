@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specframe.decoding.session import Parts
 from specframe.decoding.watch import WatchedTree
-from specframe.kernel.interfaces import Sampling, Target
+from specframe.kernel.interfaces import SamplingRule, Target
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
 
 Path = tuple[int, ...]
@@ -23,7 +23,7 @@ class Recorder:
     Only the newest: laws over a vocabulary are large, and a reader takes a few numbers from them.
     """
 
-    def __init__(self, reading: Sampling) -> None:
+    def __init__(self, reading: SamplingRule) -> None:
         """Laws are made from logits by `reading`."""
         self.reading = reading
         self.logits: Tensor

@@ -14,7 +14,7 @@ from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
 from specframe.kernel.plugins.compatibility import require
 from specframe.kernel.plugins.hookspecs import GROUP, Hooks
-from specframe.kernel.plugins.registry import Entry, Registry, one_line
+from specframe.kernel.plugins.registry import Registration, Registry, one_line
 
 BUILTIN = "specframe.components.builtin"
 SWITCH = "SPECFRAME_PLUGINS"
@@ -49,7 +49,7 @@ def _register(registry: Registry, plugin: Any, package: str) -> None:
     fresh = Registry()
 
     def register(kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
-        fresh.add(Entry(kind, name, target, summary, package, renamed))
+        fresh.add(Registration(kind, name, target, summary, package, renamed))
 
     manager.hook.specframe_register(register=register)
     if not manager.get_hookcallers(plugin):

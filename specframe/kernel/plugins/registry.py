@@ -47,7 +47,7 @@ def one_line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True)
-class Entry:
+class Registration:
     """A registered component, not imported yet."""
 
     kind: str
@@ -78,10 +78,10 @@ class Registry:
     """Every registered component, and what went wrong with the plugins that are not here."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[Registration] = []
         self.broken: dict[str, str] = {}
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: Registration) -> None:
         """Adds an entry. Raises PluginError when it is malformed or its package has the name already."""
         kinds = (*KINDS, *OTHER_KINDS)
         if entry.kind not in kinds:
@@ -96,11 +96,11 @@ class Registry:
             raise PluginError(f"{entry.kind} '{entry.name}' is registered twice")
         self.entries.append(entry)
 
-    def of(self, kind: str) -> list[Entry]:
+    def of(self, kind: str) -> list[Registration]:
         """The entries of a kind, by name."""
         return sorted((e for e in self.entries if e.kind == kind), key=lambda e: (e.name, e.package))
 
-    def find(self, kind: str, name: str) -> Entry:
+    def find(self, kind: str, name: str) -> Registration:
         """The entry a recipe means by `name` or `package/name`; warns if that is an old name.
 
         Raises PluginError with a suggestion.

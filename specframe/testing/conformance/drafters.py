@@ -152,7 +152,7 @@ def check_law(
     if made.promise.sampled and made.promise.exact:
         with objections():
             found = audit(make, tree, target=models)
-        assert found.passed, f"a recorded law is wrong: {found.findings[0]}"
+        assert found.passed, f"a recorded distribution is wrong: {found.findings[0]}"
         verifiers.append(Recursive())
     for verifier in verifiers:
         kept = parts(verifier)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.match import Match
-from specframe.kernel.interfaces import Observer, Sampling, TreePolicy
+from specframe.kernel.interfaces import Observer, SamplingRule, TreePolicy
 from specframe.kernel.types import Committed, Context, Cycle, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
 from specframe.testing.tables import GivenDrafter
@@ -20,7 +20,7 @@ LEAVING = 6
 """The cycle after which the first row of a batch has finished."""
 
 
-def check_observer(make: Callable[[], TreePolicy], drafter: GivenDrafter, sampling: Sampling) -> None:
+def check_observer(make: Callable[[], TreePolicy], drafter: GivenDrafter, sampling: SamplingRule) -> None:
     """Raises AssertionError unless rows remember for themselves, and a session starts as if it were the first.
 
     A policy that is no observer passes; rows of one that does not promise `alone` may look at each other.
@@ -39,7 +39,7 @@ def check_observer(make: Callable[[], TreePolicy], drafter: GivenDrafter, sampli
                 assert same_draft(first[cycle], place, draft, 0), f"row {row} remembers what its neighbours did"
 
 
-def follow(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling, rows: Tensor) -> list[TokenTree]:
+def follow(policy: TreePolicy, drafter: GivenDrafter, sampling: SamplingRule, rows: Tensor) -> list[TokenTree]:
     """The drafts of a session of these rows of a batch; of several rows, the first leaves after a while."""
     assert isinstance(policy, Observer)
     law = torch.full((drafter.vocab,), 1 / drafter.vocab, dtype=torch.float64)

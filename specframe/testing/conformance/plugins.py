@@ -11,7 +11,7 @@ from typing import Any
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.options import read_options
 from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Entry
+from specframe.kernel.plugins.registry import Registration
 from specframe.testing.conformance.drafters import check_drafter
 from specframe.testing.conformance.heads import check_head
 from specframe.testing.conformance.losses import check_loss
@@ -60,7 +60,7 @@ def check_registration(package: str) -> None:
     assert not done.stdout.strip(), f"registering {package} imports {done.stdout.strip()}"
 
 
-def check_entry(entry: Entry) -> None:
+def check_entry(entry: Registration) -> None:
     """One component: it loads, has a summary and readable options, and keeps its kind's contract."""
     component = entry.load()
     assert (component.__doc__ or "").strip(), f"{entry.kind} '{entry.name}' has no docstring"

@@ -41,7 +41,7 @@ def check_tree(make: Callable[[], TreePolicy], *, audited: bool = True) -> None:
             if policy.promise.exact and audited:
                 with objections():
                     found = audit(lambda d=drafter: d, make(), sampling=sampling)  # type: ignore[misc]
-                assert found.passed, f"a recorded law is wrong: {found.findings[0]}"
+                assert found.passed, f"a recorded distribution is wrong: {found.findings[0]}"
 
 
 def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) -> None:
@@ -54,7 +54,7 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
         depth = policy.promise.depth
         assert depth is None or together.levels <= depth, "a tree is deeper than `depth`"
         if together.q is not None and sampling.greedy:
-            assert bool((together.q.amax(-1) == 1).all()), "q is not the law that Sampling makes"
+            assert bool((together.q.amax(-1) == 1).all()), "q is not the distribution that Sampling makes"
         for row in range(BATCH if policy.promise.alone else 0):
             alone = policy.grow(drafter.expand, root[row, None], Context(sampling, _alone(seed, row)))
             assert same_draft(together, row, alone, 0), f"row {row} grows otherwise among neighbours than alone"

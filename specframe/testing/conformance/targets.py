@@ -142,7 +142,9 @@ def check_sharing(target: NeuralTarget, literal: Target, close: float) -> None:
     for row, line in enumerate(tokens.tolist()):
         for end in range(1, len(line) + 1):
             _, alone = after(literal, line[:end])
-            _same(teacher.logits[row, end - 1], alone.logits[0, 0], close, f"the lesson's law after {end} tokens")
+            _same(
+                teacher.logits[row, end - 1], alone.logits[0, 0], close, f"the lesson's distribution after {end} tokens"
+            )
     again = features.clone().requires_grad_()
     (grad,) = torch.autograd.grad(target.head(again).logsumexp(-1).sum(), again)
     assert bool(grad.any()), "gradients must pass the head"
@@ -186,4 +188,4 @@ def _tokens(target: Target, rows: int, seed: int = 0) -> Tensor:
 def _same(found: Tensor, wanted: Tensor, close: float, what: str) -> None:
     assert found.shape == wanted.shape, f"{what}: {tuple(found.shape)} instead of {tuple(wanted.shape)}"
     off = float((found.double() - wanted.double()).abs().max()) if found.numel() else 0.0
-    assert off <= close, f"{what}: off by {off:.3g} from a fresh forward over the text"
+    assert off <= close, f"{what}: off by {off:.3g} from a fresh forward pass over the text"

@@ -54,7 +54,7 @@ def check_root_only(verifier: Verifier) -> None:
     sure[:, 0, 2] = 1.0
     verdict = verifier.verify(TokenTree.root_only(root), sure, SeededRandom(0, 4).verify)
     assert verdict.path.shape == (4, 0), f"a root-only tree's verdict has a path of shape {tuple(verdict.path.shape)}"
-    assert verdict.bonus.tolist() == [2] * 4, "the bonus after a root alone must follow the target's law"
+    assert verdict.bonus.tolist() == [2] * 4, "the bonus after a root alone must follow the target's distribution"
     assert verdict.length.tolist() == [0] * 4, "nothing can be accepted from a root alone"
 
 

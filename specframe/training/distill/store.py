@@ -35,7 +35,7 @@ class Tally:
     """How many prompts gave no dialogue, by the reason."""
 
 
-class Store:
+class AnswerStore:
     """A folder of answers to one file of prompts, all made in the same way."""
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:

@@ -7,8 +7,12 @@ from specframe.certify.own.emission import Emission
 from specframe.decoding.session import Parts
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenTarget
-from tests.certify.traps.traps import CONTROLS, TRAPS, Trap
+from tests.certify.traps import traps, traps_bottom_up
+from tests.certify.traps.traps import Trap
 
+TRAPS = [*traps.TRAPS, *traps_bottom_up.TRAPS]
+"""Rules that look at one token at a time, and at more."""
+CONTROLS = [*traps.CONTROLS, *traps_bottom_up.CONTROLS]
 SAMPLED = Sampling(temperature=1.0)
 BUDGETS = {"10": 60_000, "25": 60_000, "10, match": 10_000, "24": 60_000}
 """Where running everything takes minutes: the likeliest branches show enough."""

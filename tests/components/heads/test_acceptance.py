@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import specframe
 from specframe import CompositionError, Draw, InputError, Sampling, Student, WeightsError
 from specframe.certify.own.miniature import Miniature
-from specframe.components.heads.acceptance import Acceptance
+from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.heads.trimmed import Trimmed
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.losses.distillation import Distillation
@@ -42,7 +42,7 @@ DRAFTERS = {
 def judged(name="eagle", *, vocab=11, dtype=torch.float64, **options):
     """A random drafter with a random acceptance head on a tiny target: drafter, head, target, its rollout."""
     kind, more, rollout = DRAFTERS[name]
-    target, head = tiny_target(layers=1, vocab=vocab, dtype=dtype), Acceptance(**options)
+    target, head = tiny_target(layers=1, vocab=vocab, dtype=dtype), AcceptanceHead(**options)
     drafter = kind(head=head, **more)
     drafter.bind(target)
     return drafter, head, target, rollout
@@ -77,11 +77,11 @@ def test_the_network_is_the_paper_s(layers):
 
 @pytest.mark.parametrize("of", [None, lambda: Trimmed(keep=4), lambda: Router(groups=3, active=2)])
 def test_it_keeps_the_contract_of_heads(of):
-    check_head(lambda: Acceptance(of=of and of()))
+    check_head(lambda: AcceptanceHead(of=of and of()))
 
 
 def test_a_drafter_with_it_keeps_the_contract():
-    check_drafter(lambda: Eagle(head=Acceptance()))
+    check_drafter(lambda: Eagle(head=AcceptanceHead()))
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
@@ -115,7 +115,7 @@ def test_it_is_what_the_drafter_trains_and_saves(name, tmp_path):
         "hidden_size": SIZE,
         "num_layers": 2,
     }
-    again = Acceptance(weights=str(tmp_path))
+    again = AcceptanceHead(weights=str(tmp_path))
     again.bind(target)
     assert {name: weight.tolist() for name, weight in again.module.state_dict().items()} == {
         name: weight.tolist() for name, weight in head.module.state_dict().items()
@@ -137,7 +137,7 @@ def published(tmp_path):
 
 @torch.no_grad()
 def test_a_published_head_loads_as_it_is(published):
-    head = Acceptance(weights=str(published))
+    head = AcceptanceHead(weights=str(published))
     head.bind(tiny_target(layers=1))
     feature = torch.randn(SIZE, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     stored = {name: tensor.double() for name, tensor in load_file(published / "model.safetensors").items()}
@@ -147,7 +147,7 @@ def test_a_published_head_loads_as_it_is(published):
 def test_weights_that_do_not_fit_are_refused_and_all_misfits_listed(published):
     def refusal(size=SIZE):
         with pytest.raises(WeightsError) as refused:
-            Acceptance(weights=str(published)).bind(tiny_target(layers=1, size=size))
+            AcceptanceHead(weights=str(published)).bind(tiny_target(layers=1, size=size))
         return str(refused.value)
 
     assert "hidden_size: the checkpoint has 8, needed is 16" in refusal(size=16)
@@ -328,14 +328,14 @@ def test_greedy_output_is_the_target_s_and_the_head_decides_how_deep(drafter, re
 
 
 def test_it_names_what_it_needs():
-    for make in (lambda: Acceptance(layers=-1), lambda: AcceptanceLoss(draw=Draw.WITHOUT_REPLACEMENT)):
+    for make in (lambda: AcceptanceHead(layers=-1), lambda: AcceptanceLoss(draw=Draw.WITHOUT_REPLACEMENT)):
         with pytest.raises(InputError):
             make()
     for options in ({"temperature": -1.0}, {"rejection": 0.0}):
         with pytest.raises(InputError, match=next(iter(options))):
             AcceptanceLoss(**options)
     with pytest.raises(CompositionError, match="bind"):
-        Acceptance().confidence(torch.zeros(SIZE))
+        AcceptanceHead().confidence(torch.zeros(SIZE))
     drafter, _, target, rollout = judged()
     teacher = random_teacher(target, 1, 8)
     with pytest.raises(CompositionError, match="rollout"):

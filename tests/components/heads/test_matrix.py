@@ -8,7 +8,7 @@ import torch
 import specframe
 from specframe import Sampling, WeightsError
 from specframe.certify.own.miniature import Miniature
-from specframe.components.heads.acceptance import Acceptance
+from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.heads.full import Full
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.rollouts.acceptance import AcceptanceRollout
@@ -51,7 +51,12 @@ HEADS = [
     "{use: acceptance, of: {use: router, groups: 3, active: 2}}",
 ]
 TRAINED = {
-    "acceptance": (Acceptance, AcceptanceRollout, {"reached": False}, AcceptanceLoss(temperature=1.0, rejection=1.0)),
+    "acceptance": (
+        AcceptanceHead,
+        AcceptanceRollout,
+        {"reached": False},
+        AcceptanceLoss(temperature=1.0, rejection=1.0),
+    ),
     "router": (lambda **o: Router(groups=4, active=2, **o), RoutingRollout, {}, RoutingLoss()),
 }
 
@@ -102,7 +107,7 @@ def bound(drafter: str, head):
 @torch.no_grad()
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_confidence_is_of_what_the_logits_are_read_from(drafter):
-    head = Acceptance()
+    head = AcceptanceHead()
     made = bound(drafter, head)
     shake(head.module)
     read = []

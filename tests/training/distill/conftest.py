@@ -2,8 +2,6 @@ import json
 
 import pytest
 
-from tests.small_model import make_model, make_tokenizer
-
 PROMPTS = [
     {"turns": ["hello there", "and then?"]},
     {"prompt": "good morning to you"},
@@ -14,19 +12,11 @@ PROMPTS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def distill_model(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("distill") / "model"
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
-
-
 @pytest.fixture
-def here(distill_model, tmp_path, monkeypatch):
+def here(model_folder, tmp_path, monkeypatch):
     """A working folder with a recipe and some prompts."""
     (tmp_path / "recipe.yaml").write_text(
-        f"target: {{use: hf, model: '{distill_model}', dtype: float64}}\n"
+        f"target: {{use: hf, model: '{model_folder}', dtype: float64}}\n"
         "drafter: {use: falcon, block: 2}\n"
         "tree: {use: dynamic, depth: 2, width: 2, nodes: 5}\n"
         "verifier: {use: match}\n"

@@ -8,14 +8,14 @@ import pytest
 from specframe.cli.main import main
 from specframe.kernel.errors import SpecframeError
 from specframe.training.data import documents
-from specframe.training.distill.store import Store
+from specframe.training.distill.store import AnswerStore
 from tests.training.distill.server import chat_reply, serving
 
 COMMAND = ["distill-data", "recipe.yaml", "--prompts", "prompts.jsonl", "--out", "out"]
 HOT = ["sampling.temperature=1.0", "run.batch=2"]
 
 
-def test_the_target_answers_and_train_reads_it(here, answers, distill_model, capsys):
+def test_the_target_answers_and_train_reads_it(here, answers, model_folder, capsys):
     assert main([*COMMAND, "run.batch=3"]) == 0
     output = capsys.readouterr().out
     assert "6 conversations (" in output and "tokens/s" in output and "'train.data=[out/answers.jsonl]'" in output
@@ -23,7 +23,7 @@ def test_the_target_answers_and_train_reads_it(here, answers, distill_model, cap
     assert sorted(kept) == [1, 2, 3, 4, 5, 6]
     assert [m["role"] for m in kept[1]["messages"]] == ["user", "assistant"] * 2
     assert kept[4]["messages"][1]["content"] != "old"
-    assert {(entry["model"], entry["temperature"]) for entry in kept.values()} == {(str(distill_model), 0.0)}
+    assert {(entry["model"], entry["temperature"]) for entry in kept.values()} == {(str(model_folder), 0.0)}
     found = list(documents.read(["out/*.jsonl"]))
     assert [document.messages[0]["content"] for document in found] == [
         entry["messages"][0]["content"] for entry in kept.values()
@@ -49,7 +49,7 @@ def ctrl_c():
 
 def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(here, answers, ctrl_c, monkeypatch, capsys):
     assert main([*COMMAND[:-1], "whole", *HOT]) == 0
-    add, added = Store.add, []
+    add, added = AnswerStore.add, []
 
     def interrupted(*arguments):
         add(*arguments)
@@ -58,7 +58,7 @@ def test_ctrl_c_loses_nothing_and_the_same_command_goes_on(here, answers, ctrl_c
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "add", interrupted)
+        patch.setattr(AnswerStore, "add", interrupted)
         assert main([*COMMAND, *HOT]) == 130
     assert (
         "interrupted; out/answers.jsonl keeps 3 conversations, and the same command goes on" in capsys.readouterr().err
@@ -192,7 +192,7 @@ def test_what_the_endpoint_refuses_is_recorded_once(here, answers, monkeypatch, 
 
 
 def test_a_last_write_that_failed_is_made_up_for_by_the_next_run(here, answers, monkeypatch, capsys):
-    describe = Store.describe
+    describe = AnswerStore.describe
 
     def full(store, run):
         if run:
@@ -200,7 +200,7 @@ def test_a_last_write_that_failed_is_made_up_for_by_the_next_run(here, answers, 
         describe(store, run)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "describe", full)
+        patch.setattr(AnswerStore, "describe", full)
         assert main(COMMAND) == 2
     assert len(answers()) == 6
     assert main(COMMAND) == 0

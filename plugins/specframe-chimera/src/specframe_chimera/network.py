@@ -10,7 +10,7 @@ from torch.nn.functional import silu
 
 from specframe import Frontier, PairSpec, Predicted
 from specframe.neural import DecoderLayer, Depths, DraftNetwork, Embed
-from specframe_chimera.session import NOTHING, Session
+from specframe_chimera.session import NOTHING, States
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -102,10 +102,10 @@ class Network(DraftNetwork, nn.Module):
         hidden = [self._hidden(level, state, features) for level, state in zip(levels, states, strict=True)]
         return Predicted(torch.stack(hidden, 2), torch.stack(states, 2), self._read if self.own else None)
 
-    def open(self, embed: Embed, slots: int, room: int) -> Session:
+    def open(self, embed: Embed, slots: int, room: int) -> States:
         """A session without rows."""
         encode = self.states if self.states is not None else lambda grams: self.encode(grams, embed)
-        return Session(self.layer, encode, self._expand, self.ngram, slots, room=room)
+        return States(self.layer, encode, self._expand, self.ngram, slots, room=room)
 
     def _expand(self, frontier: Frontier, states: Tensor, depth: Tensor, features: Tensor) -> Predicted:
         """The level below each frontier node: encoder states [B, F, D] of nodes so deep, last true features [B, D]."""

@@ -21,7 +21,7 @@ NOTHING = -1
 """In an n-gram, the place of a token before the text's first."""
 
 
-class Session(RowSession):
+class States(RowSession):
     """The decoding state of a session's rows.
 
     Slots of the cache: feature i of a row at 2 i, its n-gram at 2 i + 1. Behind the longest row's stand the

@@ -171,10 +171,11 @@ class Published3(nn.Module):
         names, loaded = layout.names, bool(layout.names)
         fusion = network.fusion
         if isinstance(fusion, TapFusion):
-            self.fc, self.fc_norm = fusion.fc, fusion.norms
+            self.fc: nn.Module = fusion.fc
+            self.fc_norm = fusion.norms
         else:
             parts = list(fusion.children())
-            self.fc = parts[-1]  # type: ignore[assignment]
+            self.fc = parts[-1]
             if len(parts) > 1:
                 self.input_norm = parts[0]
         if any(name.startswith("layers.") for name in names):

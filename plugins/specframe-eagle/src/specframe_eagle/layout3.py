@@ -19,7 +19,7 @@ from transformers import AutoConfig, PretrainedConfig
 from specframe import WeightsError
 from specframe.neural import checkpoint
 from specframe_eagle.published import IDS, PICKLED
-from specframe_eagle.wide import KINDS, Kind, Switches, published_taps
+from specframe_eagle.wide import KINDS, SHARED, Kind, Switches, published_taps
 
 ARCHITECTURES: Mapping[str, Kind | None] = {
     "LlamaForCausalLMEagle3": "llama",
@@ -122,20 +122,7 @@ class Layout3:
         )
 
 
-ENGINE = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "rms_norm_eps",
-    "attention_bias",
-    "mlp_bias",
-    "max_position_embeddings",
-    "vocab_size",
-    "rope_parameters",
-)
+ENGINE = (*SHARED, "attention_bias", "mlp_bias", "rope_parameters")
 """What of a layer's config engines read."""
 
 

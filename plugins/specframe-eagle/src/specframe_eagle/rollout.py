@@ -87,7 +87,8 @@ def _unrolled(drafter: Trainable) -> NeuralDrafter[Any]:
         or not drafter.spec.feeds
     ):
         raise CompositionError(
-            "the rollout 'training_time_test' needs a drafter of one decoder layer and one level a forward (eagle3, "
-            f"eagle), and {type(drafter).__name__} is none; use 'glancing', 'groups' or 'all_levels' for it"
+            "the rollout 'training_time_test' needs a drafter of one decoder layer and one level a forward "
+            f"pass (eagle3, eagle), and {type(drafter).__name__} is none; "
+            "use 'glancing', 'groups' or 'all_levels' for it"
         )
     return drafter

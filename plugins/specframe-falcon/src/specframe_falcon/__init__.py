@@ -17,5 +17,5 @@ def specframe_register(register: Register) -> None:
         "drafter",
         "falcon",
         "specframe_falcon.drafter:Falcon",
-        summary="semi-autoregressive: an LSTM and one decoder layer predict a block of features a forward",
+        summary="semi-autoregressive: an LSTM and one decoder layer predict a block of features a forward pass",
     )

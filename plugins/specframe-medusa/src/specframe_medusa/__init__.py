@@ -17,7 +17,7 @@ def specframe_register(register: Register) -> None:
         "drafter",
         "medusa",
         "specframe_medusa.medusa:Medusa",
-        summary="parallel: a head per level on the target's last feature, all levels in one forward",
+        summary="parallel: a head per level on the target's last feature, all levels in one forward pass",
     )
     register(
         "drafter",

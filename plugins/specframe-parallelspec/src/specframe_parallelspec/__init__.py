@@ -17,5 +17,5 @@ def specframe_register(register: Register) -> None:
         "drafter",
         "parallelspec",
         "specframe_parallelspec.drafter:ParallelSpec",
-        summary="parallel: one decoder layer and [MASK] tokens predict all levels in one forward",
+        summary="parallel: one decoder layer and [MASK] tokens predict all levels in one forward pass",
     )

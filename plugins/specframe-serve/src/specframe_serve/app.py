@@ -8,6 +8,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -123,7 +124,7 @@ class Server:
             raise ApiError(422, "prompt: there is none", code="invalid_field", field="prompt")
         if asked.best_of not in (None, asked.n or 1):
             raise ApiError(422, "best_of: it must be n; answers are not ranked", code="invalid_field", field="best_of")
-        prompts = [await self._encode(lambda prompt=prompt: self._text.encode(prompt)) for prompt in asked.prompts]  # type: ignore[misc]
+        prompts = [await self._encode(partial(self._text.encode, prompt)) for prompt in asked.prompts]
         return await self._reply(request, asked, prompts, self._form(TextReply))
 
     def _form(self, kind: type[Any]) -> Any:

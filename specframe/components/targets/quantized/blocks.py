@@ -16,7 +16,7 @@ Bits = Literal[4, 8]
 
 
 @dataclass(frozen=True)
-class Blocks:
+class PackedBlocks:
     """A matrix [N, K] as GGUF's formats Q4_0, Q4_1 and Q8_0 hold it: weight = scale * code + low.
 
     With 8 bits, low is -128 * scale.
@@ -37,9 +37,9 @@ class Blocks:
         scale = self.scale.float()[..., None]
         return (scale * (codes - 128) if self.low is None else scale * codes + self.low.float()[..., None]).flatten(1)
 
-    def take(self, rows: slice | Tensor) -> Blocks:
+    def take(self, rows: slice | Tensor) -> PackedBlocks:
         """These outputs alone."""
-        return Blocks(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
+        return PackedBlocks(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
 
     def pack(self) -> Tensor:
         """The bytes as `kernels.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
@@ -61,7 +61,7 @@ class Blocks:
         return torch.cat(parts, -1).contiguous()
 
 
-def unpack(packed: Tensor, outputs: int, bits: Bits) -> Blocks:
+def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks:
     """The blocks that were packed, without the outputs that were filled up."""
     tiles, count, _ = packed.shape
     behind = TILE * BLOCK * bits // 8
@@ -74,20 +74,20 @@ def unpack(packed: Tensor, outputs: int, bits: Bits) -> Blocks:
         part = packed[..., start : start + 2 * TILE].contiguous().view(torch.float16)  # [tiles, K / 32, 16]
         return part.transpose(1, 2).reshape(tiles * TILE, count)[:outputs]
 
-    return Blocks(codes, lines(behind), lines(behind + 2 * TILE) if bits == 4 else None)
+    return PackedBlocks(codes, lines(behind), lines(behind + 2 * TILE) if bits == 4 else None)
 
 
-def round_to_blocks(weight: Tensor, bits: Bits) -> Blocks:
+def round_to_blocks(weight: Tensor, bits: Bits) -> PackedBlocks:
     """A matrix [N, K] rounded as GGUF's Q4_1 (lowest to highest in 15 steps) or Q8_0 (127 steps either way) are."""
     values = weight.detach().float().unflatten(1, (-1, BLOCK))  # [N, K / 32, 32]
     if bits == 8:
         scale = (values.abs().amax(-1) / 127).half()
         codes = (values / _positive(scale)).round().clamp(-127, 127) + 128
-        return Blocks(codes.to(torch.uint8).flatten(1), scale, None)
+        return PackedBlocks(codes.to(torch.uint8).flatten(1), scale, None)
     low, high = values.aminmax(dim=-1)
     scale, low = ((high - low) / 15).half(), low.half()
     codes = ((values - low.float()[..., None]) / _positive(scale)).round().clamp(0, 15)
-    return Blocks(codes.to(torch.uint8).flatten(1), scale, low)
+    return PackedBlocks(codes.to(torch.uint8).flatten(1), scale, low)
 
 
 def _positive(scale: Tensor) -> Tensor:

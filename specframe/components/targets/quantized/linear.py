@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.quantized.blocks import Blocks, unpack
+from specframe.components.targets.quantized.blocks import PackedBlocks, unpack
 from specframe.components.targets.quantized.library import Weight, load_kernels
 
 
@@ -19,7 +19,7 @@ class QuantizedLinear(nn.Module):
     and gradients reach x alone.
     """
 
-    def __init__(self, blocks: Blocks, bias: Tensor | None = None) -> None:
+    def __init__(self, blocks: PackedBlocks, bias: Tensor | None = None) -> None:
         super().__init__()
         self.out_features, self.in_features = blocks.codes.shape
         self.bits = blocks.bits
@@ -29,7 +29,7 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
 
     @property
-    def blocks(self) -> Blocks:
+    def blocks(self) -> PackedBlocks:
         """The weights, unpacked to codes."""
         return unpack(self.packed, self.out_features, self.bits)
 

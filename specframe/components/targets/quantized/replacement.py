@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.quantized.blocks import BLOCK, Bits, Blocks, round_to_blocks
+from specframe.components.targets.quantized.blocks import BLOCK, Bits, PackedBlocks, round_to_blocks
 from specframe.components.targets.quantized.library import load_kernels
 from specframe.components.targets.quantized.linear import QuantizedLinear
 from specframe.kernel.errors import CompositionError, InputError
@@ -48,7 +48,7 @@ def quantize(model: Any, quantization: Quantization, file: Path | None = None) -
         setattr(model.get_submodule(parent), attribute, _layer(blocks, linear, compiled))
 
 
-def _layer(blocks: Blocks, linear: nn.Linear, compiled: bool) -> nn.Module:
+def _layer(blocks: PackedBlocks, linear: nn.Linear, compiled: bool) -> nn.Module:
     if compiled:
         return QuantizedLinear(blocks, linear.bias)
     unpacked = nn.Linear(linear.in_features, linear.out_features, linear.bias is not None, device="meta")

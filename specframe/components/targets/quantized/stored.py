@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.components.targets.quantized.blocks import BLOCK, Bits, Blocks
+from specframe.components.targets.quantized.blocks import BLOCK, Bits, PackedBlocks
 
 HEAD = "output.weight"
 EMBEDDING = "token_embd.weight"
@@ -29,7 +29,7 @@ class StoredBlocks:
         architecture = next(key for key, known in MODEL_ARCH_NAMES.items() if known == name)
         self._names = get_tensor_name_map(architecture, config.num_hidden_layers)
 
-    def find(self, name: str, weight: Tensor, bits: Bits) -> Blocks | None:
+    def find(self, name: str, weight: Tensor, bits: Bits) -> PackedBlocks | None:
         """The blocks of a matrix [N, K], which a model calls `name`; None where the file has no such blocks of it.
 
         transformers may order the outputs in another way than the file does (Llama's queries and keys); they are found
@@ -46,7 +46,7 @@ class StoredBlocks:
         return None if order is None else blocks.take(order)
 
 
-def _read(data: np.ndarray[Any, Any], kind: str) -> Blocks | None:
+def _read(data: np.ndarray[Any, Any], kind: str) -> PackedBlocks | None:
     """The blocks of a tensor's bytes [N, bytes]; None for a format whose blocks are of another kind."""
     size = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}.get(kind)
     if size is None:
@@ -55,10 +55,10 @@ def _read(data: np.ndarray[Any, Any], kind: str) -> Blocks | None:
     half = raw[..., : 4 if kind == "Q4_1" else 2].contiguous().view(torch.float16)  # [N, K / 32, 1 or 2]
     scale, codes = half[..., 0], raw[..., 2 * half.shape[-1] :]
     if kind == "Q8_0":
-        return Blocks((codes ^ 128).flatten(1), scale, None)  # two's complement plus 128
+        return PackedBlocks((codes ^ 128).flatten(1), scale, None)  # two's complement plus 128
     codes = torch.cat([codes & 15, codes >> 4], -1)  # the first half of a block in the low bits
     assert codes.shape[-1] == BLOCK
-    return Blocks(codes.flatten(1), scale, half[..., 1] if kind == "Q4_1" else -8 * scale)
+    return PackedBlocks(codes.flatten(1), scale, half[..., 1] if kind == "Q4_1" else -8 * scale)
 
 
 def _order(stored: Tensor, wanted: Tensor) -> slice | Tensor | None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Collection
 from typing import Any
 
 from torch import nn
+
+from specframe.components.targets.state import View
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 """Layer types whose state is keys and values, which can be dropped token by token."""
@@ -77,20 +80,34 @@ def context(config: Any) -> int:
     return 1 << 20
 
 
-def reach(config: Any) -> tuple[int, str]:
-    """Up to how many positions every query sees every earlier one unchanged, and what ends it.
-
-    Short of this, windows never bite and tree scoring equals sequential scoring.
-    """
-    limits = [(context(config), "the model's context")]
+def views(config: Any) -> dict[str, View]:
+    """How far back the layers of every kind see, by layer type; empty where all layers see everything."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
-    slides = "sliding_attention" in kinds if kinds else getattr(config, "use_sliding_window", True)
-    if isinstance(window, int) and slides:
-        limits.append((window, "the sliding window of its attention"))
-    chunk = getattr(config, "attention_chunk_size", None)
-    if isinstance(chunk, int) and "chunked_attention" in kinds:
-        limits.append((chunk, "the chunk of its attention"))
+    if not kinds and isinstance(window, int) and getattr(config, "use_sliding_window", True):
+        return {"sliding_attention": View(window=window)}
+    near = {
+        "sliding_attention": View(window=window),
+        "chunked_attention": View(chunk=getattr(config, "attention_chunk_size", None)),
+    }
+    found = {kind: near.get(kind, View()) for kind in kinds}
+    return found if any(view.limit is not None for view in found.values()) else {}
+
+
+def takes_masks(decoder: nn.Module, kinds: Collection[str]) -> bool:
+    """Whether layers of these kinds can be given a mask of their own: decoders of several kinds take a dictionary."""
+    return len(kinds) == 1 or "attention_mask, dict)" in inspect.getsource(type(decoder))
+
+
+def reach(config: Any, masked: bool) -> tuple[int, str]:
+    """Up to how many positions tree scoring equals sequential scoring, and what ends it.
+
+    `masked` is whether every kind of layer is given a mask of its own; otherwise windows must not bite.
+    """
+    limits = [(context(config), "the model's context")]
+    for view in views(config).values():
+        if view.limit is not None and not masked:
+            limits.append((view.limit, f"the {'chunk' if view.chunk else 'sliding window'} of its attention"))
     if "local" in (getattr(config, "attention_layers", None) or ()):
         limits.append((config.window_size, "the window of its local attention"))
     rope = getattr(config, "rope_parameters", None) or {}

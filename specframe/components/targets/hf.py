@@ -86,7 +86,9 @@ class HFTarget:
             raise CompositionError(f"this model cannot be a target: {reason}")
         self._decoder, self._layers = found
         self._taps = Taps(self._decoder, self._layers)
-        self._model_passes = ModelPasses(model, self._taps)
+        views = architectures.views(self.config)
+        masked = architectures.takes_masks(self._decoder, views)
+        self._model_passes = ModelPasses(model, self._taps, views, masked)
         self._passes: Passes = self._model_passes
         self._tokenizer = tokenizer
         self._sharing: Sharing | None = None
@@ -130,6 +132,11 @@ class HFTarget:
         value = given.eos_token_id if given is not None else self.config.eos_token_id
         return frozenset(value if isinstance(value, list) else [] if value is None else [value])
 
+    @property
+    def reach(self) -> tuple[int, str]:
+        """How many positions a row may take, and what ends it."""
+        return architectures.reach(self.config, self._passes.masked)
+
     def request(self, taps: frozenset[str]) -> None:
         """Makes the named features part of every Scores: `last`, `layer.K` (see Taps)."""
         self._taps.request(taps)
@@ -139,7 +146,7 @@ class HFTarget:
 
         Raises CompositionError for more positions than the architecture can score as a tree.
         """
-        limit, reason = architectures.reach(self.config)
+        limit, reason = self.reach
         # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
         needed = min(room, self.context)
         if needed > limit:

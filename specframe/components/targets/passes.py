@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets.quantized.decoder import Decoder, Nodes
-from specframe.components.targets.state import State
+from specframe.components.targets.state import State, View
 from specframe.components.targets.taps import Taps
 from specframe.kernel.types import TokenTree
 
@@ -22,6 +22,9 @@ CHUNK = 256
 
 class Passes(Protocol):
     """The two forward passes of a session. Its state is aimed at the slots to write before each."""
+
+    masked: bool
+    """Whether every kind of layer is given a mask of its own, as windows need where they bite."""
 
     def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
         """Over prompts [A, L]: logits at the `wanted` positions [E], in order, and features of all."""
@@ -35,9 +38,11 @@ class Passes(Protocol):
 class ModelPasses:
     """transformers' own forward pass, with a cache that writes to given slots."""
 
-    def __init__(self, model: nn.Module, taps: Taps) -> None:
+    def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, View], masked: bool) -> None:
         self._model = model
         self._taps = taps
+        self._views = views if masked else {}
+        self.masked = masked
         self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
@@ -51,7 +56,10 @@ class ModelPasses:
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
-        mask = state.mask(tree)
+        masks = {kind: state.mask(tree, view) for kind, view in self._views.items()} or {"": state.mask(tree)}
+        first, *others = masks.values()
+        # A decoder of several kinds of layers takes a mask for each; none at all where nothing is hidden.
+        mask = first if not others or all(mask is None for mask in masks.values()) else masks
         return self.run(
             tree.tokens, past_key_values=state.cache, position_ids=positions, attention_mask=mask, use_cache=True
         )
@@ -64,7 +72,9 @@ class ModelPasses:
 
 
 class QuantizedPasses:
-    """The quantized decoder's forward pass, and the LM head."""
+    """The quantized decoder's forward pass, and the LM head. Its kernels know no window."""
+
+    masked = False
 
     def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
         self._decoder = decoder

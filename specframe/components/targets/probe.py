@@ -12,7 +12,6 @@ import torch
 import transformers
 from torch import Tensor
 
-from specframe.components.targets import architectures
 from specframe.components.targets.source import first_line
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import SpecframeError
@@ -42,7 +41,7 @@ def check_once(target: HFTarget) -> None:
     A kind is a model class, its config, dtype, attention and the releases of torch and transformers: what decides on
     masks and positions, weights left out. Raises CompositionError.
     """
-    if target.model.training or target.device.type == "meta" or architectures.reach(target.config)[0] < ROOM:
+    if target.model.training or target.device.type == "meta" or target.reach[0] < ROOM:
         return
     note = cache_folder() / "checked" / fingerprint(target)
     if note.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,6 +14,32 @@ from specframe.neural.state.cache import SlotCache
 
 FIRST = 1024
 """So many positions of each row are allocated first; a session of many slots and a long context fills few of them."""
+
+
+@dataclass(frozen=True)
+class View:
+    """How far back the attention of a kind of layer sees: a sliding window, a chunk, or everything."""
+
+    window: int | None = None
+    """So many positions, a token's own included."""
+    chunk: int | None = None
+    """From the last multiple of so many positions on."""
+
+    @property
+    def limit(self) -> int | None:
+        """Up to how many positions everything is seen."""
+        return self.window or self.chunk
+
+    def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Whether keys at positions [B or 1, 1, S] are out of sight of queries at [B, N, 1]: [B, N, S]."""
+        if self.window is not None:
+            return queries - keys >= self.window
+        if self.chunk is not None:
+            return queries // self.chunk != keys // self.chunk
+        return torch.zeros_like(queries, dtype=torch.bool)
+
+
+ALL = View()
 
 
 class State:
@@ -66,8 +93,10 @@ class State:
         if end > self.cache.capacity:
             self.cache.grow(min(max(end, 2 * self.cache.capacity), self.room))
 
-    def mask(self, tree: TokenTree) -> Tensor | None:
+    def mask(self, tree: TokenTree, view: View = ALL) -> Tensor | None:
         """0 where a node may look, -inf elsewhere: [B, 1, N, base + N], or None if it may look anywhere.
+
+        A committed token's slot is its position, so a window hides the first slots of a row.
 
         Every node sees itself, padding too, so no softmax is empty. A float mask is what sdpa and eager
         attention both take, and sdpa need not convert it once per layer.
@@ -75,7 +104,8 @@ class State:
         batch, count = tree.tokens.shape
         base = self.base
         gaps = min(self.filled) < base
-        if count == 1 and not gaps:
+        distant = view.limit is not None and base + tree.levels >= view.limit
+        if count == 1 and not gaps and not distant:
             return None
         mask = torch.zeros(batch, 1, count, base + count, dtype=self.dtype, device=tree.tokens.device)
         if count > 1:
@@ -84,6 +114,11 @@ class State:
             slots = torch.arange(base, device=mask.device)
             gap = slots >= self.length[:, None]  # [B, base]
             mask[..., :base].masked_fill_(gap[:, None, None], -torch.inf)
+        if distant:
+            positions = self.length[:, None] + tree.depth  # [B, N]
+            slots = torch.arange(base, device=mask.device).expand(1, 1, -1)
+            mask[:, 0, :, :base].masked_fill_(view.hides(positions[..., None], slots), -torch.inf)
+            mask[:, 0, :, base:].masked_fill_(view.hides(positions[..., None], positions[:, None]), -torch.inf)
         return mask
 
     def advance(self, kept: Tensor, paths: list[list[int]]) -> None:

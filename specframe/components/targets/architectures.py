@@ -95,8 +95,10 @@ def views(config: Any) -> dict[str, View]:
 
 
 def takes_masks(decoder: nn.Module, kinds: Collection[str]) -> bool:
-    """Whether layers of these kinds can be given a mask of their own: decoders of several kinds take a dictionary."""
-    return len(kinds) == 1 or "attention_mask, dict)" in inspect.getsource(type(decoder))
+    """Whether layers of these kinds can be given masks: a decoder of several kinds must take a dictionary of them,
+    one of a single kind must make its own window by a mask, which is then replaced."""
+    source = inspect.getsource(type(decoder))
+    return ("create_sliding_window_causal_mask" if len(kinds) == 1 else "attention_mask, dict)") in source
 
 
 def reach(config: Any, masked: bool) -> tuple[int, str]:
@@ -121,8 +123,13 @@ def reach(config: Any, masked: bool) -> tuple[int, str]:
 
 
 def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | None:
-    """The decoder and the list of its layers, or None where the model is built in another way."""
+    """The decoder and the list of its layers, or None where the model is built in another way.
+
+    What has a config of another kind than the text's is a tower for images or sound, which may be as deep.
+    """
     for module in model.modules():
+        if type(getattr(module, "config", config)) is not type(config):
+            continue
         for child in module.children():
             if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers:
                 return module, child

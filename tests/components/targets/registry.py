@@ -55,7 +55,7 @@ SMALL: dict[str, Any] = {
     "n_group": 1,
     "topk_group": 1,
     "num_kv_shared_layers": 0,
-    "sliding_window": 64,
+    **dict.fromkeys(("sliding_window", "attention_chunk_size"), 6),  # shorter than what is decoded
     "attention_dropout": 0.0,
     "pad_token_id": 0,
     "bos_token_id": 1,

@@ -26,6 +26,7 @@ COMMANDS = {
     "show": "show",
     "bench": "bench",
     "profile": "profile",
+    "doctor": "doctor",
     "store": "store",
     "train": "train",
     "distill-data": "distill_data",

@@ -55,7 +55,7 @@ def build_of(build, family, changes):
 
 
 def test_the_window_decides(build):
-    """The same weights without it give other scores, so the equality above says something."""
+    """The same weights without it give other scores, so the equality above depends on it."""
     model = build("mistral", sliding_window=WINDOW)
     _, near = admitted(HFTarget.from_model(model), batch(LONG), 4)
     wide = build("mistral", sliding_window=None)

@@ -1,0 +1,71 @@
+"""`specframe doctor RECIPE`: whether a drafter reads its target as it was trained to."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from specframe.inspect.doctor import Diagnosis
+
+SUMMARY = "check that a drafter reads its target as it was trained to, and find the mistake if it does not"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from specframe.cli.main import add_recipe_arguments, as_path
+
+    add_recipe_arguments(parser)
+    parser.add_argument(
+        "--prompts", type=as_path, metavar="FILE", help="a JSONL benchmark file or text file of prompts"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+    parser.add_argument("--json", action="store_true", help="the diagnosis as one JSON object")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Prints the diagnosis; 1 if something is wrong."""
+    from specframe.cli.main import read_plan
+    from specframe.files.prompts import read_prompts
+    from specframe.kernel.errors import InputError
+
+    if options.limit is not None and options.prompts is None:
+        raise InputError("--limit needs --prompts FILE; the recipe's own prompts are all decoded")
+    valid = read_plan(options)
+    prompts = valid.settings["run"].prompts
+    if options.prompts is not None:
+        prompts = read_prompts(options.prompts, options.limit)
+    if not prompts:
+        raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
+
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.inspect.doctor import examine, require_draft
+
+    pipeline = Pipeline.build(valid)
+    require_draft(pipeline)
+    found = examine(pipeline, prompts)
+    if options.json:
+        print(json.dumps(asdict(found) | {"finding": found.finding}))
+    else:
+        print("\n".join(show(found)))
+    return 1 if found.finding else 0
+
+
+def show(found: Diagnosis) -> list[str]:
+    """The diagnosis in lines."""
+    depths = " ".join(f"{share:.2f}" for share in found.alpha)
+    lines = [
+        f"tau {found.tau:.2f}: tokens per forward pass of the target, the bonus token included",
+        f"accepted by depth {depths}; the most frequent token alone would be right {found.chance:.2f} of the time",
+    ]
+    if found.readings:
+        recorded = "" if found.recorded is None else f"; its training recorded {found.recorded:.2f}"
+        lines += ["", f"first choice equal to the target's, of {found.positions} positions{recorded}:"]
+        width = max(len(reading.name) for reading in found.readings)
+        lines += [
+            f"  {reading.name:{width}}  {reading.agreement:.3f}  {', '.join(reading.taps)}"
+            for reading in found.readings
+        ]
+    return [*lines, "", found.finding or "nothing wrong was found: the drafter reads what it was trained on"]

@@ -43,6 +43,7 @@ _PUBLIC = {
         "RandomSource",
         "Rollout",
         "Target",
+        "TextDrafter",
         "Trainable",
         "TreePolicy",
         "Verifier",
@@ -149,6 +150,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.interfaces import (
         Target as Target,
+    )
+    from specframe.kernel.interfaces import (
+        TextDrafter as TextDrafter,
     )
     from specframe.kernel.interfaces import (
         Trainable as Trainable,

@@ -186,6 +186,27 @@ class Drafter(Protocol):
         ...
 
 
+class TextDrafter(Drafter, Protocol):
+    """A drafter that reads tokens alone, and whose vocabulary may be another than the target's.
+
+    A wrapper translates for it: `bind` gets a target of its own vocabulary, and commits hold its own tokens.
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens it has."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its transformers tokenizer, or None."""
+        ...
+
+    def rewind(self, count: Tensor) -> None:
+        """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
+        ...
+
+
 @runtime_checkable
 class Trainable(Protocol):
     """A drafter with weights that `specframe train` can train."""

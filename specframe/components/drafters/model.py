@@ -83,6 +83,16 @@ class ModelDrafter:
         self._cache: SlotCache | None = None
         self._known: list[int] = []  # committed tokens of each row that the cache holds
 
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the model has; loads it."""
+        return self._reader.vocab_size
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+        """The model's own tokenizer; loads the model."""
+        return self._reader.tokenizer
+
     def bind(self, target: Target) -> None:
         """Checks that the target has the same tokens, on the same device; raises CompositionError."""
         mine, theirs = self._reader.vocab_size, target.vocab_size
@@ -142,6 +152,11 @@ class ModelDrafter:
             self._known += [0] * len(committed.count)
             if before:
                 self._read_prompts(committed.prompt, before)
+
+    def rewind(self, count: Tensor) -> None:
+        """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
+        self._text.rewind(count)
+        self._known = [min(known, length) for known, length in zip(self._known, self._text.lengths, strict=True)]
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""

@@ -39,6 +39,11 @@ class CommittedText:
         """The rows' tokens, anything beyond their count: [B, longest]."""
         return self._tokens[:, : max(self.lengths)]
 
+    def rewind(self, count: Tensor) -> None:
+        """Forgets all but the first `count` [B] tokens of each row, at least 1."""
+        self.count = torch.minimum(self.count, count)
+        self.lengths = self.count.tolist()
+
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows of the batch, int64 [R], in this order."""
         self._tokens = self._tokens.index_select(0, rows)

@@ -1,0 +1,24 @@
+"""Drafters of another vocabulary as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe import hookimpl
+
+if TYPE_CHECKING:
+    from specframe import Register
+
+DRAFTERS = (
+    ("tli", "intersection:Intersection", "another vocabulary's drafter, over the tokens that both have"),
+    ("slem", "matching:Matching", "another vocabulary's drafter, its text cut into the target's tokens"),
+    ("slrs", "strings:Strings", "another vocabulary's drafter, the probabilities of its strings added up"),
+    ("omnidraft", "ngrams:Ngrams", "another vocabulary's drafter, its n-grams as tokens of the target"),
+)
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the wrappers."""
+    for name, place, summary in DRAFTERS:
+        register("drafter", name, f"specframe_vocabularies.{place}", summary=summary)

@@ -1,0 +1,114 @@
+"""OmniDraft's n-grams: tokens of the target that another vocabulary's drafter writes with several of its own."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from specframe import Committed, Context, Drafter, Promise, Target, TokenTree, TreePolicy
+from specframe_vocabularies.lexicon import NgramLexicon
+from specframe_vocabularies.merging import Merging
+from specframe_vocabularies.translator import Pair
+from specframe_vocabularies.untrained import translated
+
+
+class Ngrams:
+    """Proposes the tokens that both vocabularies have, and n-grams of the drafter's that are one token of the target's.
+
+    An n-gram has the product of its tokens' probabilities. A token that begins n-grams gives them their mass and keeps
+    the rest. As published (`q'(t) = q(d)` for both) the mass would be counted twice, and the recorded law would not be
+    that of what is proposed. Here it is, so every tree policy and every verifier stays lossless.
+
+    N-grams are those of tokens that a row's text has held so far, prompt included, or those of all tokens.
+
+    Source: OmniDraft (arXiv 2507.02659), its n-gram cache; the law is corrected.
+
+    Options:
+        drafter: a drafter that reads tokens alone, such as `model`
+        cache: seen (n-grams that the row's text has held) or all (every token that the drafter can write)
+        width: how many beginnings of n-grams are followed, below each node and level
+        reach: the most tokens of an n-gram
+        least: the least probability of a beginning that is followed
+        replace: what to replace in the prompt's text, so that the drafter reads its own chat format
+    """
+
+    taps: frozenset[str] = frozenset()
+    promise = Promise()
+
+    def __init__(
+        self,
+        *,
+        drafter: Drafter,
+        cache: Literal["seen", "all"] = "seen",
+        width: int = 4,
+        reach: int = 4,
+        least: float = 0.01,
+        replace: dict[str, str] | None = None,
+    ) -> None:
+        self.cache = cache
+        self._merging = Merging("omnidraft", drafter, replace, width, least, reach)
+        self._rows: list[NgramLexicon] = []
+
+    @classmethod
+    def given(
+        cls,
+        drafter: Drafter,
+        pair: Pair,
+        *,
+        cache: Literal["seen", "all"] = "seen",
+        width: int = 4,
+        reach: int = 4,
+        least: float = 0.01,
+    ) -> Ngrams:
+        """The same around a drafter whose vocabulary, and the target's, are given."""
+        made = cls(drafter=drafter, cache=cache, width=width, reach=reach, least=least)
+        made._merging.translator.given = pair
+        return made
+
+    def untrained(self, vocab: int) -> Ngrams:
+        """The same around an untrained drafter, over two small vocabularies."""
+        own = self._merging
+        small = translated(own.translator.drafter, vocab)
+        width, least = own.follow.width, own.follow.least
+        return Ngrams.given(*small, cache=self.cache, width=width, reach=own.reach, least=least)
+
+    def bind(self, target: Target) -> None:
+        """Reads both vocabularies."""
+        self._spellings, _ = self._merging.bind(target)
+        self._all = self._lexicon()
+        if self.cache == "all":
+            self._all.add(range(target.vocab_size))
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets every row."""
+        self._rows = []
+        self._merging.translator.open(slots, room)
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """A draft below root [B], grown by the tree policy."""
+        return self._merging.propose(root, tree, context, self._rows)
+
+    def commit(self, committed: Committed) -> None:
+        """Takes in what was committed, and its n-grams."""
+        self._merging.translator.commit(committed)
+        if (prompts := committed.prompt) is not None:
+            for row, count in zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True):
+                self._rows.append(self._all if self.cache == "all" else self._lexicon())
+                self._learn(len(self._rows) - 1, row[:count])
+        first = len(self._rows) - len(committed.count)
+        pairs = zip(committed.tokens.tolist(), committed.count.tolist(), strict=True)
+        for place, (row, count) in enumerate(pairs, first):
+            self._learn(place, row[:count])
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._rows = [self._rows[row] for row in rows.tolist()]
+        self._merging.translator.keep(rows)
+
+    def _learn(self, row: int, tokens: list[int]) -> None:
+        if self.cache == "seen":
+            self._rows[row].add(tokens)
+
+    def _lexicon(self) -> NgramLexicon:
+        return NgramLexicon(self._spellings, self._merging.reach)

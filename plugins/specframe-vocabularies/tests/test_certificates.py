@@ -1,0 +1,61 @@
+"""Every wrapper over toy vocabularies: the contract of a drafter, and the enumerated distribution of its output."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from specframe.certify.own.miniature import Miniature
+from specframe.components.drafters.model import ModelDrafter
+from specframe.components.targets.tiny import tiny_llama
+from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.policies.fixed import Fixed
+from specframe.kernel.build import plan
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
+from specframe.sampling.laws import Sampling
+from specframe.testing import check_drafter
+from specframe_vocabularies.intersection import Intersection
+from specframe_vocabularies.matching import Matching
+from specframe_vocabularies.ngrams import Ngrams
+from specframe_vocabularies.strings import Strings
+
+
+def inner() -> ModelDrafter:
+    return ModelDrafter.from_model(tiny_llama(3, 0))
+
+
+def test_intersection() -> None:
+    check_drafter(lambda: Intersection(drafter=inner()).untrained(3))
+
+
+@pytest.mark.parametrize("tree", [Chain(depth=3), Fixed(widths=[2, 1])])
+def test_matching(tree) -> None:
+    check_drafter(lambda: Matching(drafter=inner(), tree=tree).untrained(3))
+
+
+def test_strings() -> None:
+    check_drafter(lambda: Strings(drafter=inner(), width=2, reach=2).untrained(3))
+
+
+@pytest.mark.parametrize("cache", ["seen", "all"])
+def test_ngrams(cache) -> None:
+    check_drafter(lambda: Ngrams(drafter=inner(), cache=cache, width=2, reach=2).untrained(3))
+
+
+@pytest.mark.parametrize("draw", ["iid", "without_replacement"])
+@pytest.mark.parametrize("drafter", ["tli", "slrs, width: 2, reach: 2", "omnidraft, cache: all, reach: 2"])
+def test_a_recipe_in_miniature(drafter: str, draw: str, tmp_path: Path) -> None:
+    """As `specframe certify` has it: the recipe's parts around a target of three tokens, sampled, under `recursive`."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(
+        "specframe: 1\ntarget: {use: table, vocab: 3}\nverifier: recursive\n"
+        f"drafter: {{use: {drafter}, drafter: {{use: model, model: zoo://talk-7m}}}}\n"
+        f"tree: {{use: fixed, widths: [{2 if draw == 'without_replacement' else 1}, 1], draw: {draw}}}\n",
+        encoding="utf-8",
+    )
+    miniature = Miniature.of(plan(Recipe.read(recipe), discover()))
+    comparison = replace(miniature, length=3).emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000)
+    assert comparison.enumeration.exhausted and comparison.tv < 1e-9

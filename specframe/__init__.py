@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "specframe.kernel.types": (
         "ALL_DRAWS",
+        "Chunks",
         "Committed",
         "Context",
         "Cycle",
@@ -172,6 +173,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.store import Store as Store
     from specframe.kernel.types import (
         ALL_DRAWS as ALL_DRAWS,
+    )
+    from specframe.kernel.types import (
+        Chunks as Chunks,
     )
     from specframe.kernel.types import (
         Committed as Committed,

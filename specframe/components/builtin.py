@@ -91,6 +91,12 @@ COMPONENTS = [
         "losses.top_k_distillation:TopKDistillation",
         "HASS: cross-entropy over the target's most probable tokens",
     ),
+    ("loss", "tv", "losses.divergences:TotalVariation", "total variation: the share that sampling rejects"),
+    ("loss", "nla", "losses.divergences:NegativeLogAcceptance", "negative logarithm of the share that is accepted"),
+    ("loss", "lk_hybrid", "losses.divergences:LKHybrid", "LK losses: KL at first, total variation later"),
+    ("loss", "reverse_kl", "losses.divergences:ReverseKL", "KL of the target's distribution from the drafter's"),
+    ("loss", "jsd", "losses.divergences:JensenShannon", "Jensen-Shannon divergence"),
+    ("loss", "d_pace", "losses.d_pace:DPace", "another loss, a level weighed by how much of a draft depends on it"),
     (
         "rollout",
         "acceptance",

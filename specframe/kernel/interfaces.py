@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from specframe.kernel.promises import Needs, Promise
     from specframe.kernel.types import (
+        Chunks,
         Committed,
         Context,
         Cycle,
@@ -263,7 +264,11 @@ class Verifier(Protocol):
 
 
 class Loss(Protocol):
-    """What training minimises; several are summed by weight. `rowwise = False`: it compares the rows of a batch."""
+    """What training minimises; several are summed by weight.
+
+    `rowwise = False`: it compares the rows of a batch. `detaches = True`: it weighs by the predictions, and no gradient
+    flows through the weights.
+    """
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """A scalar, the mean over the student's masked predictions."""
@@ -273,7 +278,7 @@ class Loss(Protocol):
 class Rollout(Protocol):
     """How training unrolls a drafter."""
 
-    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
         """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
         ...
 

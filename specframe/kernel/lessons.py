@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -34,11 +34,17 @@ class Predicted:
     hidden: Tensor  # [B, n, K, H], what a head reads
     features: Tensor | None = None  # [B, n, K, D], what is fed back, and compared with the tap that is imitated
     read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
+    confidence: Tensor | None = None  # [B, n, K], the network's own estimate that a level is accepted
 
     def last(self, count: int) -> Predicted:
         """The predictions at the last `count` entries."""
-        features = None if self.features is None else self.features[:, -count:]
-        return Predicted(self.hidden[:, -count:], features, self.read)
+        return self.part(slice(-count, None))
+
+    def part(self, entries: slice) -> Predicted:
+        """The predictions at some of the entries."""
+        features = None if self.features is None else self.features[:, entries]
+        confidence = None if self.confidence is None else self.confidence[:, entries]
+        return Predicted(self.hidden[:, entries], features, self.read, confidence)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,17 @@ class Student:
         """The most probable token: [B, M] int64."""
         best = self.logits.argmax(-1)
         return best if self.support is None else self.support[best]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Predictions in several parts, each of whose logits are made when it is scored, because all would not fit.
+
+    Every part is a function that makes it; all have the same levels. A loss of all is the mean of the parts' losses,
+    each weighted by its masked predictions.
+    """
+
+    parts: Sequence[Callable[[], Student]]
 
 
 def _wide(logits: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from specframe.kernel.lessons import Chunks as Chunks
 from specframe.kernel.lessons import PairSpec as PairSpec
 from specframe.kernel.lessons import Predicted as Predicted
 from specframe.kernel.lessons import Student as Student

@@ -196,6 +196,8 @@ class NeuralDrafter(Generic[NetworkT]):
         """The logits of the next levels below each frontier node, with the head's confidence if it has one."""
         predicted = self._running().expand(frontier)
         proposal = make_proposal(self.read(predicted), self.head, predicted.hidden)
+        if predicted.confidence is not None:
+            proposal = replace(proposal, confidence=predicted.confidence)
         if self.head is not None or self.support is None:
             return proposal
         return replace(proposal, support=self.support, vocab=self.target.vocab_size)

@@ -77,6 +77,7 @@ class Cached:
             self._head = target.head_for(support)
         self.texts = texts
         self.taps = sorted(taps | {"last"})
+        target.request(frozenset(self.taps))  # a drafter need not read `last`, of which laws are made
         self.folder = folder / _name(target, self.taps, texts)
         self._fill(processes)
         self._files = [safe_open(self._path(number), framework="pt") for number in range(self._shards)]

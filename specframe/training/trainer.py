@@ -22,6 +22,7 @@ from specframe.training.processes import Processes
 from specframe.training.progress import Watcher
 from specframe.training.report import Report, describe, make_report, record
 from specframe.training.schedule import Order, learning_rate
+from specframe.training.scoring import scored
 from specframe.training.settings import TrainSettings
 from specframe.training.state import Ledger
 from specframe.training.teaching import Teaching
@@ -120,7 +121,7 @@ class Trainer:
             teacher = self.lessons.teaching(rows)
             with precision.autocast(settings, self.device):
                 student = settings.rollout(self.drafter, teacher, step / self.total)
-                parts = [loss(student, teacher).float() for loss, _, _ in self.losses]
+                parts = scored([loss for loss, _, _ in self.losses], student, teacher)
                 loss = torch.stack([w * part for (_, w, _), part in zip(self.losses, parts, strict=True)]).sum()
             if not loss.requires_grad:
                 names = ", ".join(name for _, _, name in self.losses)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
 
 import torch
@@ -15,6 +16,7 @@ from specframe.kernel.interfaces import FeatureDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Student, Teacher
 from specframe.neural.heads import support_of
 from specframe.neural.pairs import gather
+from specframe.training.scoring import students
 
 Losses = Sequence[tuple[Loss, float, str]]
 """Each loss with its weight and name."""
@@ -39,23 +41,62 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
     scored = unrolled = 0
     counts = torch.zeros(2, 0)
     for teacher in teachers:
-        student = rollout(drafter, teacher, 1.0)
-        count = int(student.mask.sum())
-        for index, (loss, _, _) in enumerate(losses):
-            totals[index] += float(loss(student, teacher)) * count
-        scored += count
-        if isinstance(drafter, FeatureDrafter) and drafter.spec.feeds and drafter.levels == 1:
-            if unrolled < UNROLLED:
-                counts = _add(counts, chains(drafter, teacher))
-                unrolled += len(teacher.tokens)
-        elif student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups, not of tokens
-            counts = _add(counts, agreement(student, teacher))
+        feeds = isinstance(drafter, FeatureDrafter) and drafter.spec.feeds and drafter.levels == 1
+        guesses: list[Guesses] = []
+        for student in students(rollout(drafter, teacher, 1.0)):
+            count = int(student.mask.sum())
+            for index, (loss, _, _) in enumerate(losses):
+                totals[index] += float(loss(student, teacher)) * count
+            scored += count
+            if not feeds and student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups
+                guesses.append(Guesses.of(student, teacher))
+        if feeds and unrolled < UNROLLED:
+            assert isinstance(drafter, FeatureDrafter)
+            counts = _add(counts, chains(drafter, teacher))
+            unrolled += len(teacher.tokens)
+        elif guesses:
+            counts = _add(counts, Guesses.joined(guesses).counted())
     means = [total / max(1, scored) for total in totals]
     figures = {"loss": sum(w * mean for (_, w, _), mean in zip(losses, means, strict=True))}
     figures |= {name: mean for (_, _, name), mean in zip(losses, means, strict=True)}
     shares = [right / asked for right, asked in takewhile(lambda pair: pair[1], counts.T.tolist())]
     figures |= {f"accuracy.{level}": share for level, share in enumerate(shares, 1)}
     return figures | {"tau": _tau(shares)}
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What was predicted from every position of texts, by level: [B, L, levels] each, in numbers of predictions."""
+
+    there: Tensor
+    right: Tensor
+
+    @classmethod
+    def of(cls, student: Student, teacher: Teacher) -> Guesses:
+        """A student's predictions, and which of them the target makes, too."""
+        same = student.argmax == at(teacher.argmax, student.position)  # [B, M]
+        origin = (student.position - student.level).clamp(min=0)  # [B, M], whose true feature was the last one seen
+        rows = torch.arange(len(same), device=same.device)[:, None].expand_as(origin)
+        place = (rows, origin, (student.level - 1).expand_as(origin))
+        levels = int(student.level.max()) if student.level.numel() else 0
+        empty = torch.zeros(*teacher.tokens.shape, levels, dtype=torch.int64, device=same.device)
+        return cls(
+            there=empty.index_put(place, student.mask.long(), accumulate=True),
+            right=empty.index_put(place, (same & student.mask).long(), accumulate=True),
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Guesses]) -> Guesses:
+        """Those of several parts of a student."""
+        return cls(*(torch.stack([getattr(part, name) for part in parts]).sum(0) for name in ("there", "right")))
+
+    def counted(self) -> Tensor:
+        """How often a guess was right, and how often asked, in the cycles of greedy decoding: [2, levels]."""
+        there, right = self.there, self.right
+        alive = ((right == there) & (there > 0)).long().cumprod(-1)
+        starts = cycles(alive.sum(-1), (there[..., :1] > 0).any(-1))  # [B, L]
+        reached = torch.cat([torch.ones_like(alive[..., :1]), alive[..., :-1]], -1)[..., : there.shape[-1]]
+        return torch.stack([alive[starts].sum(0), (reached * (there > 0))[starts].sum(0)]).float().cpu()
 
 
 def agreement(student: Student, teacher: Teacher) -> Tensor:
@@ -65,18 +106,7 @@ def agreement(student: Student, teacher: Teacher) -> Tensor:
     after level, predicted from one position, until one is wrong, and the next cycle starts behind the bonus. An
     average over all positions would be too high, because cycles pass quickly over what is easily predicted.
     """
-    same = student.argmax == at(teacher.argmax, student.position)  # [B, M]
-    origin = (student.position - student.level).clamp(min=0)  # [B, M], whose true feature was the last one seen
-    rows = torch.arange(len(same), device=same.device)[:, None].expand_as(origin)
-    place = (rows, origin, (student.level - 1).expand_as(origin))
-    levels = int(student.level.max()) if student.level.numel() else 0
-    empty = torch.zeros(*teacher.tokens.shape, levels, dtype=torch.int64, device=same.device)
-    there = empty.index_put(place, student.mask.long(), accumulate=True)  # [B, L, levels]
-    right = empty.index_put(place, (same & student.mask).long(), accumulate=True)
-    alive = ((right == there) & (there > 0)).long().cumprod(-1)
-    starts = cycles(alive.sum(-1), (there[..., :1] > 0).any(-1))  # [B, L]
-    reached = torch.cat([torch.ones_like(alive[..., :1]), alive[..., :-1]], -1)[..., :levels] * (there > 0)
-    return torch.stack([alive[starts].sum(0), reached[starts].sum(0)]).float().cpu()
+    return Guesses.of(student, teacher).counted()
 
 
 def cycles(accepted: Tensor, possible: Tensor) -> Tensor:

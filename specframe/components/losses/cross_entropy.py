@@ -35,6 +35,10 @@ class CrossEntropy:
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """The mean over masked predictions, a scalar."""
+        return mean(*self.values(student, teacher))
+
+    def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
+        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
         mask = student.mask
         q = student.log_law  # [B, M, v]
         if self.labels == "text":
@@ -49,4 +53,4 @@ class CrossEntropy:
             surprise = -(p * q).sum(-1)
         if self.decay < 1:
             surprise = surprise * self.decay ** (student.level - 1).to(surprise.dtype)
-        return mean(surprise, mask)
+        return surprise, mask

@@ -10,6 +10,7 @@ import torch
 from specframe.components.heads.acceptance import Network
 from specframe.components.losses.scored import at
 from specframe.kernel.errors import CompositionError
+from specframe.kernel.types import Chunks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +44,8 @@ class AcceptanceRollout:
                 "the rollout 'acceptance' trains the head 'acceptance': give the drafter `head: {use: acceptance}`"
             )
         student = self.rollout(drafter, teacher, progress)
+        if isinstance(student, Chunks):
+            raise CompositionError("the rollout 'acceptance' takes a student whole: leave the nested one's `chunk` out")
         if student.hidden is None:
             raise CompositionError(
                 "the rollout 'acceptance' needs a nested rollout that gives what the head reads, such as multi_step"

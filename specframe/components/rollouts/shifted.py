@@ -69,13 +69,14 @@ def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str) -> S
 
 def student(model: FeatureDrafter, predicted: Predicted, logits: Tensor, pairs: Shifted) -> Student:
     """The predictions [B, n, K, ..] of the pairs, with what they imitate; features where the drafter imitates some."""
-    tap, features = model.spec.imitates, predicted.features
+    tap, features, confidence = model.spec.imitates, predicted.features, predicted.confidence
     return Student(
         logits=logits.flatten(1, 2),
         position=pairs.position,
         mask=pairs.mask,
         level=pairs.level,
         features=None if tap is None or features is None else features.flatten(1, 2),
+        confidence=None if confidence is None else confidence.flatten(1, 2),
         support=support_of(model),
         hidden=predicted.hidden.flatten(1, 2),
         tap=tap or "last",

@@ -30,7 +30,7 @@ class Pending:
 
 
 class RowSession:
-    """What sessions over a `SlotCache` of one layer share: rows that join, commit at their own pace, and leave.
+    """What sessions over a `SlotCache` share: rows that join, commit at their own pace, and leave.
 
     A drafter's session defines what it keeps of newly committed pairs (`pairs`), how it takes them in (`take`), which
     slots hold them then (`seen`), and what else it remembers of a row (`join`, `leave`).
@@ -40,13 +40,14 @@ class RowSession:
         slots: how many rows there will be, at most.
         room: how many positions a row will take, at most; the cache is made for so many.
         spare: how many slots more than it needs the cache gets when it is made or grown.
+        layers: how many layers' keys and values it caches.
     """
 
-    def __init__(self, like: Tensor, slots: int, room: int, spare: int) -> None:
+    def __init__(self, like: Tensor, slots: int, room: int, spare: int, layers: int = 1) -> None:
         self.room = room
         self.spare = spare
         self.counts: list[int] = []  # pairs of each row that are cached
-        self.cache = SlotCache(1, 0, slots)
+        self.cache = SlotCache(layers, 0, slots)
         self.visible = like.new_zeros(0, 0, dtype=torch.bool)  # [B, W] which slots hold cached pairs
         self.draft: list[Blocks] = []  # the root's, and what was expanded below it
         self._pending: tuple[int, tuple[Tensor, ...], list[int]] | None = None

@@ -1,0 +1,39 @@
+"""DFlash's and DSpark's drafters as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe import hookimpl
+
+if TYPE_CHECKING:
+    from specframe.kernel.plugins.hookspecs import Register
+
+
+COMPONENTS = [
+    (
+        "drafter",
+        "dflash",
+        "dflash:DFlash",
+        "parallel: a block of tokens in one forward pass, from fused features of the target",
+    ),
+    (
+        "drafter",
+        "dspark",
+        "dspark:DSpark",
+        "DFlash's block, made a tree's: each node's own bias for what follows its token",
+    ),
+    (
+        "rollout",
+        "anchored_blocks",
+        "rollout:AnchoredBlocks",
+        "DFlash: blocks that begin at random positions of a text",
+    ),
+]
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the drafters `dflash` and `dspark`, and the rollout `anchored_blocks`."""
+    for kind, name, where, summary in COMPONENTS:
+        register(kind, name, f"specframe_dflash.{where}", summary=summary)

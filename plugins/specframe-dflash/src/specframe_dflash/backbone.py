@@ -1,0 +1,177 @@
+"""DFlash's network: layers over a block of tokens, whose keys and values also come from features of the target."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from specframe import PairSpec, Predicted
+from specframe.neural import DraftNetwork, DraftSession, Embed
+from specframe_dflash.session import BlockSession
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from specframe_dflash.plan import Plan
+
+Memory = list[tuple[Tensor, Tensor]]
+"""The keys and values of what is committed, of each layer: [B, heads, W, d] each."""
+
+
+class Backbone(DraftNetwork, nn.Module):
+    """The block-diffusion drafter of DFlash (arXiv 2602.06036), its weights under the published names.
+
+    The taps' features, side by side, become one context feature by `fc` and `hidden_norm`. A block is the root's
+    embedding and, behind it, that of the mask token as often as there is room. Every layer attends from the block to
+    the block, in both directions, and to the context, whose keys and values are made by the same maps, without the
+    layer's norm. Context feature i stands at position i, where its token does, the root behind all of them.
+
+    Args:
+        config: of the layers, as `layer_config` makes it.
+        plan: what else it is made of.
+    """
+
+    def __init__(self, config: PretrainedConfig, plan: Plan) -> None:
+        super().__init__()
+        model = _bare_model(config)
+        self.config, self.plan = config, plan
+        self.spec = PairSpec(
+            taps=tuple(f"layer.{layer}" for layer in plan.taps), imitates=None, feeds=False, side_by_side=False
+        )
+        self.levels = plan.levels
+        size = int(config.hidden_size)
+        self.fc = nn.Linear(len(plan.taps) * size, size, bias=False)
+        self.hidden_norm: nn.Module = copy.deepcopy(model.norm)
+        self.layers: nn.ModuleList = model.layers
+        self.norm: nn.Module = model.norm
+        self._rotary = (model.rotary_emb,)  # in a tuple, so that nn.Module does not cast its buffers
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The context features, given the taps' side by side: [.., A D] -> [.., H]."""
+        fused: Tensor = self.hidden_norm(self.fc(features))
+        return fused
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """The predictions of a block that begins behind every entry; texts stand alone, so there is no mask."""
+        entries = torch.arange(features.shape[1], device=features.device).expand(len(features), -1)
+        return self.blocks(features, tokens, embed, entries)
+
+    def blocks(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Predicted:
+        """The predictions of blocks that begin behind these entries [B, A] of texts: [B, A, K, H].
+
+        Entry i is context feature i and token i + 1, which is the root of its block; it sees the context up to i.
+        """
+        return Predicted(self.states(features, tokens, embed, entries))
+
+    def states(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Tensor:
+        """What the LM head reads of these blocks: [B, A, K, H]."""
+        memory = self.remember(features, torch.arange(features.shape[1], device=features.device)[None])
+        sees = torch.arange(features.shape[1], device=features.device) <= entries[..., None]  # [B, A, n]
+        return self(self.start(tokens.gather(1, entries), embed), memory, sees, entries + 1)
+
+    def start(self, roots: Tensor, embed: Embed) -> Tensor:
+        """The rows of blocks with these roots, [B, A] -> [B, A, S, H]."""
+        masks = roots.new_full((*roots.shape, self.plan.size - 1), self.plan.mask)
+        return embed(torch.cat([roots[..., None], masks], -1))
+
+    def remember(self, context: Tensor, positions: Tensor) -> Memory:
+        """The keys and values of context features [B, n, H] at positions [B or 1, n], layer by layer."""
+        rope = self.rope(context, positions)
+        return [keys_values(self.attention(layer), context, rope) for layer in range(len(self.layers))]
+
+    def forward(self, rows: Tensor, memory: Memory, sees: Tensor, first: Tensor) -> Tensor:
+        """What the LM head reads of blocks: rows [B, A, S, H] -> [B, A, K, H].
+
+        Args:
+            rows: of A blocks of every text.
+            memory: the context's keys and values, W of each.
+            sees: [B, A, W] bool, which of them a block sees.
+            first: [B, A] int64, the position of its root.
+        """
+        size = rows.shape[2]
+        positions = first[..., None] + torch.arange(size, device=rows.device)  # [B, A, S]
+        cos, sin = (part.unflatten(1, positions.shape[1:]) for part in self.rope(rows, positions.flatten(1)))
+        own = torch.ones(size, size, dtype=torch.bool, device=rows.device)
+        own = (own.tril() if self.plan.causal else own).expand(*sees.shape[:2], size, size)
+        mask = torch.cat([sees[:, :, None].expand(-1, -1, size, -1), own], -1)[:, None, None]  # [B, 1, 1, A, S, W + S]
+        x = rows
+        for number, (keys, values) in enumerate(memory):
+            layer: Any = self.layers[number]
+            x = x + attend(layer.self_attn, layer.input_layernorm(x), keys, values, (cos, sin), mask)
+            x = x + layer.mlp(layer.post_attention_layernorm(x))
+        out: Tensor = self.norm(x if self.plan.from_anchor else x[:, :, 1:])
+        return out
+
+    def attention(self, layer: int) -> Any:
+        """A layer's attention, whose maps and norms are transformers' own."""
+        return self.layers[layer].self_attn
+
+    def rope(self, like: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of positions [B, T]: [B, T, d] each."""
+        rotary = self._rotary[0]
+        if rotary.inv_freq.device != like.device:
+            rotary.to(like.device)
+        cos, sin = rotary(like, positions)
+        return cos, sin
+
+    def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
+        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        return BlockSession(self, embed, slots, room=room)
+
+
+def keys_values(attention: Any, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    """The keys and values of [B, n, H]: [B, heads, n, d] each."""
+    heads = (-1, attention.head_dim)
+    keys = attention.k_norm(attention.k_proj(x).unflatten(-1, heads)).transpose(1, 2)
+    cos, sin = (part[:, None] for part in rope)
+    return turned(keys, cos, sin), attention.v_proj(x).unflatten(-1, heads).transpose(1, 2)
+
+
+def attend(
+    attention: Any, x: Tensor, keys: Tensor, values: Tensor, rope: tuple[Tensor, Tensor], mask: Tensor
+) -> Tensor:
+    """Attention from blocks [B, A, S, H] to the context's keys and values [B, G, W, d] and to the block itself.
+
+    The blocks of a text share its context but never see each other, so scores are those of the context and those
+    within a block, [B, G, Q, A, S, W + S] together; Q queries share a head of keys.
+    """
+    size = attention.head_dim
+    heads, groups = (-1, size), keys.shape[1]
+    cos, sin = (part[:, :, :, None] for part in rope)  # [B, A, S, 1, d]
+    queries = turned(attention.q_norm(attention.q_proj(x).unflatten(-1, heads)), cos, sin)
+    queries = queries.unflatten(3, (groups, -1)).permute(0, 3, 4, 1, 2, 5)  # [B, G, Q, A, S, d]
+    own_keys = turned(attention.k_norm(attention.k_proj(x).unflatten(-1, heads)), cos, sin)
+    own_keys, own_values = (
+        part.permute(0, 3, 1, 2, 4) for part in (own_keys, attention.v_proj(x).unflatten(-1, heads))
+    )
+    outside = torch.einsum("bgqasd,bgwd->bgqasw", queries, keys)
+    inside = torch.einsum("bgqasd,bgatd->bgqast", queries, own_keys)
+    scores = torch.cat([outside, inside], -1) * size**-0.5
+    scores = scores.masked_fill(~mask, -torch.inf)
+    shares = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(x.dtype)
+    width = keys.shape[2]
+    mixed = torch.einsum("bgqasw,bgwd->basgqd", shares[..., :width], values)
+    mixed = mixed + torch.einsum("bgqast,bgatd->basgqd", shares[..., width:], own_values)
+    out: Tensor = attention.o_proj(mixed.flatten(3))
+    return out
+
+
+def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Heads [.., d] with the rotary embedding of their positions."""
+    one, two = x.chunk(2, -1)
+    return x * cos + torch.cat([-two, one], -1) * sin
+
+
+def _bare_model(config: PretrainedConfig) -> Any:
+    """A model of these layers with no vocabulary."""
+    small = copy.deepcopy(config)
+    small.vocab_size = 1  # the embedding is the target's business; don't build a second one
+    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    build: Any = AutoModel.from_config
+    return build(small, dtype=torch.float32)

@@ -1,0 +1,120 @@
+"""DFlash's drafter: a whole block of tokens from one forward pass, conditioned on features of the target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from specframe import CompositionError, Promise
+from specframe.neural import NeuralDrafter, checkpoint, seeded
+from specframe_dflash.backbone import Backbone
+from specframe_dflash.layout import Layout
+from specframe_dflash.plan import Plan, check_plan, layer_config, published_taps
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from specframe import Head, NeuralTarget
+
+
+class DFlash(NeuralDrafter[Backbone]):
+    """The block drafter of DFlash (arXiv 2602.06036).
+
+    A forward pass takes in the root and as many mask tokens as there are tokens to be drafted, which see each other, in
+    both directions, and the committed text through fused features of the target. So all levels cost one pass whatever
+    is drawn there, and the distribution of a level is the same below every node of the level above: no token of a
+    block knows what was drawn for the others. A tree deeper than a block is refused.
+
+    Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from the same
+    random weights in every run. Published folders (z-lab, vLLM, SGLang, speculators) load as they are.
+
+    Args:
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
+        head: how what the network predicts becomes logits; none: the target's own head.
+        block_size: rows of a block, of which the root takes one (published: 16, 10 or 8).
+        layers: how many decoder layers a new drafter has, Qwen3's (published: 5); a loaded one has its own.
+        taps: the target's layers that a new drafter reads, counted from 0; none: as many as it has layers, spread
+            from layer 1 to L - 3.
+        mask_token: the token whose embedding stands for what is to be predicted; none: the padding token or the last.
+        causal: whether a row of a block sees only those before it (JetSpec).
+        from_anchor: whether the root's row predicts the first draft, so that a block drafts as many tokens as it has
+            rows.
+    """
+
+    name = "dflash"
+    spark: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        weights: str | None = None,
+        head: Head | None = None,
+        block_size: int = 8,
+        layers: int = 3,
+        taps: list[int] | None = None,
+        mask_token: int | None = None,
+        causal: bool = False,
+        from_anchor: bool = False,
+    ) -> None:
+        check_plan(self.name, block_size, from_anchor, layers, taps)
+        super().__init__(weights=weights, head=head)
+        self.reads = taps
+        self.count = layers
+        self.mask_token = mask_token
+        self.size, self.causal, self.from_anchor = block_size, causal, from_anchor
+        self.promise = Promise(depth=block_size if from_anchor else block_size - 1)
+        self._layout: Layout | None = None
+
+    def untrained(self, vocab: int) -> Self:
+        """The same drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        drafter = super().untrained(vocab)
+        drafter.reads, drafter.mask_token, drafter._layout = None, None, None
+        return drafter
+
+    def build(self, target: NeuralTarget) -> Backbone:
+        """A new network for the target."""
+        config = target.config
+        plan = Plan(
+            taps=published_taps(config.num_hidden_layers, self.count) if self.reads is None else tuple(self.reads),
+            size=self.size,
+            mask=self._mask(config),
+            from_anchor=self.from_anchor,
+            causal=self.causal,
+        )
+        self._layout = Layout(layer_config(config, self.count), plan)
+        return self.network_of(self._layout, target)
+
+    def network_of(self, layout: Layout, target: NeuralTarget) -> Backbone:
+        """A network of this layout."""
+        return Backbone(layout.shape, layout.plan)
+
+    def load(self, target: NeuralTarget, weights: str) -> Backbone:
+        """The network of a published checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
+        self._layout = layout = Layout.read(weights, target.config, spark=self.spark)
+        layout.require(weights, block_size=self.size, from_anchor=self.from_anchor, causal=self.causal, taps=self.reads)
+        network = seeded(lambda: self.network_of(layout, target), target)
+        checkpoint.load(network, weights)
+        return network
+
+    def store(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors as published: bfloat16, or what a loaded one came in."""
+        layout = self.layout
+        checkpoint.save(self.network, layout.config(self.spark), folder, layout.dtype)
+
+    @property
+    def layout(self) -> Layout:
+        """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
+        if self._layout is None:
+            raise CompositionError(f"drafter {self.name} was used before bind(target)")
+        return self._layout
+
+    def _mask(self, config: Any) -> int:
+        """The mask token: the given one, or one that a text does not need."""
+        vocab = int(config.vocab_size)
+        if self.mask_token is not None:
+            if not 0 <= self.mask_token < vocab:
+                raise CompositionError(
+                    f"{self.name}: mask_token is {self.mask_token}, and the target has tokens 0 to {vocab - 1}"
+                )
+            return self.mask_token
+        padding = getattr(config, "pad_token_id", None)
+        return padding if isinstance(padding, int) and 0 <= padding < vocab else vocab - 1

@@ -1,0 +1,80 @@
+"""DSpark's heads: a bias for what follows a token, and the chance that it is accepted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from specframe import InputError
+
+if TYPE_CHECKING:
+    from specframe.neural import State
+
+KINDS = ("vanilla", "gated", "rnn")
+DEVIATION = 0.01
+"""Of the first weights of what a token is read as."""
+
+
+class MarkovHead(nn.Module):
+    """A bias of low rank on the logits, given the token before (DSpark), under the published names.
+
+    Vanilla: the bias is that of the token before, wherever in the block. Gated: what the block makes of the place
+    weighs it. With `rnn` a state is carried from token to token, so that the bias is that of all drafted tokens above.
+
+    Args:
+        vocab: tokens that may stand before.
+        rows: tokens that have a bias.
+        rank: the bias's rank, r.
+        hidden: the width of what the block makes of a place.
+        kind: vanilla, gated or rnn.
+    """
+
+    def __init__(self, vocab: int, rows: int, rank: int, hidden: int, kind: str) -> None:
+        super().__init__()
+        if kind not in KINDS or rank < 1:
+            raise InputError(f"a Markov head is {', '.join(KINDS)}, of a rank of at least 1, not {kind!r} of {rank}")
+        self.kind = kind
+        self.markov_w1 = nn.Embedding(vocab, rank)
+        nn.init.normal_(self.markov_w1.weight, std=DEVIATION)
+        self.markov_w2 = nn.Linear(rank, rows, bias=False)
+        if kind == "gated":
+            self.gate_proj = nn.Linear(hidden + rank, rank)
+        elif kind == "rnn":
+            self.joint_proj = nn.Linear(2 * rank + hidden, 3 * rank)
+
+    @property
+    def rank(self) -> int:
+        """The bias's rank, r."""
+        return self.markov_w1.embedding_dim
+
+    def first(self, like: Tensor) -> State:
+        """The state above a block's root, of as many nodes as `like` [.., H] has: [.., r], if there is one."""
+        return (like.new_zeros(*like.shape[:-1], self.rank),) if self.kind == "rnn" else ()
+
+    def forward(self, hidden: Tensor, token: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
+        """What `markov_w1` makes of tokens [..], what `markov_w2` reads, [.., r] each, and the state after them."""
+        before = self.markov_w1(token)
+        if self.kind == "vanilla":
+            return before, before, state
+        if self.kind == "gated":
+            gate = torch.sigmoid(self.gate_proj(torch.cat([hidden, before], -1)))
+            return before, gate * before, state
+        (kept,) = state
+        gate, candidate, out = self.joint_proj(torch.cat([kept, before, hidden], -1)).chunk(3, -1)
+        gate = torch.sigmoid(gate)
+        return before, torch.tanh(out), (gate * kept + (1 - gate) * torch.tanh(candidate),)
+
+
+class ConfidenceHead(nn.Module):
+    """The chance that the token drafted at a place is accepted (DSpark), under the published names."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(width, 1)
+
+    def forward(self, read: Tensor) -> Tensor:
+        """[.., D] -> [..], in float32 or better."""
+        score: Tensor = self.proj(read).squeeze(-1)
+        return score.to(torch.promote_types(score.dtype, torch.float32)).sigmoid()

@@ -1,0 +1,84 @@
+"""What a block drafter is made of: which layers it reads, how long its blocks are, and how its own layers look."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from transformers import AutoConfig
+
+from specframe import InputError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+SHARED = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "vocab_size",
+)
+"""What a drafter's layers take from the target's config."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The choices that published block drafters differ in."""
+
+    taps: tuple[int, ...]
+    """The layers of the target whose outputs are read, counted from 0."""
+    size: int
+    """Rows of a block, the root's included."""
+    mask: int
+    """The token whose embedding stands for what is to be predicted."""
+    from_anchor: bool = False
+    """Whether the root's own row predicts the first draft; otherwise the row after it does, and the root's nothing."""
+    causal: bool = False
+    """Whether a row sees only the rows before it in its block, as in JetSpec."""
+
+    @property
+    def levels(self) -> int:
+        """How many tokens a block drafts."""
+        return self.size if self.from_anchor else self.size - 1
+
+
+def check_plan(name: str, size: int, from_anchor: bool, layers: int, taps: list[int] | None) -> None:
+    """Raises InputError for choices that make no drafter."""
+    least = 1 if from_anchor else 2
+    if size < least:
+        raise InputError(f"{name}: block_size must be at least {least}, not {size}: the root takes a row of it")
+    if layers < 1:
+        raise InputError(f"{name}: layers must be at least 1, not {layers}")
+    if taps is not None and (not taps or min(taps) < 0 or len(set(taps)) < len(taps)):
+        raise InputError(f"{name}: taps must be different layers, counted from 0, not {taps}")
+
+
+def published_taps(layers: int, count: int) -> tuple[int, ...]:
+    """The layers that a drafter of `count` layers reads of a target of so many, counted from 0.
+
+    They are spread evenly from layer 1 to layer L - 3; a drafter of one layer reads the middle. A small target has
+    fewer to give.
+    """
+    if count == 1:
+        return (layers // 2,)
+    last = max(layers - 4, 0)
+    spread = (round(1 + place * last / (count - 1)) for place in range(count))
+    return tuple(sorted({min(layer, layers - 1) for layer in spread}))
+
+
+def layer_config(target: PretrainedConfig, layers: int) -> PretrainedConfig:
+    """The config of a drafter's layers, Qwen3's as published, of a target's sizes and rotary embedding."""
+    shape = {name: value for name in SHARED if (value := getattr(target, name, None)) is not None}
+    rope = dict(getattr(target, "rope_parameters", None) or {})
+    rope = dict(rope.get("full_attention") or rope)  # some targets have one for every kind of attention
+    if rope.get("rope_theta"):
+        shape["rope_parameters"] = rope
+    config: PretrainedConfig = AutoConfig.for_model(
+        "qwen3", num_hidden_layers=layers, tie_word_embeddings=False, **shape
+    )
+    return config

@@ -1,0 +1,59 @@
+"""A random target of eight layers, and block drafters bound to it."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from specframe.components.targets.hf import HFTarget
+from specframe.testing import GivenSession, random_teacher, shake, tiny_target
+from specframe_dflash.dflash import DFlash
+from specframe_dflash.dspark import DSpark
+
+VOCAB, LAYERS = 11, 8
+BLOCKS = [
+    {},
+    {"layers": 1, "causal": True},
+    {"from_anchor": True, "taps": [0, 5], "mask_token": 3},
+]
+"""DFlash as published, JetSpec's causal block with one layer, and one whose anchor predicts."""
+SPARKS = [
+    {},
+    {"markov": "gated", "layers": 1, "confidence": False},
+    {"markov": "rnn", "from_anchor": False},
+]
+"""DSpark with each kind of bias."""
+
+
+@lru_cache(maxsize=8)
+def target(dtype: torch.dtype = torch.float64, *, layers: int = LAYERS, vocab: int = VOCAB) -> HFTarget:
+    """A random Llama, two query heads on one of keys."""
+    return tiny_target("llama", layers=layers, vocab=vocab, dtype=dtype)
+
+
+def dflash(dtype: torch.dtype = torch.float64, **options: object) -> DFlash:
+    """A drafter of blocks of four rows with random weights."""
+    return shaken(DFlash(**{"block_size": 4, "layers": 2, **options}), dtype)
+
+
+def dspark(dtype: torch.dtype = torch.float64, **options: object) -> DSpark:
+    """The same with DSpark's heads."""
+    return shaken(DSpark(**{"block_size": 4, "layers": 2, "rank": 3, **options}), dtype)
+
+
+def shaken(drafter: DFlash, dtype: torch.dtype = torch.float64) -> DFlash:
+    """The drafter, bound, every weight of its own."""
+    drafter.bind(target(dtype))
+    shake(drafter.network, seed=2)
+    return drafter
+
+
+def session(drafter: DFlash, rows: int, length: int = 60) -> GivenSession:
+    """Random texts with the target's features."""
+    return GivenSession.of(random_teacher(drafter.target, rows, length))
+
+
+def taps(drafter: DFlash, session: GivenSession, row: int) -> torch.Tensor:
+    """The taps' features of a row, side by side: [n, A D]."""
+    return torch.cat([session.tap(tap)[row] for tap in drafter.spec.taps], -1)

@@ -1,0 +1,68 @@
+"""D-PACE's weights: a level of a draft counts as much as the accepted length depends on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe.components.losses.divergences import Pointwise
+from specframe.components.losses.scored import at, mean, place
+from specframe.kernel.errors import CompositionError, InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.kernel.interfaces import Loss
+    from specframe.kernel.types import Student, Teacher
+
+
+class DPace:
+    """Another loss, each prediction weighed by the accepted tokens that depend on it (D-PACE).
+
+    With s of a level the smoothed probability, `alpha` + (1 - `alpha`) q, that it drafts what the target would, a level
+    weighs the sum, over itself and the levels below it, of the products of s down to each. So levels that a draft
+    seldom comes to count less, as do the last. No gradient flows through the weights. The levels of a draft are the
+    predictions made from one position, whatever the rollout.
+
+    Args:
+        loss: what is weighed: `cross_entropy`, or another with a value for each prediction.
+        alpha: the smoothing (speculators: 0.5); 1: no product, so that a level weighs as many as follow it.
+    """
+
+    detaches = True
+
+    def __init__(self, *, loss: Loss, alpha: float = 0.5) -> None:
+        if not 0 <= alpha <= 1:
+            raise InputError(f"d_pace: alpha must lie between 0 and 1, not {alpha}")
+        if not isinstance(loss, Pointwise):
+            raise CompositionError(
+                "d_pace weighs the values of single predictions, which this loss does not have; use cross_entropy, tv, "
+                "nla, lk_hybrid, reverse_kl or jsd"
+            )
+        self.loss = loss
+        self.alpha = alpha
+
+    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
+        """The mean over masked predictions, a scalar."""
+        values, mask = self.loss.values(student, teacher)
+        return mean(values * self.weights(student, teacher), mask)
+
+    @torch.no_grad()
+    def weights(self, student: Student, teacher: Teacher) -> Tensor:
+        """What each prediction weighs, [B, M]."""
+        best, inside = place(at(teacher.argmax, student.position), student.support)
+        right = student.log_law.gather(-1, best[..., None]).squeeze(-1).exp()  # [B, M]
+        if inside is not None:
+            right = torch.where(inside, right, 0)
+        smooth = self.alpha + (1 - self.alpha) * right
+        batch, length = teacher.tokens.shape
+        levels = int(student.level.max())
+        rows = torch.arange(batch, device=right.device)[:, None]
+        where = rows, student.position - student.level + levels, student.level - 1  # the draft's start, and how deep
+        chances = right.new_ones(batch, length + levels, levels)
+        chances[where] = torch.where(student.mask, smooth, 1)
+        counted = torch.zeros_like(chances, dtype=torch.bool)
+        counted[where] = student.mask
+        reached = chances.cumprod(-1) * counted
+        return reached.flip(-1).cumsum(-1).flip(-1)[where]

@@ -1,0 +1,165 @@
+"""How far the drafter's distribution q is from the target's p, by measures that cross-entropy is no substitute for.
+
+What speculative sampling accepts of a token drawn from q is alpha = sum of min(p, q) = 1 - TV(p, q). KL(p || q), which
+cross-entropy minimises, bounds it from below only; the measures here are alpha itself or come nearer to it (LK losses,
+arXiv 2602.23881; DistillSpec, arXiv 2310.08461).
+
+Both distributions are at temperature 1. Of a drafter with a support the target's mass outside it is lost: q is 0 there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import torch
+
+from specframe.components.losses.scored import log_target, mean
+from specframe.kernel.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.kernel.types import Student, Teacher
+
+LEAST = 1e-5
+"""The smallest acceptance whose logarithm is taken."""
+
+
+@runtime_checkable
+class Pointwise(Protocol):
+    """A loss that is a mean over predictions, and has the value of each: what `d_pace` weighs."""
+
+    def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
+        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
+        ...
+
+
+class Divergence:
+    """A measure of two distributions as a loss, deeper levels counting less.
+
+    Args:
+        decay: what a level weighs relative to the level above it (DFlash: exp(-1 / gamma)).
+    """
+
+    def __init__(self, *, decay: float = 1.0) -> None:
+        if not 0 < decay <= 1:
+            raise InputError(f"a loss's decay must be above 0 and at most 1, not {decay}")
+        self.decay = decay
+
+    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
+        """The mean over masked predictions, a scalar."""
+        return mean(*self.values(student, teacher))
+
+    def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
+        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
+        far = self.measure(log_target(student, teacher), student.log_law)
+        if self.decay < 1:
+            far = far * self.decay ** (student.level - 1).to(far.dtype)
+        return far, student.mask
+
+    def measure(self, p: Tensor, q: Tensor) -> Tensor:
+        """How far q is from p, given their logarithms [.., v]: [..]."""
+        raise NotImplementedError
+
+
+class TotalVariation(Divergence):
+    """1 - sum of min(p, q): the share of drafted tokens that speculative sampling rejects (TV; DistillSpec, LK losses).
+
+    Its gradient vanishes where the distributions hardly overlap, so it trains badly from nothing: begin with another
+    loss, or mix it (`lk_hybrid`; DSpark's 0.1 of cross-entropy and 1.8 of this, which is 0.9 of the L1 distance).
+
+    Args:
+        decay: what a level weighs relative to the level above it.
+    """
+
+    def measure(self, p: Tensor, q: Tensor) -> Tensor:
+        """1 - alpha."""
+        return 1 - overlap(p, q)
+
+
+class NegativeLogAcceptance(Divergence):
+    """- log of sum of min(p, q), whose gradient is TV's divided by the acceptance (LK losses, arXiv 2602.23881).
+
+    So it does not vanish where the acceptance is small. Of a one-hot p it is cross-entropy. An acceptance below 1e-5
+    counts as that and has no gradient.
+
+    Args:
+        decay: what a level weighs relative to the level above it.
+    """
+
+    def measure(self, p: Tensor, q: Tensor) -> Tensor:
+        """- log alpha."""
+        return -overlap(p, q).clamp(min=LEAST).log()
+
+
+class LKHybrid(Divergence):
+    """w KL(p || q) + (1 - w) TV(p, q), where w = exp(-eta alpha): KL at first, TV once they overlap (arXiv 2602.23881).
+
+    No gradient flows through w. It is of each prediction's own acceptance.
+
+    Args:
+        eta: how soon it turns to TV (published: 3).
+        decay: what a level weighs relative to the level above it.
+    """
+
+    detaches = True
+
+    def __init__(self, *, eta: float = 3.0, decay: float = 1.0) -> None:
+        if not eta >= 0:
+            raise InputError(f"lk_hybrid: eta must not be negative, not {eta}")
+        super().__init__(decay=decay)
+        self.eta = eta
+
+    def measure(self, p: Tensor, q: Tensor) -> Tensor:
+        """The mixture."""
+        alpha = overlap(p, q)
+        weight = (-self.eta * alpha.detach()).exp()
+        return weight * _relative(p, q) + (1 - weight) * (1 - alpha)
+
+
+class ReverseKL(Divergence):
+    """KL(q || p), which asks for tokens that the target would take, and not for all of them (DistillSpec).
+
+    Of a drafter with a support p is taken given the support, where alone q is anything.
+
+    Args:
+        decay: what a level weighs relative to the level above it.
+    """
+
+    def measure(self, p: Tensor, q: Tensor) -> Tensor:
+        """KL(q || p)."""
+        return _relative(q, p - p.logsumexp(-1, keepdim=True))
+
+
+class JensenShannon(Divergence):
+    """beta KL(p || m) + (1 - beta) KL(q || m), where m = beta p + (1 - beta) q (DistillSpec; Lin 1991).
+
+    Symmetric for a `beta` of 0.5, and never above log 2. Tokens outside a support count with the p that they have.
+
+    Args:
+        beta: the share of p.
+        decay: what a level weighs relative to the level above it.
+    """
+
+    def __init__(self, *, beta: float = 0.5, decay: float = 1.0) -> None:
+        if not 0 < beta < 1:
+            raise InputError(f"jsd: beta must lie between 0 and 1, not {beta}")
+        super().__init__(decay=decay)
+        self.beta = beta
+
+    def measure(self, p: Tensor, q: Tensor) -> Tensor:
+        """The divergence."""
+        beta = torch.tensor(self.beta, dtype=p.dtype, device=p.device)
+        middle = torch.logaddexp(p + beta.log(), q + (1 - beta).log())
+        outside = (1 - p.exp().sum(-1)).clamp(min=0)  # the target's mass where q has none, each token beta p in m
+        return beta * (_relative(p, middle) - outside * beta.log()) + (1 - beta) * _relative(q, middle)
+
+
+def overlap(p: Tensor, q: Tensor) -> Tensor:
+    """The acceptance, sum of min(p, q), given their logarithms [.., v]: [..]."""
+    return torch.minimum(p, q).exp().sum(-1)
+
+
+def _relative(p: Tensor, q: Tensor) -> Tensor:
+    """The sum of p log(p / q), given their logarithms [.., v]: [..]."""
+    return (p.exp() * (p - q)).sum(-1)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from specframe.components.losses.parts import scored
 from specframe.files.provenance import write_json
 from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.interfaces import Trainable
@@ -22,7 +23,6 @@ from specframe.training.processes import Processes
 from specframe.training.progress import Watcher
 from specframe.training.report import Report, describe, make_report, record
 from specframe.training.schedule import Order, learning_rate
-from specframe.training.scoring import scored
 from specframe.training.settings import TrainSettings
 from specframe.training.state import Ledger
 from specframe.training.teaching import Teaching

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specframe import CompositionError, InputError, Trainable
+from specframe import CompositionError, InputError, Trainable, WeightsError
 from specframe.neural import support_of
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.layout import Layout, Markov
@@ -89,10 +89,17 @@ class DSpark(DFlash):
         if self.head is not None:
             self.head.bind(target)
         support = support_of(self.head)
+        rows = None if support is None else len(support)
         if layout.markov is None:
-            rows = None if support is None else len(support)
             layout = replace(layout, markov=replace(self.markov, rows=rows))
             self._layout = layout
+        assert layout.markov is not None
+        if layout.markov.rows != rows:
+            vocab = target.vocab_size
+            raise WeightsError(
+                f"the drafter in {self.weights} has biases for {layout.markov.rows or vocab} tokens, and its head has "
+                f"{rows or vocab}: give the head that it was trained with"
+            )
         return Spark(layout)
 
     def read(self, predicted: Predicted) -> Tensor:

@@ -210,6 +210,11 @@ def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spa
             f"the drafter in {folder} reads the outputs of layers {list(taps or [])}, and the target has 0 to "
             f"{layers - 1}"
         )
+    if not 0 <= int(mask) < target.vocab_size:
+        raise WeightsError(
+            f"the drafter in {folder} does not fit: mask_token_id is {mask}, and the target has tokens 0 to "
+            f"{target.vocab_size - 1}"
+        )
     causal = _found(stored, "causal", False) or _found(stored, "causal_head", False)
     return Plan(
         taps=tuple(taps),

@@ -1,0 +1,192 @@
+"""Checkpoints: what is stored is published, published forms come in, and what leaves open what it means is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dflash_texts as texts
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specframe import WeightsError
+from specframe.components.heads.trimmed import Trimmed
+from specframe.testing import GrowingTree, check_plugin
+from specframe_dflash.dflash import DFlash
+from specframe_dflash.dspark import DSpark
+
+SHORT = {"block_size": 4, "layers": 2}
+
+
+def stored(folder: Path, drafter: DFlash) -> Path:
+    """The drafter's folder, its weights what bfloat16 can hold."""
+    drafter.network.bfloat16().to(drafter.target.dtype)
+    drafter.save(folder)
+    return folder
+
+
+def proposed(drafter: DFlash) -> torch.Tensor:
+    """The logits below a root, after five pairs."""
+    session = texts.session(drafter, 1)
+    drafter.open(1, 30)
+    drafter.commit(session.admit([5]))
+    return drafter.expand(GrowingTree(session.root, texts.VOCAB).frontier([0])).logits
+
+
+def change(folder: Path, **entries: Any) -> None:
+    """Changes entries of the folder's config.json, nested ones by `dflash_config`; None removes one."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for name, value in entries.items():
+        for place in (config, config["dflash_config"]):
+            if name in place or place is config:
+                place[name] = value
+        if value is None:
+            for place in (config, config["dflash_config"]):
+                place.pop(name, None)
+    path.write_text(json.dumps(config))
+
+
+def again(folder: Path, kind: type = DFlash, **options: Any) -> DFlash:
+    """The drafter of a folder, bound to the same target."""
+    drafter = kind(weights=str(folder), **{"block_size": 4, **options})
+    drafter.bind(texts.target())
+    return drafter
+
+
+@pytest.mark.parametrize("options", texts.BLOCKS)
+def test_dflash_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
+    drafter = texts.dflash(**options)
+    folder = stored(tmp_path, drafter)
+    given = {name: value for name, value in options.items() if name in ("causal", "from_anchor")}
+    loaded = again(folder, **given)
+    torch.testing.assert_close(proposed(loaded), proposed(drafter), rtol=0, atol=0)
+    assert loaded.layout.plan == drafter.layout.plan and loaded.taps == drafter.taps
+
+
+@pytest.mark.parametrize("options", texts.SPARKS)
+def test_dspark_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
+    drafter = texts.dspark(**options)
+    loaded = again(stored(tmp_path, drafter), DSpark, from_anchor=options.get("from_anchor", True))
+    torch.testing.assert_close(proposed(loaded), proposed(drafter), rtol=0, atol=0)
+    assert loaded.layout.markov == drafter.layout.markov
+
+
+def test_a_draft_vocabulary_s_biases_come_back(tmp_path: Path) -> None:
+    drafter = texts.dspark(head=Trimmed(keep=6))
+    loaded = again(stored(tmp_path, drafter), DSpark, head=Trimmed(keep=6))
+    torch.testing.assert_close(proposed(loaded), proposed(drafter), rtol=0, atol=0)
+    with pytest.raises(WeightsError, match="biases for 6 tokens, and its head has 11"):
+        again(tmp_path, DSpark)
+
+
+def test_the_stored_folder_is_the_published_one(tmp_path: Path) -> None:
+    stored(tmp_path, texts.dspark(layers=1, block_size=4))
+    config, tensors = json.loads((tmp_path / "config.json").read_text()), load_file(tmp_path / "model.safetensors")
+    attention = [f"layers.0.self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj", "o_proj", "q_norm", "k_norm")]
+    others = ["mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "input_layernorm", "post_attention_layernorm"]
+    assert set(tensors) == {
+        *(f"{name}.weight" for name in attention),
+        *(f"layers.0.{name}.weight" for name in others),
+        "fc.weight",
+        "hidden_norm.weight",
+        "norm.weight",
+        "markov_head.markov_w1.weight",
+        "markov_head.markov_w2.weight",
+        "confidence_head.proj.weight",
+        "confidence_head.proj.bias",
+    }
+    assert config["architectures"] == ["Qwen3DSparkModel"] and config["model_type"] == "qwen3"
+    assert config["dflash_config"] == {
+        "block_size": 4,
+        "mask_token_id": 10,
+        "target_layer_ids": [4],
+        "causal": False,
+        "sample_from_anchor": True,
+        **config["dspark_config"],
+    }
+    assert config["dspark_config"] == {
+        "markov_rank": 3,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": True,
+        "confidence_head_with_markov": True,
+    }
+
+
+def test_the_form_of_speculators_counts_hidden_states(tmp_path: Path) -> None:
+    drafter = texts.dflash()
+    config = json.loads((stored(tmp_path, drafter) / "config.json").read_text())
+    layer = {name: value for name, value in config.items() if name not in ("dflash_config", "block_size")}
+    wrapped = {
+        "architectures": ["DFlashDraftModel"],
+        "speculators_model_type": "dflash",
+        "transformer_layer_config": layer,
+        "block_size": 4,
+        "mask_token_id": 10,
+        "aux_hidden_state_layer_ids": [layer + 1 for layer in drafter.layout.plan.taps],
+        "sample_from_anchor": False,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(wrapped))
+    torch.testing.assert_close(proposed(again(tmp_path)), proposed(drafter), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"architectures": ["LlamaForCausalLM"]}, "no block drafter that is known here"),
+        ({"architectures": ["Qwen3DSparkModel"]}, "is one of dspark: use the drafter dspark"),
+        ({"hidden_size": 16}, "hidden_size: the checkpoint has 16, needed is 8"),
+        ({"vocab_size": 12}, "vocab_size: the checkpoint has 12, needed is 11"),
+        ({"model_type": "llama"}, "has layers of 'llama'"),
+        ({"target_layer_ids": None}, "does not record target_layer_ids"),
+        ({"mask_token_id": None, "block_size": None}, "does not record block_size, mask_token_id"),
+        ({"target_layer_ids": [1, 8]}, "reads the outputs of layers [1, 8], and the target has 0 to 7"),
+        ({"aux_hidden_state_layer_ids": [1, 4]}, "names two sets of layers"),
+        ({"mask_token_id": 11}, "mask_token_id is 11, and the target has tokens 0 to 10"),
+        ({"block_size": 8}, "block_size: the checkpoint has 8, the recipe 4"),
+        ({"causal": True}, "causal: the checkpoint has True, the recipe False"),
+        ({"layer_types": ["sliding_attention"]}, "a sliding window"),
+        ({"num_hidden_layers": 3}, "layers.2.input_layernorm.weight: missing"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(entries: dict[str, Any], message: str, tmp_path: Path) -> None:
+    change(stored(tmp_path, texts.dflash()), **entries)
+    with pytest.raises(WeightsError) as caught:
+        again(tmp_path)
+    assert message in str(caught.value)
+
+
+def test_tensors_that_do_not_fit_are_listed(tmp_path: Path) -> None:
+    path = stored(tmp_path, texts.dflash()) / "model.safetensors"
+    tensors = load_file(path)
+    tensors["fc.weight"][0, 0] = torch.nan
+    tensors["extra"] = tensors.pop("norm.weight")
+    save_file(tensors, path)
+    with pytest.raises(WeightsError) as caught:
+        again(tmp_path)
+    assert all(line in str(caught.value) for line in ("extra: unexpected", "norm.weight: missing", "not finite"))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(WeightsError, match="cannot read"):
+        again(tmp_path)
+    path.unlink()
+    with pytest.raises(WeightsError, match=r"holds no model\.safetensors"):
+        again(tmp_path)
+
+
+def test_an_lm_head_of_its_own_is_refused(tmp_path: Path) -> None:
+    path = stored(tmp_path, texts.dflash()) / "model.safetensors"
+    save_file({**load_file(path), "lm_head.weight": torch.zeros(6, 8)}, path)
+    with pytest.raises(WeightsError, match="an LM head of its own over 6 tokens"):
+        again(tmp_path)
+
+
+def test_other_taps_than_the_recipe_s_are_refused(tmp_path: Path) -> None:
+    stored(tmp_path, texts.dflash())
+    with pytest.raises(WeightsError, match=r"taps: the checkpoint has \[1, 5\], the recipe \[2, 5\]"):
+        again(tmp_path, taps=[2, 5])
+
+
+def test_the_package_keeps_its_contracts() -> None:
+    check_plugin("specframe-dflash")

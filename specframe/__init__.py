@@ -35,6 +35,7 @@ _PUBLIC = {
     "specframe.kernel.contestant": ("Contestant",),
     "specframe.kernel.store": ("Continuations", "Store"),
     "specframe.kernel.interfaces": (
+        "ChunkedTarget",
         "Drafter",
         "FeatureDrafter",
         "Head",
@@ -124,6 +125,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.errors import (
         WeightsError as WeightsError,
+    )
+    from specframe.kernel.interfaces import (
+        ChunkedTarget as ChunkedTarget,
     )
     from specframe.kernel.interfaces import (
         Drafter as Drafter,

@@ -15,7 +15,7 @@ from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
 from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, register, sampling_of
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
+from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree
 from specframe.sampling.laws import RowSampling, Sampling
@@ -144,6 +144,19 @@ class Session:
     def free(self) -> int:
         """How many requests can be admitted now."""
         return self.slots - len(self.live)
+
+    def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
+        """Reads up to `limit` further tokens of a prompt that is to be admitted alone; returns how many are read.
+
+        Its last token is left to the admission. 0 from targets that read prompts whole. It needs a free slot, which
+        what is admitted in between must leave.
+        """
+        target = self.parts.target
+        if not isinstance(target, ChunkedTarget):
+            return 0
+        require_claim(target, self)
+        with self.clock.phase("prefill"):
+            return target.read_ahead(prompt, limit)
 
     def admit(self, requests: Sequence[Request]) -> list[Entry]:
         """The requests' entries, each with its first token: their prompts are read, in one forward pass.

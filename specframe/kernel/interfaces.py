@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     import torch
@@ -120,6 +121,19 @@ class NeuralTarget(Target, Protocol):
 
     def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
         """One forward over training texts [B, L], right-padded, causal; without gradients."""
+        ...
+
+
+@runtime_checkable
+class ChunkedTarget(Target, Protocol):
+    """A target that can read a prompt piece by piece, before its row is admitted: others go on in between."""
+
+    def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
+        """Reads up to `limit` further tokens of a prompt, its last excepted; returns how many are read in all.
+
+        One prompt at a time: another one takes its place. It needs a free slot. An admission of a prompt that begins
+        with what was read reads the rest only.
+        """
         ...
 
 

@@ -9,6 +9,7 @@ from time import monotonic, sleep
 import pytest
 from serving import Serving, lone, make_pipeline
 
+from specframe import Session
 from specframe_serve.settings import ServeSettings
 
 WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]
@@ -188,3 +189,28 @@ def test_settings_that_serve_nothing_are_refused(field):
 
     with pytest.raises(InputError, match=f"--{field} 0"):
         ServeSettings(name="small", **{field: 0})
+
+
+def test_a_long_prompt_is_read_in_pieces_while_others_go_on(monkeypatch):
+    pipeline = make_pipeline()
+    long = "good day " * 15
+    wanted = lone(pipeline, long, 5, chat=False, max_new_tokens=8).texts[0]
+    events = []
+
+    def noted(name, method):
+        def call(self, *arguments):
+            events.append(name)
+            return method(self, *arguments)
+
+        return call
+
+    monkeypatch.setattr(Session, "read_ahead", noted("piece", Session.read_ahead))
+    monkeypatch.setattr(Session, "step", noted("step", Session.step))
+    with Serving(pipeline, prefill=16, context=400) as serving, ThreadPoolExecutor(2) as pool:
+        running = pool.submit(serving.complete, prompt="a", max_tokens=150, ignore_eos=True)
+        until(lambda: "step" in events)
+        assert serving.complete(prompt=long, seed=5, max_tokens=8).json()["choices"][0]["text"] == wanted
+        assert running.result().status_code == 200
+    first, last = events.index("piece"), len(events) - 1 - events[::-1].index("piece")
+    assert events.count("piece") >= 5, "the prompt was read in one piece"
+    assert events[first:last].count("step") >= events.count("piece") - 1, "the other row waited"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -166,15 +166,30 @@ class HFTarget:
         """
         state = self._running()
         self._check(prompts)
-        state.aim_prompts(prompts)
+        start = state.aim_prompts(prompts)
         last = prompts.count - 1
         ends, which = torch.unique(last, return_inverse=True)
         self._require_evaluation()
-        logits, state.features = self._passes.read(prompts.tokens, state, ends)  # [A, ends, V]
+        logits, features = self._passes.read(prompts.tokens[:, start:], state, ends - start, start)  # [A, ends, V]
+        state.features = state.take_ahead(features)
         rows = torch.arange(len(last), device=which.device)
         state.admitted = prompts
         tree = TokenTree.root_only(prompts.tokens[rows, last])
         return tree, Scores(logits[rows, which][:, None], state.features)
+
+    @torch.no_grad()
+    def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
+        """Reads up to `limit` further tokens of a prompt before its admission; returns how many are read in all."""
+        state = self._running()
+        if not state.ahead and prompt:
+            self._check(Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)])))
+        if piece := state.aim_ahead(prompt, limit):
+            tokens = torch.tensor([piece], device=self.device)
+            last = torch.tensor([len(piece) - 1], device=self.device)  # some logits must be made
+            _, features = self._passes.read(tokens, state, last, len(state.ahead))
+            state.ahead += piece
+            state.ahead_features.append(features)
+        return len(state.ahead)
 
     @torch.no_grad()
     def score(self, tree: TokenTree) -> Scores:
@@ -184,7 +199,7 @@ class HFTarget:
             raise InputError("the admission is not committed yet: call commit before score")
         state.aim(tree.tokens.shape[1])
         self._require_evaluation()
-        logits, state.features = self._passes.score(tree, state, self._positions(state, tree))
+        logits, state.features = self._passes.score(tree, state, state.positions(tree, self.context))
         return Scores(logits, state.features)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
@@ -271,16 +286,6 @@ class HFTarget:
                 f"a prompt holds token {int(low if low < 0 else high)}, outside the vocabulary "
                 f"of {self.vocab_size}; is it from another tokenizer?"
             )
-
-    def _positions(self, state: State, tree: TokenTree) -> Tensor:
-        """The nodes' positions [B, N]. Those beyond the context get its last one: their scores mean nothing,
-        and the session's budget ends before them, but a table of positions must not be left."""
-        positions = state.length[:, None]  # [B, 1]
-        if tree.tokens.shape[1] > 1:
-            positions = positions + tree.depth  # [B, N]
-        if state.base + tree.levels >= self.context:
-            positions = positions.clamp(max=self.context - 1)
-        return positions
 
     def _running(self) -> State:
         if self._state is None:

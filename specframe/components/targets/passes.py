@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from specframe.components.targets.quantized.decoder import Decoder, Nodes
-from specframe.components.targets.state import State, View
+from specframe.components.targets.state import ALL, State, View
 from specframe.components.targets.taps import Taps
 from specframe.kernel.types import TokenTree
 
@@ -26,8 +26,11 @@ class Passes(Protocol):
     masked: bool
     """Whether every kind of layer is given a mask of its own, as windows need where they bite."""
 
-    def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
-        """Over prompts [A, L]: logits at the `wanted` positions [E], in order, and features of all."""
+    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
+        """Over prompts [A, L]: logits at the `wanted` of them [E], in order, and features of all.
+
+        `start` of their tokens were read before: they are the rest, of one prompt.
+        """
         ...
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
@@ -45,24 +48,30 @@ class ModelPasses:
         self.masked = masked
         self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
+    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
         """Right padding needs no mask: causal attention keeps it from the tokens before it."""
-        positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)
-        trim: dict[str, Tensor] = {"logits_to_keep": wanted} if self._trims else {}
+        count = tokens.shape[1]
+        options: dict[str, Any] = {"logits_to_keep": wanted} if self._trims else {}
+        if start:
+            options["attention_mask"] = self._masks(lambda view: state.mask_piece(start, count, view))
+        positions = torch.arange(start, start + count, device=tokens.device).expand(tokens.shape)
         logits, features = self.run(
-            tokens, past_key_values=state.cache, position_ids=positions, use_cache=True, **trim
+            tokens, past_key_values=state.cache, position_ids=positions, use_cache=True, **options
         )  # [A, E, V], or [A, L, V] from models that cannot leave positions out
         return logits if self._trims else logits[:, wanted], features
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
-        masks = {kind: state.mask(tree, view) for kind, view in self._views.items()} or {"": state.mask(tree)}
-        first, *others = masks.values()
-        # A decoder of several kinds of layers takes a mask for each; none at all where nothing is hidden.
-        mask = first if not others or all(mask is None for mask in masks.values()) else masks
+        mask = self._masks(lambda view: state.mask(tree, view))
         return self.run(
             tree.tokens, past_key_values=state.cache, position_ids=positions, attention_mask=mask, use_cache=True
         )
+
+    def _masks(self, make: Callable[[View], Tensor | None]) -> Any:
+        """One mask, or for a decoder of several kinds of layers one for each; None where nothing is hidden."""
+        masks = {kind: make(view) for kind, view in self._views.items()} or {"": make(ALL)}
+        first, *others = masks.values()
+        return first if not others or all(mask is None for mask in masks.values()) else masks
 
     def run(self, tokens: Tensor, **options: Any) -> Found:
         """Over any tokens, with the options of transformers' models."""
@@ -85,16 +94,17 @@ class QuantizedPasses:
         """The same with other taps."""
         return QuantizedPasses(self._decoder, self._head, taps)
 
-    def read(self, tokens: Tensor, state: State, wanted: Tensor) -> Found:
+    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
         """In chunks, which changes no bit of the result."""
-        batch, width = tokens.shape
+        batch = len(tokens)
         features: list[Mapping[str, Tensor]] = []
         hidden: list[Tensor] = []
-        for start in range(0, width, CHUNK):
-            positions = torch.arange(start, min(start + CHUNK, width)).expand(batch, -1)
-            sees = torch.ones(positions.shape[1], positions.shape[1], dtype=torch.bool).tril().expand(batch, -1, -1)
-            length = torch.full((batch,), start)
-            nodes = Nodes(tokens[:, start : start + CHUNK], positions, sees, length, start, state.cache.row)
+        for chunk in tokens.split(CHUNK, 1):
+            count = chunk.shape[1]
+            positions = torch.arange(start, start + count).expand(batch, -1)
+            sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
+            nodes = Nodes(chunk, positions, sees, torch.full((batch,), start), start, state.cache.row)
+            start += count
             found, captured = self._decoder.run(nodes, state.cache, self._taps.wanted)
             hidden.append(found)
             features.append(captured)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -58,19 +58,54 @@ class State:
         self.filled: list[int] = []  # the same on the host
         self.features: Mapping[str, Tensor] = {}  # of the last forward
         self.admitted: Prompts | None = None  # new rows, until their commit
+        self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
+        self.ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
 
     @property
     def base(self) -> int:
         """The first slot of the next tree."""
         return max(self.filled)
 
-    def aim_prompts(self, prompts: Prompts) -> None:
-        """Points the cache at the rows behind the session's. Raises InputError when slots or positions are used up."""
+    def aim_prompts(self, prompts: Prompts) -> int:
+        """Points the cache at the rows behind the session's; returns how many tokens of them were read ahead.
+
+        Raises InputError when slots or positions are used up.
+        """
         row, width = len(self.filled), prompts.tokens.shape[1]
-        if row + len(prompts.tokens) > (self.cache.rows or 0):
-            raise InputError(f"the session's {self.cache.rows} slots are taken; open it with more")
+        self._require_slots(len(prompts.tokens))
         self._require(width, f"a prompt of {width} tokens")
-        self.cache.aim(0, width, row)
+        start = len(self.ahead)
+        if start and (len(prompts.tokens) > 1 or prompts.tokens[0, :start].tolist() != self.ahead):
+            self.ahead, self.ahead_features, start = [], [], 0
+        if start:
+            self.cache.copy_row((self.cache.rows or 1) - 1, row, start)
+        self.cache.aim(start, width, row)
+        return start
+
+    def aim_ahead(self, prompt: Sequence[int], limit: int) -> list[int]:
+        """The next piece of a prompt to read, at whose slots of the last row the cache is pointed; empty at its end.
+
+        Raises InputError when slots or positions are used up.
+        """
+        self._require_slots(1)
+        if list(prompt[: len(self.ahead)]) != self.ahead:
+            self.ahead, self.ahead_features = [], []
+        start = len(self.ahead)
+        piece = list(prompt[start : min(start + limit, len(prompt) - 1)])
+        if piece:
+            self._require(start + len(piece), f"a prompt of {len(prompt)} tokens")
+            self.cache.aim(start, start + len(piece), (self.cache.rows or 1) - 1)
+        return piece
+
+    def take_ahead(self, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The features of a whole prompt, given those of the rest of it; forgets what was read ahead."""
+        parts = [*self.ahead_features, features]
+        self.ahead, self.ahead_features = [], []
+        return {tap: torch.cat([part[tap] for part in parts], 1) for tap in features} if len(parts) > 1 else features
+
+    def _require_slots(self, count: int) -> None:
+        if len(self.filled) + count > (self.cache.rows or 0):
+            raise InputError(f"the session's {self.cache.rows} slots are taken; open it with more")
 
     def join(self, prompts: Prompts) -> list[int]:
         """Takes the admitted rows in; returns their lengths."""
@@ -120,6 +155,24 @@ class State:
             mask[:, 0, :, :base].masked_fill_(view.hides(positions[..., None], slots), -torch.inf)
             mask[:, 0, :, base:].masked_fill_(view.hides(positions[..., None], positions[:, None]), -torch.inf)
         return mask
+
+    def mask_piece(self, start: int, count: int, view: View = ALL) -> Tensor:
+        """The same for the tokens of a prompt from `start` on: [1, 1, count, start + count]."""
+        keys = torch.arange(start + count, device=self.length.device)
+        queries = keys[None, start:, None]  # [1, count, 1]
+        hidden = (keys > queries) | view.hides(queries, keys[None, None])
+        mask = torch.zeros(1, 1, count, start + count, dtype=self.dtype, device=keys.device)
+        return mask.masked_fill_(hidden, -torch.inf)
+
+    def positions(self, tree: TokenTree, context: int) -> Tensor:
+        """The nodes' positions [B, N]. Those beyond the context get its last one: their scores mean nothing,
+        and the session's budget ends before them, but a table of positions must not be left."""
+        positions = self.length[:, None]  # [B, 1]
+        if tree.tokens.shape[1] > 1:
+            positions = positions + tree.depth  # [B, N]
+        if self.base + tree.levels >= context:
+            positions = positions.clamp(max=context - 1)
+        return positions
 
     def advance(self, kept: Tensor, paths: list[list[int]]) -> None:
         """Commits the root and path of every row: kept [B, A + 1] nodes, of which row b takes paths[b]."""

@@ -70,6 +70,12 @@ class SlotCache(Cache):
         for block in self._blocks:
             block[:, places] = block[:, sources]
 
+    def copy_row(self, source: int, destination: int, width: int) -> None:
+        """Copies the first `width` slots of a row to another, in every layer."""
+        if source != destination:
+            for block in self._blocks:
+                block[:, destination, :, :width] = block[:, source, :, :width]
+
     def grow(self, capacity: int) -> None:
         """Makes room for at least `capacity` slots and keeps what is written. Copies: grow in large steps."""
         more = capacity - self.capacity

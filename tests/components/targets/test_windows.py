@@ -38,20 +38,30 @@ LONG = ([*range(5, 24)], [11, 12, 13], [*range(21, 33)])
 @pytest.mark.parametrize("family", sorted(WINDOWED))
 @pytest.mark.parametrize("prompts", [PROMPTS, LONG], ids=["grows beyond", "starts beyond"])
 def test_trees_beyond_a_window_equal_generate(family, prompts, build, continuation, decode):
-    changes = WINDOWED[family]
-    model = build(family, **changes) if family in SHAPES else build_of(build, family, changes)
+    model = build_of(build, family, WINDOWED[family])
     expected = [continuation(model, prompt, COUNT) for prompt in prompts]
     found = decode(HFTarget.from_model(model), prompts, expected)
     assert [row[:COUNT] for row in found] == expected
 
 
+@pytest.mark.parametrize("family", ["gemma2", "llama4_text", "mistral", "gpt_oss"])
+def test_a_prompt_read_in_pieces_keeps_to_the_window(family, build):
+    model = build_of(build, family, WINDOWED[family])
+    whole, pieces = HFTarget.from_model(model), HFTarget.from_model(model)
+    for target in (whole, pieces):
+        target.open(1, 64)
+    prompt = LONG[0]
+    assert [pieces.read_ahead(prompt, 6) for _ in range(4)] == [6, 12, 18, 18]
+    prompts = batch([prompt])
+    found, wanted = pieces.admit(prompts)[1], whole.admit(prompts)[1]
+    torch.testing.assert_close(found.logits, wanted.logits, atol=1e-5, rtol=1e-5)  # Gemma norms in float32
+
+
 def build_of(build, family, changes):
-    """A model of a family that the other tests do not build."""
-    SHAPES.setdefault(family, changes)
-    try:
+    """A model of a family, in a shape that the other tests do not build."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SHAPES, family, changes)
         return build(family)
-    finally:
-        del SHAPES[family]
 
 
 def test_the_window_decides(build):

@@ -38,7 +38,8 @@ class Engine:
     """Decodes jobs in the order of their arrival, `slots` at a time; a finished one makes room for the next.
 
     A target serves one caller at a time, so one thread owns the session, and the web side hands jobs over. Between two
-    cycles at most `prefill` prompt tokens are read, so that rows that are running do not wait long for those that come.
+    cycles at most `prefill` prompt tokens are read, a longer prompt in pieces, so that running rows do not wait long
+    for those that come.
     """
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings, meters: Meters) -> None:
@@ -108,7 +109,8 @@ class Engine:
                 ) as self._session:
                     while self._running or self._waiting:  # an idle server leaves the target to others
                         self._drop(self._session)
-                        self._admit(self._session)
+                        if not self._read_ahead(self._session):
+                            self._admit(self._session)
                         if self._session.live:
                             self._session.step()
             except Exception:  # an error of a part ends the rows it was decoding, not the server
@@ -136,6 +138,21 @@ class Engine:
                 session.cancel(job.entry)
             self._end(job, "cancelled" if job.cancelled else "timeout")
 
+    def _read_ahead(self, session: Session) -> bool:
+        """Reads a piece of the next job's prompt if it is a long one; whether more has to be read before others come.
+
+        With no row running nothing waits for it, and it is read whole.
+        """
+        with self._change:
+            job = self._waiting[0] if self._waiting and session.free and session.live else None
+        if job is None or len(job.request.tokens) - job.ahead <= self.settings.prefill:
+            return False
+        try:
+            job.ahead = session.read_ahead(job.request.tokens, self.settings.prefill)
+        except InputError:
+            return False  # its admission reports it
+        return job.ahead > 0
+
     def _admit(self, session: Session) -> None:
         """Moves waiting jobs into free slots, as many as `prefill` allows."""
         jobs = self._next(session.free)
@@ -162,7 +179,7 @@ class Engine:
         with self._change:
             while self._waiting and len(jobs) < free:
                 width = max(width, len(self._waiting[0].request.tokens))
-                if jobs and width * (len(jobs) + 1) > self.settings.prefill:
+                if jobs and (jobs[0].ahead or width * (len(jobs) + 1) > self.settings.prefill):
                     break
                 jobs.append(self._waiting.popleft())
         return jobs

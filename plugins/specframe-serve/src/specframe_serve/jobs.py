@@ -77,6 +77,8 @@ class Job:
     """Set by the web side when the client has left."""
     entry: Entry | None = None
     """What the session made of it, once it is admitted."""
+    ahead: int = 0
+    """Tokens of its prompt that were read before its admission."""
     sent: int = 0
     """Tokens delivered."""
     first: float | None = None

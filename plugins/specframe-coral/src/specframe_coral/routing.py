@@ -14,7 +14,7 @@ from specframe_coral.router import Network
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Rollout, Student, Teacher, Trainable
+    from specframe import Chunks, Rollout, Student, Teacher, Trainable
 
 
 class RoutingRollout:
@@ -30,7 +30,7 @@ class RoutingRollout:
     def __init__(self, *, rollout: Rollout) -> None:
         self.rollout = rollout
 
-    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
         """The nested rollout's predictions. Raises CompositionError for a drafter without the head `router`."""
         router = drafter.module
         if not isinstance(router, Network) or not isinstance(drafter, NeuralDrafter):

@@ -57,7 +57,7 @@ class BlockSession(RowSession):
         self.reserve(width)
         self.cache.aim(starts[0] if even else places, width, pending.first)
         new = self.network.remember(context, places)
-        memory = [layer.update(*part) for layer, part in zip(self.cache.layers, new, strict=True)]
+        memory = [self.cache.update(*part, layer) for layer, part in enumerate(new)]
         sees = self.seen(pending.held)
         sees = pad(sees, (0, width - sees.shape[1]))[:, None]  # [B, 1, W]
         counts = torch.tensor(pending.held, device=device)

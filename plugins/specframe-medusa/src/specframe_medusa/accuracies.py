@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe import InputError
+from specframe import InputError, Student
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Rollout, Student, Teacher, Trainable
+    from specframe import Rollout, Teacher, Trainable
 
 
 @torch.no_grad()
@@ -27,7 +27,11 @@ def rank_accuracies(
     """
     was_training = drafter.module.training
     drafter.module.eval()
-    parts = [_count(rollout(drafter, teacher, 1.0), teacher, ranks) for teacher in teachers]
+    parts = []
+    for teacher in teachers:
+        made = rollout(drafter, teacher, 1.0)
+        students = [made] if isinstance(made, Student) else [part() for part in made.parts]
+        parts += [_count(student, teacher, ranks) for student in students]
     drafter.module.train(was_training)
     counts = sum(parts, torch.zeros(1, ranks + 1, dtype=torch.int64))  # [levels, ranks and all]
     if not bool(counts[:, ranks].all()):

@@ -24,6 +24,8 @@ class Case:
     """What was made smaller, in words."""
     tokens: int = 0
     """How many tokens' joint law was compared."""
+    among_others: bool = False
+    """Whether the row was decoded with others."""
 
     @property
     def exact(self) -> bool:
@@ -43,6 +45,7 @@ class Case:
             "mass": run.mass,
             "branches_per_second": run.rate,
             "side_by_side": run.rows > 1,
+            "among_other_rows": self.among_others,
             "worst_sequence": list(comparison.worst),
             "wanted": comparison.wanted,
             "got": comparison.got,
@@ -81,6 +84,12 @@ class Certificate:
         return {case.name.removesuffix(REDUCED) for case in self.cases} <= complete
 
     @property
+    def batches(self) -> bool:
+        """Whether all cases of a row among others are complete: without them nothing is known about batches."""
+        runs = [case.comparison.enumeration for case in self.cases if case.among_others]
+        return bool(runs) and all(run.exhausted for run in runs)
+
+    @property
     def exact(self) -> bool:
         """Whether no case was seen to emit anything but the target's law."""
         return bool(self.cases) and all(case.exact for case in self.cases)
@@ -88,7 +97,7 @@ class Certificate:
     @property
     def lossless(self) -> bool:
         """Whether every case emits the target's law, was run to its end, and the controls failed."""
-        return self.exact and self.exhausted and bool(self.control_failed) and not self.interrupted
+        return self.exact and self.exhausted and self.batches and bool(self.control_failed) and not self.interrupted
 
     @property
     def worst(self) -> Case:
@@ -103,6 +112,7 @@ class Certificate:
             "promised": self.promised,
             "tv": worst.tv,
             "exhausted": self.exhausted,
+            "batches": self.batches,
             "interrupted": self.interrupted,
             "branches": sum(case.comparison.enumeration.branches for case in self.cases),
             "mass": min(case.comparison.enumeration.mass for case in self.cases),

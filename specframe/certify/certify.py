@@ -110,7 +110,8 @@ class _Certifier:
         while company < COMPANIES and rung < len(self.ladder):
             emission = self.ladder[rung].emission(f"{label}, among other rows {company + 1}", sampling)
             given = {field.name: getattr(emission, field.name) for field in fields(emission)}
-            case = self.as_case(emission, self.compare(Accompanied(**given, company=company)), self.ladder[rung])
+            comparison = self.compare(Accompanied(**given, company=company))
+            case = replace(self.as_case(emission, comparison, self.ladder[rung]), among_others=True)
             if _settled(case) or rung + 1 == len(self.ladder):
                 yield case
                 company += 1

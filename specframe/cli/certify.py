@@ -38,6 +38,8 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.budget < 1:
         raise InputError(f"a budget of {options.budget} branches runs nothing; use 1 or more")
+    if options.against is not None and options.recipe is not None:
+        raise InputError(f"give either a recipe or --against: {options.recipe} and {options.against} are two things")
     if options.against is not None:
         return _certify_function(options)
     if options.recipe is None:
@@ -50,6 +52,7 @@ def _certify_recipe(options: argparse.Namespace) -> int:
 
     from specframe.cli.main import read_plan
     from specframe.cli.target import fetch_target
+    from specframe.kernel.errors import InputError, SpecframeError, raised_at
 
     valid = read_plan(options)
     prompts = [] if options.exact_only else valid.settings["run"].prompts
@@ -60,7 +63,12 @@ def _certify_recipe(options: argparse.Namespace) -> int:
     from specframe.cli.printing.certificate import print_certificate, progress_shown
 
     with progress_shown(quiet=options.json) as listener:
-        certificate = certify_plan(valid, budget=options.budget, listener=listener)
+        try:
+            certificate = certify_plan(valid, budget=options.budget, listener=listener)
+        except SpecframeError:
+            raise
+        except Exception as error:  # a part that is being written raises what it likes
+            raise InputError(f"the composition fails on a small target, at {raised_at(error)}") from error
     real_passed = True
     failed = certificate.promised and not certificate.exact
     if prompts and not certificate.interrupted and not failed:

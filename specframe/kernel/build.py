@@ -249,6 +249,8 @@ class _Reader:
                 built[kind] = result.parts[kind].build() if kind in result.parts else None
             except SpecframeError as error:
                 self.report(self.blamed(kind), str(error))
+            except Exception as error:  # other people's constructors raise what they like
+                self.report(self.blamed(kind), f"{result.parts[kind].entry.name} cannot be built: {one_line(error)}")
         if self.problems:
             return
         result.tree, result.verifier = built["tree"], built["verifier"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from traceback import extract_tb
+
 
 class SpecframeError(Exception):
     """The root of every error that is the user's to fix; the command line prints it and exits with 2."""
@@ -33,3 +36,13 @@ class WeightsError(SpecframeError):
 
 class InputError(SpecframeError):
     """A prompt, data file or setting that cannot be used as given."""
+
+
+def raised_at(error: BaseException) -> str:
+    """The error in one line, with the file and line it was raised at: the last outside of this package, if any is."""
+    package = Path(__file__).resolve().parents[1]
+    frames = extract_tb(error.__traceback__)
+    own = [frame for frame in frames if package not in Path(frame.filename).resolve().parents]
+    frame = (own or frames)[-1]
+    message = " ".join(str(error).split())
+    return f"{Path(frame.filename).name}:{frame.lineno}: {type(error).__name__}" + (f": {message}" if message else "")

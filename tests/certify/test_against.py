@@ -206,12 +206,44 @@ def nothing(candidates, p, q):
     return None
 
 
+def raises(candidates, p, q):
+    raise RuntimeError("boom")
+
+
+def leaves(candidates, p, q):
+    raise SystemExit(0)
+
+
+def never_ends(candidates, p, q):
+    while torch.rand(1) < 2 / 3:
+        pass
+    return 0, 0
+
+
 @pytest.mark.parametrize(
-    ("accept", "message"), [(no_law, "no distribution"), (nonsense, "7 accepted"), (nothing, "gave back None")]
+    ("accept", "message"),
+    [
+        (no_law, "no distribution"),
+        (nonsense, "7 accepted"),
+        (nothing, "gave back None"),
+        (raises, r"failed at test_against.py:\d+: RuntimeError: boom"),
+        (leaves, r"failed at test_against.py:\d+: SystemExit: 0"),
+        (never_ends, "one branch drew 10000 times"),
+    ],
 )
 def test_bad_answers_are_explained(accept, message):
     with pytest.raises(InputError, match=message):
         Foreign(accept).compare()
+
+
+@pytest.mark.parametrize("widths", ["x", [], [0], [1.5], [True], None, [50, 50, 50]])
+def test_widths_that_are_none_are_explained(widths):
+    def accept(candidates, p, q):
+        return 0, 0
+
+    accept.widths = widths
+    with pytest.raises(InputError, match="`widths` is"):
+        Foreign(accept)
 
 
 def test_everything_is_put_back():

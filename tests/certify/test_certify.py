@@ -9,6 +9,7 @@ import pytest
 from specframe.certify.certificate import REDUCED, Certificate
 from specframe.certify.certify import certify_plan
 from specframe.cli import certify as command
+from specframe.cli.printing.certificate import print_certificate
 from specframe.components.targets.tiny import random_model
 from specframe.kernel.build import plan
 from specframe.kernel.errors import InputError
@@ -71,7 +72,7 @@ def run(capsys, *arguments):
 
 def test_a_greedy_recipe_is_certified_at_temperature_1_too(tmp_path):
     certificate = certify_plan(read(tmp_path, GREEDY))
-    assert certificate.lossless and certificate.promised and certificate.exhausted
+    assert certificate.lossless and certificate.promised and certificate.exhausted and certificate.batches
     assert {case.name.split(",")[0] for case in certificate.cases} == {"temperature 0", "temperature 1"}
     assert any("end of sequence" in case.name for case in certificate.cases)
     assert len(certificate.controls) == 2 and certificate.control_failed
@@ -151,6 +152,32 @@ def test_a_verifier_that_is_wrong_across_rows_is_refused_by_the_first_cases(rule
     assert len(certificate.cases) <= 2 and not certificate.controls and certificate.control_failed is None
     assert all("among other rows" in case.name for case in certificate.cases)
     assert sum(case.comparison.enumeration.branches for case in certificate.cases) < 60_000
+
+
+CROWDED = """
+from specframe.components.verifiers.recursive import Recursive
+
+
+class Crowded(Recursive):
+    def verify(self, tree, p, random):
+        for _ in range(4 * (len(p) - 1)):  # draws for each neighbour, which change nothing
+            random.categorical(p[:, 0])
+        return super().verify(tree, p, random)
+"""
+
+
+def test_what_cannot_be_enumerated_among_other_rows_is_not_certified_for_a_batch(tmp_path, capsys):
+    (tmp_path / "crowded.py").write_text(CROWDED, encoding="utf-8")
+    text = SAMPLED.replace("recursive", "{use: ./crowded.py:Crowded}") + "run: {batch: 3}\n"
+    read(tmp_path, text)
+    status, printed = run(capsys, tmp_path / "recipe.yaml", "--json")
+    found = json.loads(printed)
+    assert status == 1 and not found["lossless"] and found["tv"] < 1e-9 and not found["batches"]
+    assert not any(case["side_by_side"] for case in found["cases"])
+    alone = [case for case in found["cases"] if not case["among_other_rows"]]
+    assert alone and len(alone) < len(found["cases"]) and all(case["exhausted"] for case in alone)
+    print_certificate(found, "recipe.yaml")
+    assert "nothing is shown for rows of one batch" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_broken_verifier_is_not_certified(tmp_path, capsys):

@@ -81,6 +81,15 @@ def test_sampled_output_is_compared(pipeline):
     assert check_sampled(pipeline.with_parts(**parts | {"verifier": unprocessed}), ROWS[0], 256).p_value < 1
 
 
+def test_the_permutation_test_sees_rare_tokens_together():
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 3 * 256, True, generator=generator).view(3, 256, 1)
+    noise = torch.randint(50_000, (256, 1), generator=generator)  # each seen once at most
+    stray = torch.rand(256, 1, generator=generator) < 0.1
+    assert permutation_test(tokens[0], tokens[1]) > 0.001
+    assert permutation_test(tokens[2].where(~stray, noise), tokens[1]) <= 0.001
+
+
 def test_the_permutation_test_keeps_its_error_rate():
     generator = torch.Generator().manual_seed(4)
     values = [permutation_test(*torch.randint(4, (2, 60, 2), generator=generator), shuffles=199) for _ in range(200)]

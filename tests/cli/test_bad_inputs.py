@@ -17,6 +17,8 @@ FILES = {
     "r.yaml": RECIPE,
     "grows.yaml": RECIPE.replace("{use: lookup}", "{use: model, model: zoo://talk-7m}")
     + "tree: {use: chain, depth: 2}\n",
+    "fails.yaml": RECIPE.replace("match", "{use: './rules.py:Fails'}"),
+    "empty-verdict.yaml": RECIPE.replace("match", "{use: './rules.py:Empty'}"),
     "list.yaml": "- specframe\n",
     "circle.yaml": "extends: circle.yaml\n",
     "loop.yaml": "specframe: 1\ntarget: &a {use: table, vocab: *a}\n",
@@ -28,7 +30,11 @@ FILES = {
     "numbers.json": "[1, 2]",
     "torn.jsonl": '{"prompt": ',
     "other.jsonl": '{"answer": "a"}\n',
-    "accept.py": "def one(x):\n    return 1\nnumber = 3\n",
+    "accept.py": "def one(x):\n    return 1\nnumber = 3\ndef fails(paths, p, q):\n    return paths.gone\n",
+    "rules.py": "from specframe import Needs\n\n\nclass Base:\n    lossless, needs = True, Needs()\n\n\n"
+    "class Fails(Base):\n    def verify(self, tree, p, random):\n        raise RuntimeError('boom')\n\n\n"
+    "class Empty(Base):\n    def verify(self, tree, p, random):\n        return None\n\n\n"
+    "class Unbuilt(Base):\n    def __init__(self):\n        raise ValueError('not today')\n",
     "afile": "",
 }
 VALIDATE = [
@@ -73,6 +79,7 @@ OVERRIDES = [
     ("verifier=matsch", "did you mean 'match'"),
     ("verifier={use: kseq, steps: -1}", "0 or more steps"),
     ("verifier=null", "missing section 'verifier'"),
+    ("verifier={use: './rules.py:Unbuilt'}", "cannot be built: ValueError: not today"),
     ("sampling.temperature=-1", "temperature"),
     ("sampling.temperature=.nan", "temperature"),
     ("sampling.temperature=.inf", "temperature"),
@@ -141,6 +148,10 @@ COMMANDS = [
     ("certify --against accept.py:one", "(paths, p, q)"),
     ("certify --against accept.py:number", "is not a function"),
     ("certify --against gone.py:one", "no such Python file"),
+    ("certify --against accept.py:fails", "the function failed at accept.py:5: AttributeError"),
+    ("certify r.yaml --against accept.py:fails", "either a recipe or --against"),
+    ("certify fails.yaml", "at rules.py:10: RuntimeError: boom"),
+    ("certify empty-verdict.yaml", "NoneType"),
     ("show r.yaml", "nothing"),
     ("profile r.yaml", "nothing to decode"),
 ]

@@ -31,6 +31,7 @@ def certificate(p_value: float, control: float) -> dict:
         "tv": 1e-17,
         "branches": 9,
         "control_failed": True,
+        "batches": True,
         "interrupted": False,
         "cases": [CASE],
         "controls": [],
@@ -43,7 +44,7 @@ def certificate(p_value: float, control: float) -> dict:
     ("p_value", "control", "words", "last"),
     [
         (0.4, 0.0005, "no difference", "lossless: 9 branches"),
-        (0.4, 0.096, "not shown by sampling", "lossless: 9 branches"),
+        (0.4, 0.096, "not shown by sampling, the control went unnoticed", "lossless: 9 branches"),
         (0.0005, 0.0005, "DIFFERENT", "not lossless on the recipe's own model"),
     ],
 )
@@ -52,6 +53,7 @@ def test_sampling_counts_in_the_verdict_and_is_marked_when_it_shows_nothing(p_va
     print_certificate(found, "falcon.yaml")
     output = " ".join(capsys.readouterr().out.split())
     assert words in output and verdict(found).startswith(last) and last.split(":")[0] in output
+    assert verdict(found).endswith("not shown by sampling on the recipe's own model") == (control > 0.001)
 
 
 def test_rows_that_would_not_run_side_by_side_are_named(capsys):
@@ -62,6 +64,9 @@ def test_rows_that_would_not_run_side_by_side_are_named(capsys):
     ]
     print_certificate(found, "falcon.yaml")
     assert "changed each other's draws in 2 cases" in " ".join(capsys.readouterr().out.split())
+    print_certificate(found | {"lossless": False, "exhausted": False, "batches": False}, "falcon.yaml")
+    output = " ".join(capsys.readouterr().out.split())
+    assert "nothing is shown for rows of one batch" in output and "not shown: no difference was found" in output
 
 
 def test_a_case_of_two_tokens_is_named(capsys):

@@ -2,11 +2,13 @@
 
     python tests/mutation/run.py                      # everything; days on a small machine
     python tests/mutation/run.py specframe/components/verifiers/recursive.py --every 5
+    python tests/mutation/run.py specframe/components/verifiers/match.py --list
+    python tests/mutation/run.py specframe/components/verifiers/match.py --only 8,12
     python tests/mutation/run.py --survivors          # what was found so far
 
 It works in a copy of the repository and keeps every outcome in a file, so that it can be stopped and goes on where it
-was; a file that has changed is begun anew. A mutant is killed if one of the fast tests of its file fails or takes too
-long. What survives is to be read: it changes nothing, or a test is missing.
+was; a file that has changed is begun anew. A mutant is killed if one of the fast tests of its file fails, and slow if
+they take too much of the processor's time. What survives is to be read: it changes nothing, or a test is missing.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -39,7 +42,7 @@ TESTS = {
 }
 """The fast tests of each file, or of all files of a folder."""
 ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
-COPIED = ("specframe", "tests", "plugins", "recipes", "pyproject.toml")
+COPIED = ("specframe", "tests", "plugins", "recipes", "docs", "pyproject.toml")
 
 
 def main() -> None:
@@ -47,11 +50,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", help="source files (default: all that have tests named here)")
     parser.add_argument("--every", type=int, default=1, metavar="N", help="each N-th mutant only")
-    parser.add_argument("--seconds", type=float, default=120, help="how long the tests of one mutant may take")
+    parser.add_argument("--only", metavar="N,N,...", help="these mutants only, by the numbers that --list prints")
+    parser.add_argument("--list", action="store_true", help="print the mutants, and run nothing")
+    parser.add_argument("--tests", nargs="+", metavar="TEST", help="run these tests instead of those named here")
+    parser.add_argument("--seconds", type=int, default=120, help="processor time that the tests of one mutant may take")
     parser.add_argument("--results", type=Path, default=ROOT / "runs" / "mutation.jsonl")
     parser.add_argument("--survivors", action="store_true", help="print what was found so far, and run nothing")
     options = parser.parse_args()
     files = options.files or [str(path.relative_to(ROOT)) for path in sorted(_sources())]
+    if options.list:
+        for file in files:
+            for index, mutant in enumerate(mutants((ROOT / file).read_text(encoding="utf-8"))):
+                print(f"{file}:{mutant.line}: {index}: {mutant.before}  ->  {mutant.after}")
+        return
     if not options.survivors:
         options.results.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="specframe-mutation-") as folder:
@@ -85,11 +96,16 @@ def _run_file(file: str, folder: Path, options: argparse.Namespace) -> None:
     source = (ROOT / file).read_text(encoding="utf-8")
     version = sha256(source.encode()).hexdigest()[:12]
     known = {entry["index"] for entry in _read(options.results) if (entry["file"], entry["version"]) == (file, version)}
-    todo = [(i, m) for i, m in enumerate(mutants(source)) if i not in known and i % options.every == 0]
-    tests = _tests_of(file)
+    chosen = {int(number) for number in options.only.split(",")} if options.only else None
+    todo = [
+        (index, mutant)
+        for index, mutant in enumerate(mutants(source))
+        if index not in known and index % options.every == 0 and (chosen is None or index in chosen)
+    ]
+    tests = options.tests or _tests_of(file)
     if not tests:
         sys.exit(f"no tests are named for {file}")
-    if todo and _outcome(folder, tests, 10 * options.seconds) != "survived":
+    if todo and _outcome(folder, tests, 10 * options.seconds, shown=True) != "survived":
         sys.exit(f"the tests of {file} fail without a mutant")
     for index, mutant in todo:
         (folder / file).write_text(mutant.source, encoding="utf-8")
@@ -107,18 +123,22 @@ def _described(mutant: Mutant) -> dict[str, str | int]:
     return {"line": mutant.line, "before": mutant.before, "after": mutant.after}
 
 
-def _outcome(folder: Path, tests: list[str], seconds: float) -> str:
+def _outcome(folder: Path, tests: list[str], seconds: int, shown: bool = False) -> str:
     """`killed`, `slow` or `survived`: the tests run in a fork, in which all but the project is imported already."""
+    import hypothesis  # noqa: F401
     import pytest
     import torch
+    import transformers  # noqa: F401
 
     torch.set_num_threads(1)
     child = os.fork()
     if child == 0:
         os.setsid()
-        sink = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(sink, 1)
-        os.dup2(sink, 2)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+        if not shown:
+            sink = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(sink, 1)
+            os.dup2(sink, 2)
         for name in [name for name in sys.modules if name.partition(".")[0] in ("specframe", "tests")]:
             del sys.modules[name]
         os.chdir(folder)
@@ -127,15 +147,10 @@ def _outcome(folder: Path, tests: list[str], seconds: float) -> str:
         os.environ |= {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
         sys.dont_write_bytecode = True
         os._exit(int(pytest.main(["-x", "-q", "-n", "0", "-W", ALREADY_IMPORTED, *tests])))
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return "survived" if status == 0 else "killed"
-        time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "slow"
+    status = os.waitpid(child, 0)[1]
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+        return "slow"
+    return "survived" if status == 0 else "killed"
 
 
 def _read(results: Path) -> list[dict[str, str | int]]:

@@ -14,7 +14,7 @@ from transformers import (
 
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
-from specframe.sampling.laws import History, Sampling
+from specframe.sampling.laws import History, Sampling, _nucleus
 
 TREE = TokenTree(  # two rows: a chain with a branch, and one with padding
     tokens=torch.tensor([[3, 1, 2, 4, 1], [5, 5, 0, 9, 9]]),
@@ -84,6 +84,14 @@ def test_top_p_of_a_large_vocabulary_is_that_of_transformers(p, spread, ties):
     law = Sampling(temperature=1.0, top_p=p).law(logits, TREE)
     assert torch.equal(law > 0, expected > 0)
     assert (law - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("sizes", [[], [4], [2, 4]])
+@pytest.mark.parametrize(("p", "kept"), [(0.25, 1), (0.5, 1), (0.625, 2), (0.75, 2), (0.875, 3)])
+def test_top_p_stops_at_the_token_that_reaches_it(p, kept, sizes):
+    law = torch.tensor([[0.25, 0.0625, 0.5, 0.125, 0.0625, 0.0]])  # its sums are not rounded
+    best = law.argsort(descending=True, stable=True)
+    assert set(_nucleus(law, p, sizes)[0].nonzero()[:, 0].tolist()) == set(best[0, :kept].tolist())
 
 
 def test_temperature_0_is_one_hot_at_the_first_largest_logit():

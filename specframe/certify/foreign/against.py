@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from inspect import signature
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,14 @@ from specframe.certify.own.emission import Comparison, compare
 from specframe.certify.own.enumeration import Outcome, Progress
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.build import load_local
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, SpecframeError, raised_at
 from specframe.kernel.types import Draw
 
 NEARLY = 1e-6
 """A total variation below this may be float32 arithmetic in the foreign code."""
 
+MOST_PATHS = 1000
+"""A draft of more cannot be enumerated: each of its tokens is a choice."""
 Law = tuple[float, ...]
 
 
@@ -67,7 +70,7 @@ class Foreign:
 
     def __init__(self, accept: Callable[..., Any], *, vocab: int = 3, seed: int = 0, length: int = 3) -> None:
         self.accept = accept
-        self.widths: Sequence[int] = getattr(accept, "widths", [1, 1])
+        self.widths = _widths(accept)
         name = str(getattr(accept, "draw", "iid")).upper()
         if name not in Draw.__members__:
             options = ", ".join(draw.name.lower() for draw in Draw)
@@ -111,8 +114,17 @@ class Foreign:
         p = [[self.p((*context, *path[:i])) for i in range(len(path) + 1)] for path in paths]
         q = [[node.q for node in branch] for branch in leaves]
         laws = (torch.tensor(law, dtype=torch.float64) for law in (p, q))
-        which, accepted, token = self.read(self.accept(torch.tensor(paths), *laws), len(paths))
+        which, accepted, token = self.read(self.call(torch.tensor(paths), *laws), len(paths))
         return (*paths[which][:accepted], token)
+
+    def call(self, *given: Tensor) -> Any:
+        """The function's answer. Raises InputError where it raises, or ends the program."""
+        try:
+            return self.accept(*given)
+        except SpecframeError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise InputError(f"the function failed at {raised_at(error)}") from error
 
     def children(self, replay: Replay, context: Outcome, branch: list[Node], width: int) -> list[Node]:
         """The drafted children below a branch."""
@@ -177,6 +189,17 @@ def load_function(where: str) -> Callable[..., Any]:
     except ValueError:
         pass  # a function in C has no signature to look at
     return accept
+
+
+def _widths(accept: Callable[..., Any]) -> list[int]:
+    """The function's `widths`. Raises InputError where they are no numbers of children, or too many."""
+    given = getattr(accept, "widths", [1, 1])
+    widths = list(given) if isinstance(given, Sequence) else []
+    if not widths or not all(type(width) is int and width > 0 for width in widths):
+        raise InputError(f"the function's `widths` is {given!r}; use the numbers of children per level, such as [2, 1]")
+    if prod(widths) > MOST_PATHS:
+        raise InputError(f"the function's `widths` is {given!r}, {prod(widths)} paths; use {MOST_PATHS} or fewer")
+    return widths
 
 
 def _law(table: TableTarget, context: Outcome) -> Law:

@@ -9,7 +9,10 @@ from time import perf_counter
 
 from specframe.certify.own.enumeration import Enumeration, Outcome, Progress
 from specframe.certify.own.forks import HiddenState, UnnormalisedLaw
+from specframe.kernel.errors import InputError
 
+MOST_CHOICES = 10_000
+"""A branch of more does not end: it draws until something happens."""
 SHOWN_SECONDS = 0.2
 """How often progress is shown; the first branch always is."""
 
@@ -46,6 +49,11 @@ class Replay:
         if len(options) == 1:
             return options[0][0]
         if self._position == len(self._path):
+            if self._position == MOST_CHOICES:
+                raise InputError(
+                    f"one branch drew {MOST_CHOICES} times: a loop that draws until something happens has no end to "
+                    "enumerate; write a wrapper that draws once from what the loop amounts to, by torch.multinomial"
+                )
             kept = math.fsum(w for _, w in options)
             self.lost.append(self.weight * (1 - kept) if len(options) < len(weights) and kept < 1 else 0.0)
             self._path.append(_Fork(len(options), options))

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from specframe.certify.own.enumeration import Progress
 
 NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
+EXACT = 1e-9
+"""A total variation below this is rounding."""
 TV_IS = "total variation: half the sum of all differences between two distributions; 0 is the same distribution"
-
-
 THREE = 3
 """So many tokens show how long the first cycle was."""
 QUIET_SECONDS = 10.0
@@ -103,7 +103,7 @@ def verdict(certificate: dict[str, Any]) -> str:
     """The certificate in one sentence."""
     if certificate["interrupted"]:
         return "interrupted: nothing is certified"
-    if certificate["tv"] >= 1e-9:
+    if certificate["tv"] >= EXACT:
         off = f"not lossless: total variation {certificate['tv']:.4g}"
         return off if certificate["promised"] else off + ", as its verifier declares"
     if not certificate["control_failed"]:
@@ -112,6 +112,8 @@ def verdict(certificate: dict[str, Any]) -> str:
         shown = f"{certificate['branches']} branches, total variation {certificate['tv']:.1e}"
         if certificate["real"] is not None and not certificate["real"]["passed"]:
             return f"not lossless on the recipe's own model, though by enumeration: {shown}"
+        if certificate["real"] is not None and not certificate["real"]["sampled"]["conclusive"]:
+            shown += "; not shown by sampling on the recipe's own model"
         return f"lossless: {shown}"
     return NOT_SHOWN
 
@@ -135,8 +137,10 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
         yield f"two tokens only are compared in {len(short)} cases: what depends on a cycle's length is not in them"
     apart = [case["name"] for case in certificate["cases"] if not case["side_by_side"]]
     if apart:
-        yield f"rows of one batch changed each other's draws in {len(apart)} cases, which were run one row at a time"
-    if certificate["tv"] >= 1e-9:
+        yield f"rows of one batch changed each other's draws in {len(apart)} cases, which were run one branch at a time"
+    if not certificate["batches"] and certificate["tv"] < EXACT:
+        yield "among other rows not every branch was run: nothing is shown for rows of one batch"
+    if certificate["tv"] >= EXACT:
         yield _off(max(certificate["cases"], key=lambda case: case["tv"]))
 
 

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from specframe.files.text import counted
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -90,7 +92,8 @@ def answer(pipeline: Pipeline, turns: list[dict[str, str]], console: Console) ->
     printed.finish()
     tau, count = acceptance.settle().tau, len(printed.tokens)
     console.print(
-        f"{count} tokens, {printed.drafted} drafted; tau {tau:.2f}; {count / clock.seconds['session']:.1f} tokens/s",
+        f"{counted(count, 'token')}, {printed.drafted} drafted; tau {tau:.2f}; "
+        f"{count / clock.seconds['session']:.1f} tokens/s",
         style="dim",
     )
     return printed.text

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from specframe.files.terminal import open_console
-from specframe.files.text import printable
+from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
     from specframe.kernel.build import Plan
@@ -102,8 +102,8 @@ def show(store: AnswerStore, recipe: str, rate: float | None) -> list[str]:
     tally = store.tally
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.dropped.items()))
     return [
-        f"{tally.conversations} conversations ({tally.unfinished} unfinished), {tally.tokens} tokens"
-        + (f", {rate:.0f} tokens/s" if rate is not None else ""),
+        f"{counted(tally.conversations, 'conversation')} ({tally.unfinished} unfinished), "
+        f"{counted(tally.tokens, 'token')}" + (f", {rate:.0f} tokens/s" if rate is not None else ""),
         *([f"left out: {dropped} (the reasons: {store.folder / DROPPED})"] if dropped else []),
         *([f"train on them: specframe train {recipe} 'train.data=[{store.answers}]'"] if tally.conversations else []),
     ]

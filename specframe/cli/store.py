@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from specframe.files.text import counted
+
 SUMMARY = "build a store of texts for drafters that copy from it"
 
 
@@ -45,5 +47,5 @@ def execute(options: argparse.Namespace) -> int:
         for text in read_texts(path.expanduser() for path in options.files)
     ]
     tokens = build(folder.expanduser(), texts, target)
-    print(f"{folder}: {tokens - len(texts):,} tokens of {len(texts):,} texts")
+    print(f"{folder}: {counted(tokens - len(texts), 'token')} of {counted(len(texts), 'text')}")
     return 0

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from specframe.files.text import printable
+from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,7 +66,7 @@ def execute(options: argparse.Namespace) -> int:
             evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
         )
     best = f", best tau {report.best:.2f}" if report.best is not None else ""
-    print(printable(f"{report.steps} steps in {report.seconds:.0f} s{best}; checkpoint in {report.folder}"))
+    print(printable(f"{counted(report.steps, 'step')} in {report.seconds:.0f} s{best}; checkpoint in {report.folder}"))
     trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"
     print(printable(f"run it: specframe run {options.recipe} {trained}.weights={report.folder}"))
     return 0

@@ -63,3 +63,8 @@ def _redact(address: str) -> str:
 def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 cycle`, `2 cycles`; thousands with a comma."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

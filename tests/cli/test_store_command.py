@@ -38,7 +38,7 @@ def test_a_store_is_built_and_read_and_remembers(retrieving, tmp_path, capsys):
 def test_another_folder_and_a_value_that_replaces_the_recipes(retrieving, tmp_path, capsys):
     command = ["store", "build", "files/one.txt", "--recipe", str(retrieving), "--out", "other", "run.seed=2"]
     assert main(command) == 0
-    assert capsys.readouterr().out == "other: 26 tokens of 1 texts\n"
+    assert capsys.readouterr().out == "other: 26 tokens of 1 text\n"
     assert (tmp_path / "other" / "store.json").is_file()
 
 

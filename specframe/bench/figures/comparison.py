@@ -16,7 +16,7 @@ from specframe.bench.figures.price import Price, format_change, forward_factor, 
 from specframe.bench.figures.span import Span, format_duration
 from specframe.bench.figures.summary import BASELINES, MACHINE, PLAIN, check_schema, find_baselines, gather_runs
 from specframe.files.terminal import open_console
-from specframe.files.text import printable
+from specframe.files.text import counted, printable
 from specframe.kernel.errors import InputError
 
 SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "turns", "ignore_eos")
@@ -102,7 +102,9 @@ def compare(old: Results, new: Results, seed: int = 0) -> BenchComparison:
 def print_comparison(comparison: BenchComparison, console: Console | None = None) -> None:
     """Prints the changes as a table, then what a reader must know."""
     console = console or open_console()
-    table = Table(title=f"{comparison.prompts} prompts in both", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        title=f"{counted(comparison.prompts, 'prompt')} in both", title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )
     for name in ("contestant", "figure", "old", "new", "change", "95 % interval", "significant"):
         numeric = name in ("old", "new", "change", "95 % interval")
         table.add_column(name, justify="right" if numeric else "left", no_wrap=name == "figure")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specframe.bench.figures.span import format_duration
+from specframe.files.text import counted
 
 NONE = "-"
 
@@ -90,7 +91,7 @@ def format_intervals(summary: Mapping[str, Any]) -> str:
 def format_workload(summary: Mapping[str, Any]) -> str:
     """What was decoded: prompts, repeats, budget, temperature."""
     settings = summary["settings"]
-    parts = [f"{summary['prompts']} prompts", f"{summary['repeats']} repeats"]
+    parts = [counted(summary["prompts"], "prompt"), counted(summary["repeats"], "repeat")]
     for key, name in (("max_new_tokens", "{} new tokens"), ("temperature", "temperature {}"), ("batch", "batch {}")):
         if settings.get(key) is not None:
             parts.append(name.format(settings[key]))

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specframe.files.terminal import open_console
-from specframe.files.text import printable, printable_data
+from specframe.files.text import counted, printable, printable_data
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,7 +153,7 @@ def _print_real(console: Console, real: dict[str, Any]) -> None:
     console.print("\non the recipe's own model\n", style="bold")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     same = "identical to plain decoding" if not greedy["divergences"] else f"{len(greedy['divergences'])} diverge"
-    table.add_row("greedy", f"{greedy['prompts']} prompts, {greedy['tokens']} tokens: {same}")
+    table.add_row("greedy", f"{counted(greedy['prompts'], 'prompt')}, {counted(greedy['tokens'], 'token')}: {same}")
     for at in greedy["divergences"]:
         kind = "a tie" if at["tie"] else "NOT A TIE"
         table.add_row("", f"prompt {at['prompt'] + 1}, token {at['position']}: logits {at['gap']:.2e} apart, {kind}")

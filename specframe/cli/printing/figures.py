@@ -8,7 +8,12 @@ from typing import Any
 from rich.table import Table
 
 from specframe.files.terminal import open_console
-from specframe.files.text import printable, printable_data
+from specframe.files.text import counted, printable, printable_data
+
+TAU_IS = "tokens per forward pass of the target, the bonus token included"
+ALPHA_IS = "the fraction of cycles accepted to depth 1, 2, ..."
+LOSSY = "NO: this verifier changes the target's distribution"
+LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
 
 
 def print_figures(summary: dict[str, Any], out: Path) -> None:
@@ -23,33 +28,35 @@ def print_figures(summary: dict[str, Any], out: Path) -> None:
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
-    rows = [
-        ("tau", f"{summary['tau']:.2f} tokens a cycle, the bonus included ({summary['cycles']} cycles)"),
-        ("alpha", _list(summary["alpha"], "by depth, share of cycles that got there")),
-        ("tokens/s", f"{summary['tokens_per_second']:.1f}"),
-    ]
-    if summary["speedup"] is not None:
-        rows.append(("speedup", _ratio(summary, "speedup", "plain decoding of the same target, same process")))
+    rows = [("tokens/s", f"{summary['tokens_per_second']:.1f}")]
     if summary["speedup_hf"] is not None:
         rows.append(("speedup_hf", _ratio(summary, "speedup_hf", "transformers' generate, same model, same process")))
+    if summary["speedup"] is not None:
+        rows.append(("speedup", _ratio(summary, "speedup", "our plain decoding of the same target, same process")))
+    if summary["speedup_hf"] is not None:
         rows.append(("plain_vs_hf", f"{summary['plain_vs_hf']:.2f}x, our plain decoding against generate"))
+    rows += [
+        ("tau", f"{summary['tau']:.2f} {TAU_IS} ({counted(summary['cycles'], 'cycle')})"),
+        ("alpha", f"{_list(summary['alpha'])}  ({ALPHA_IS})"),
+    ]
     rows.append(("overhead", f"{summary['overhead']:.1%} of the forward passes' time"))
     rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
     rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
     if summary["identical_to_generate"] is not None:
         rows.append(("identical", _identity(summary)))
-    rows.append(("lossless", "yes" if summary["lossless"] else "NO: this verifier changes the target's distribution"))
+    rows.append(("lossless", LOSSLESS if summary["lossless"] else LOSSY))
     rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
     return rows
 
 
-def _list(values: list[float], what: str) -> str:
-    return " ".join(f"{value:.2f}" for value in values) + f"  ({what})"
+def _list(values: list[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
 
 
 def _ratio(summary: dict[str, Any], name: str, against: str) -> str:
     low, high = summary[f"{name}_range"]
-    return f"{summary[name]:.2f}x ({low:.2f} to {high:.2f} over {summary['repeats']} turns) against {against}"
+    repeats = counted(summary["repeats"], "repeat")
+    return f"{summary[name]:.2f}x ({low:.2f} to {high:.2f} over {repeats}) against {against}"
 
 
 def _identity(summary: dict[str, Any]) -> str:

@@ -10,8 +10,9 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from specframe.cli.printing.figures import ALPHA_IS, TAU_IS
 from specframe.files.terminal import open_console
-from specframe.files.text import printable
+from specframe.files.text import counted, printable
 from specframe.inspect.trace.records import Bonus, Trace, TracedCycle, TracedNode
 from specframe.inspect.trace.wording import probability, visible
 
@@ -79,8 +80,8 @@ def _figures(trace: Trace) -> Table:
     tokens.append(f"{drafted} drafted", style=STYLES["draft"]).append(" and ", style="not bold")
     tokens.append(f"{len(trace.pieces) - drafted} the target's own", style=STYLES["bonus"])
     depths = " ".join(f"{share:.2f}" for share in trace.alpha)
-    table.add_row("tau", f"{trace.tau:.2f} tokens a cycle, the bonus included ({len(trace.cycles)} cycles)")
-    table.add_row("alpha", f"{depths}  (by depth, share of cycles that got there)")
+    table.add_row("tau", f"{trace.tau:.2f} {TAU_IS} ({counted(len(trace.cycles), 'cycle')})")
+    table.add_row("alpha", f"{depths}  ({ALPHA_IS})")
     table.add_row("tokens", tokens)
     if trace.read_at != trace.temperature:
         table.add_row("p, q", "read at temperature 1: at 0, where this recipe decodes, every distribution is one-hot")

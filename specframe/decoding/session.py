@@ -277,6 +277,6 @@ def refilled(alive: Sequence[bool]) -> list[int]:
     while place < len(order):
         if alive[order[place]]:
             place += 1
-        elif alive[last := order.pop()] and place < len(order):
+        elif alive[last := order.pop()]:  # so it is not the hole itself
             order[place] = last
     return order

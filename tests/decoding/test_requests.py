@@ -54,6 +54,7 @@ def test_a_stop_predicate_ends_a_row_after_any_token():
 
 def test_the_context_bounds_the_budget():
     assert [entry.limit for entry in entries(context=4)] == [2, 3]
+    assert [entry.limit for entry in entries(context=3)] == [1, 2]
 
 
 @pytest.mark.parametrize(("prompt", "words"), [([], "empty"), ([1] * 4, "no room in the target's context of 4")])

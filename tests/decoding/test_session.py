@@ -1,5 +1,6 @@
 """What holds of sessions: rows come and go, and none of them notices the others."""
 
+from itertools import product
 from threading import Thread
 
 import pytest
@@ -11,6 +12,7 @@ from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.table import TableTarget
 from specframe.components.trees.policies.adaptive import Adaptive
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.dynamic import Dynamic
@@ -18,7 +20,7 @@ from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts, refilled
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import CompositionError, InputError
 from specframe.testing import tiny_target
 
 VOCAB = 12
@@ -195,6 +197,19 @@ def test_holes_are_filled_from_the_end():
     assert refilled([False, False, True]) == [2]
     assert refilled([True, True, False]) == [0, 1]
     assert refilled([False]) == refilled([]) == []
+    for alive in product([True, False], repeat=6):
+        order = refilled(alive)
+        assert sorted(order) == [row for row in range(6) if alive[row]]
+        assert all(order[row] == row for row in range(len(order)) if alive[row])
+
+
+def test_a_draft_as_large_as_the_context_fits_and_a_larger_one_is_refused():
+    parts = Parts(TableTarget(vocab=3), Lookup(ngram=2, length=4), None, Match())
+    parts.target.context = parts.nodes
+    assert Session(parts, 1, parts.nodes).free == 1
+    parts.target.context -= 1
+    with pytest.raises(CompositionError, match="a draft of 5 nodes does not fit the target's context of 4"):
+        Session(parts, 1, parts.nodes)
 
 
 # --- composition in memory ------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import torch
 from specframe.sampling.random import SeededRandom, row_seed, scramble, scramble_all, signed, uniforms
 
 ONE = torch.ones(4, dtype=torch.int64)
+PINNED = [[195, 800], [700, 559], [830, 560], [737, 958]]  # another hash would give a seed other texts
 LAW = torch.tensor([0.1, 0.0, 0.4, 0.5], dtype=torch.float64)
 
 
@@ -114,6 +115,13 @@ def test_bernoulli_is_strict():
     assert abs(random.bernoulli(torch.full((1, 20_000), 0.3)).double().mean() - 0.3) < 5 * 0.46 / math.sqrt(20_000)
 
 
+def test_a_coin_of_probability_0_does_not_come_up_even_for_the_least_number(monkeypatch):
+    stream = SeededRandom(0, 1).verify
+    monkeypatch.setattr(stream, "_uniforms", lambda method, shape: torch.zeros(shape, dtype=torch.float64))
+    assert stream.bernoulli(torch.tensor([[0.0, 1e-30]])).tolist() == [[False, True]]
+    assert stream.categorical(torch.tensor([[0.0, 0.5, 0.5]])).tolist() == [1]
+
+
 def test_without_replacement_draws_in_draw_order():
     rows = 40_000
     drawn = SeededRandom(2, 1).draft.without_replacement(LAW.expand(1, rows, 4), 2)[0]
@@ -153,6 +161,8 @@ def chosen_places(random, counts, calls=3):
 def test_numbers_by_position_do_not_depend_on_the_cycles_they_were_drawn_in():
     one = chosen_places(SeededRandom(4, 2), [(1, 1)] * 90, calls=1)
     other = chosen_places(SeededRandom(4, 2), [(3, 1), (1, 2), (2, 3)] * 15)
+    many = chosen_places(SeededRandom(4, 2), [(1, 1)] * 50, calls=40)  # a block ends in the middle of a cycle
+    assert all(one[place] == drawn for place, drawn in many.items())
     assert all(len(drawn) == 1 for drawn in (*one.values(), *other.values()))
     assert len(other) == 15 * 12 and all(one[place] == drawn for place, drawn in other.items())
     assert len({number for drawn in one.values() for number in drawn}) > 150, "places share no number"
@@ -171,6 +181,29 @@ def test_rows_that_join_later_have_the_numbers_of_rows_that_were_there():
         assert torch.equal(indices(whole.position, 2)[1:], indices(late.position, 1))
         whole.advance(ONE[:2], 1)
         late.advance(ONE[:1], 1)
+
+
+def test_rows_that_were_there_keep_their_numbers_when_others_join():
+    whole, joined = SeededRandom(9, 2), SeededRandom.of_seeds([row_seed(9, 0)])
+    seen = set()
+    for cycle in range(30):
+        numbers = indices(whole.verify, 2, vocab=10**6)[0], indices(joined.verify, 1 + cycle // 3, vocab=10**6)[0]
+        assert numbers[0] == numbers[1]
+        seen.add(int(numbers[0]))
+        whole.advance(ONE[:2], 1)
+        joined.advance(ONE[:1].expand(1 + cycle // 3), 1)
+        if cycle % 3 == 2:
+            joined.join(joined.start([cycle]))
+    assert len(seen) == 30, "cycles share no number"
+
+
+def test_a_seeds_numbers_stay_what_they_are():
+    random = SeededRandom(1, 2)
+    random.advance(torch.tensor([1, 3]), 3)
+    assert indices(random.draft, 2).tolist() == PINNED[0]
+    assert indices(random.verify, 2, 6)[:, 5].tolist() == PINNED[1]
+    assert indices(random.position, 2).tolist() == PINNED[2]
+    assert (uniforms(3, 2) * 1000).long().tolist() == PINNED[3]
 
 
 def test_a_step_replayed_without_python_gets_fresh_numbers():

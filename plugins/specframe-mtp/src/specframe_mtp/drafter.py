@@ -1,0 +1,54 @@
+"""A multi-token prediction head as a drafter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe import WeightsError
+from specframe.neural import NeuralDrafter, checkpoint
+from specframe_mtp import published
+from specframe_mtp.network import Network
+
+if TYPE_CHECKING:
+    from specframe import NeuralTarget
+
+
+class MTP(NeuralDrafter[Network]):
+    """The head for the token after next that DeepSeek-V3, Qwen3-Next, GLM-4.5, MiMo and others are trained with.
+
+    It drafts as EAGLE's drafter does, a level a call, with its own output as the next feature: DeepSeek trained it one
+    level deep and reuses it. FastMTP (arXiv 2509.18362) trains it on for three: the rollout `multi_step`, or
+    `training_time_test` with gradients through its outputs, and the loss `cross_entropy` with `labels: text` and
+    `decay: 0.6`.
+
+    `weights` may be the target's own checkpoint, where it ships a head: a folder or Hub name whose tensors are called
+    mtp.* (Qwen) or model.layers.L.eh_proj and so on (DeepSeek), or a folder of the package speculators. Where there
+    are several heads, the first is read.
+
+    Args:
+        weights: a folder, `zoo://name` or Hub name; none: an untrained head.
+        head: how what it predicts becomes logits; none: the target's own head.
+    """
+
+    name = "mtp"
+
+    def build(self, target: NeuralTarget) -> Network:
+        """A new head for the target."""
+        return Network(target.config)
+
+    def load(self, target: NeuralTarget, weights: str) -> Network:
+        """The head of a checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
+        config = checkpoint.read_config(weights)
+        if not published.is_published(config):
+            return super().load(target, weights)
+        shape = config.get("transformer_layer_config") or config.get("text_config") or config
+        problems = [
+            f"{name}: the checkpoint has {shape.get(name)!r}, needed is {getattr(target.config, name)!r}"
+            for name in ("hidden_size", "vocab_size", "model_type")
+            if shape.get(name) != getattr(target.config, name)
+        ]
+        if problems:
+            raise WeightsError(f"the head in {weights} does not fit its target: {'; '.join(problems)}")
+        network = self.fresh(target)
+        published.fill(network, checkpoint.locate(weights), target.config.num_hidden_layers)
+        return network

@@ -1,0 +1,53 @@
+"""The network of a multi-token prediction head: two norms, a map, a decoder layer of the target's kind, a norm."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe import CompositionError, PairSpec
+from specframe.neural import DecoderLayer, FeatureNetwork, State
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+
+class Network(FeatureNetwork):
+    """The head of DeepSeek-V3 and Qwen3-Next, under the names of the package speculators.
+
+    A pair is the embedding of token i + 1 and feature i, embedding first; each passes a norm of its own, `input_proj`
+    makes one of them, and a whole decoder layer of the target's kind follows, with its input norm. Its output passes
+    `final_layernorm` and is then what the target's LM head reads, and what stands in for the feature one token further
+    down. Features are those that have passed the target's final norm.
+    """
+
+    def __init__(self, config: PretrainedConfig) -> None:
+        super().__init__()
+        size = config.hidden_size
+        self.spec = PairSpec(imitates=None)
+        self.layer = DecoderLayer(config)
+        parts: Any = self.layer.layer
+        if not hasattr(parts, "input_layernorm"):
+            raise CompositionError(
+                f"an mtp head has a layer with a norm before its attention, which {config.model_type!r} has not"
+            )
+        norms = (copy.deepcopy(parts.input_layernorm) for _ in range(3))
+        self.token_layernorm, self.hidden_layernorm, self.final_layernorm = norms
+        self.input_proj = nn.Linear(2 * size, size, bias=False)
+
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+        """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
+        token, feature = pairs.chunk(2, -1)
+        return self.input_proj(torch.cat([self.token_layernorm(token), self.hidden_layernorm(feature)], -1)), state
+
+    def hidden(self, outputs: Tensor) -> Tensor:
+        """What the head reads: the normed outputs, [.., H] -> [.., H]."""
+        normed: Tensor = self.final_layernorm(outputs)
+        return normed
+
+    def features(self, outputs: Tensor) -> Tensor:
+        """What is fed back: the same."""
+        return self.hidden(outputs)

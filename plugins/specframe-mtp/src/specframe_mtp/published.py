@@ -1,0 +1,84 @@
+"""Where a published checkpoint keeps its head: in the target's own files, or in a folder of the package speculators."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from specframe import WeightsError
+from specframe.neural import checkpoint
+
+INDEX = "model.safetensors.index.json"
+PARTS = {
+    "input_proj": ("mtp.fc", "eh_proj"),
+    "token_layernorm": ("mtp.pre_fc_norm_embedding", "enorm"),
+    "hidden_layernorm": ("mtp.pre_fc_norm_hidden", "hnorm"),
+    "final_layernorm": ("mtp.norm", "shared_head.norm"),
+}
+"""Our name of a part, and those of Qwen and of DeepSeek."""
+
+
+def is_published(config: Mapping[str, Any]) -> bool:
+    """Whether a folder is not one that specframe wrote."""
+    return config.get("format") != "mtp"
+
+
+def fill(network: nn.Module, folder: Path, layers: int) -> None:
+    """Copies the head's weights out of a published checkpoint, of a target of so many layers.
+
+    Raises WeightsError for one without a head, or with another; everything that is wrong about it is listed.
+    """
+    found = dict(_read(folder, layers))
+    if not found:
+        raise WeightsError(
+            f"{folder} holds no head for multi-token prediction: no mtp_layers.0.*, no mtp.*, and no "
+            f"model.layers.{layers}.eh_proj"
+        )
+    wanted = network.state_dict()
+    lines = [f"{name}: missing" for name in wanted if name not in found]
+    lines += [f"{name}: unexpected" for name in found if name not in wanted]
+    for name in wanted.keys() & found.keys():
+        if found[name].shape != wanted[name].shape:
+            lines.append(f"{name}: has shape {list(found[name].shape)}, should have {list(wanted[name].shape)}")
+        elif not found[name].isfinite().all():
+            lines.append(f"{name}: holds values that are not finite (NaN or infinity)")
+    if lines:
+        raise WeightsError(f"the head in {folder} does not fit:" + "".join(f"\n  {line}" for line in sorted(lines)))
+    network.load_state_dict({name: found[name].to(wanted[name].dtype) for name in wanted})
+
+
+def ours(name: str, layers: int) -> str | None:
+    """Our name of a stored tensor; None for one that is no part of the head."""
+    if name.startswith("mtp_layers.0."):
+        name = name.removeprefix("mtp_layers.0.")
+        return name if name.split(".")[0] in PARTS else f"layer.layer.{name}"
+    for own, (qwen, deepseek) in PARTS.items():
+        if name in (f"{qwen}.weight", f"model.layers.{layers}.{deepseek}.weight"):
+            return f"{own}.weight"
+    if match := re.fullmatch(rf"(?:mtp\.layers\.0|model\.layers\.{layers})\.(.+)", name):
+        rest = match[1]
+        # DeepSeek stores copies of the target's embedding and LM head with it
+        return None if rest.startswith(("embed_tokens.", "shared_head.")) else f"layer.layer.{rest}"
+    return None
+
+
+def _read(folder: Path, layers: int) -> Iterator[tuple[str, Tensor]]:
+    """The head's tensors, by our names."""
+    try:
+        files = [checkpoint.WEIGHTS]
+        if (folder / INDEX).exists():
+            places = json.loads((folder / INDEX).read_text(encoding="utf-8"))["weight_map"]
+            files = sorted({file for name, file in places.items() if ours(name, layers)})
+        for file in files:
+            with safe_open(folder / file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118 - no mapping
+                    if own := ours(name, layers):
+                        yield own, tensors.get_tensor(name)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise WeightsError(f"cannot read the head in {folder}: {checkpoint.reason(error)}") from error

@@ -39,10 +39,12 @@ _PUBLIC = {
         "Drafter",
         "FeatureDrafter",
         "Head",
+        "LanguageModelDrafter",
         "Loss",
         "NeuralTarget",
         "Observer",
         "RandomSource",
+        "RewritingRollout",
         "Rollout",
         "Target",
         "TextDrafter",
@@ -139,6 +141,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         Head as Head,
     )
     from specframe.kernel.interfaces import (
+        LanguageModelDrafter as LanguageModelDrafter,
+    )
+    from specframe.kernel.interfaces import (
         Loss as Loss,
     )
     from specframe.kernel.interfaces import (
@@ -149,6 +154,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.interfaces import (
         RandomSource as RandomSource,
+    )
+    from specframe.kernel.interfaces import (
+        RewritingRollout as RewritingRollout,
     )
     from specframe.kernel.interfaces import (
         Rollout as Rollout,

@@ -8,7 +8,12 @@ COMPONENTS = [
     ("target", "hf", "targets.hf:HFTarget", "any decoder-only causal language model that transformers loads"),
     ("target", "table", "targets.table:TableTarget", "an exact Markov model on a small vocabulary, for certificates"),
     ("drafter", "none", "drafters.none:NoDrafter", "drafts nothing: plain autoregressive decoding"),
-    ("drafter", "model", "drafters.model:ModelDrafter", "a smaller causal language model with the same vocabulary"),
+    (
+        "drafter",
+        "model",
+        "drafters.model:ModelDrafter",
+        "a smaller causal language model of the target's vocabulary, which can be trained",
+    ),
     ("drafter", "self", "drafters.own_layers:OwnLayers", "the target itself, some of its layers left out"),
     ("drafter", "lookup", "drafters.lookup:Lookup", "copies what followed the last time these tokens appeared"),
     ("drafter", "suffix", "drafters.suffix:Suffix", "copies from the text so far, longer after longer matches"),
@@ -108,6 +113,13 @@ COMPONENTS = [
         "teacher_forced",
         "rollouts.teacher_forced:TeacherForced",
         "one forward pass on the target's own features and tokens",
+    ),
+    ("rollout", "text", "rollouts.text:AlongText", "a drafting model along the texts as they are"),
+    (
+        "rollout",
+        "on_policy",
+        "rollouts.on_policy:OnPolicy",
+        "DistillSpec: a drafting model along texts that it writes itself",
     ),
     (
         "rollout",

@@ -37,15 +37,12 @@ class RandomSource(Protocol):
 
     def categorical(self, probs: Tensor) -> Tensor:
         """One index per law: probs [B, ..., V] -> [B, ...] int64. Never an index of probability 0."""
-        ...
 
     def bernoulli(self, p: Tensor) -> Tensor:
         """One coin per probability: p [B, ...] in [0, 1] -> [B, ...] bool. p = 0 never comes up true."""
-        ...
 
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
         """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up."""
-        ...
 
 
 class SamplingRule(Protocol):
@@ -57,7 +54,6 @@ class SamplingRule(Protocol):
         Temperature 0 gives a one-hot law. Processors that look at history see the committed tokens
         and the node's own path.
         """
-        ...
 
 
 class Target(Protocol):
@@ -73,33 +69,27 @@ class Target(Protocol):
 
     def request(self, taps: frozenset[str]) -> None:
         """Makes the named features part of every Scores. Raises for a tap the target does not have."""
-        ...
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, each of at most `room` positions, the nodes of a tree included.
 
         Earlier sessions end. Raises CompositionError for a room that the architecture cannot take.
         """
-        ...
 
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
         """The last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
 
         Logits are [A, 1, V], features [A, L, D]. The rows join the session by the commit that must follow.
         """
-        ...
 
     def score(self, tree: TokenTree) -> Scores:
         """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
-        ...
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """What was committed; keeps the state of the root and the accepted path, and drops the rest."""
-        ...
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
-        ...
 
 
 @runtime_checkable
@@ -113,15 +103,12 @@ class NeuralTarget(Target, Protocol):
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The target's token embeddings, as its first layer gets them: [...] int64 -> [..., D]."""
-        ...
 
     def head(self, features: Tensor) -> Tensor:
         """The target's logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
-        ...
 
     def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
         """One forward over training texts [B, L], right-padded, causal; without gradients."""
-        ...
 
 
 @runtime_checkable
@@ -134,7 +121,6 @@ class ChunkedTarget(Target, Protocol):
         One prompt at a time: another one takes its place. It needs a free slot. An admission of a prompt that begins
         with what was read reads the rest only.
         """
-        ...
 
 
 class TreePolicy(Protocol):
@@ -145,7 +131,6 @@ class TreePolicy(Protocol):
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B], grown by calling the drafter's expand as often as needed."""
-        ...
 
 
 @runtime_checkable
@@ -158,15 +143,12 @@ class Observer(Protocol):
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
-        ...
 
     def observe(self, cycle: Cycle) -> None:
         """Takes in a cycle. The rows of one whose `committed.prompt` is set are new: they join behind the others."""
-        ...
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
-        ...
 
 
 class Drafter(Protocol):
@@ -182,23 +164,18 @@ class Drafter(Protocol):
 
     def bind(self, target: Target) -> None:
         """Attaches to the target: requests taps, shares its frozen embedding and head."""
-        ...
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
-        ...
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
-        ...
 
     def commit(self, committed: Committed) -> None:
         """Takes in what was committed. The rows of a commit with a prompt are new: they join behind the others."""
-        ...
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
-        ...
 
 
 class TextDrafter(Drafter, Protocol):
@@ -210,16 +187,13 @@ class TextDrafter(Drafter, Protocol):
     @property
     def vocab_size(self) -> int:
         """How many tokens it has."""
-        ...
 
     @property
     def tokenizer(self) -> Any:
         """Its transformers tokenizer, or None."""
-        ...
 
     def rewind(self, count: Tensor) -> None:
         """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
-        ...
 
 
 @runtime_checkable
@@ -229,11 +203,20 @@ class Trainable(Protocol):
     @property
     def module(self) -> nn.Module:
         """What is trained and saved: parameters of the drafter alone, nothing of the target."""
-        ...
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, which `weights: folder` loads again."""
-        ...
+
+
+@runtime_checkable
+class LanguageModelDrafter(Trainable, Protocol):
+    """A trainable drafter that is a language model: it reads tokens alone."""
+
+    def read_text(self, tokens: Tensor) -> Tensor:
+        """The logits after every token of texts [B, L], causal, [B, L, V]; gradients reach the module."""
+
+    def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
+        """The texts [B, L] with samples of the drafter's own in place of the tokens from `start` [B] on, [B, L]."""
 
 
 @runtime_checkable
@@ -274,7 +257,6 @@ class Verifier(Protocol):
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        ...
 
 
 class Loss(Protocol):
@@ -286,7 +268,6 @@ class Loss(Protocol):
 
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """A scalar, the mean over the student's masked predictions."""
-        ...
 
 
 class Rollout(Protocol):
@@ -294,7 +275,14 @@ class Rollout(Protocol):
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
         """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
-        ...
+
+
+@runtime_checkable
+class RewritingRollout(Rollout, Protocol):
+    """A rollout that changes the texts before the target teaches them."""
+
+    def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The texts to be taught instead of tokens [B, L], and which of their positions count, mask [B, L]."""
 
 
 class Head(Protocol):
@@ -302,8 +290,6 @@ class Head(Protocol):
 
     def bind(self, target: NeuralTarget) -> None:
         """Attaches to the target whose vocabulary it shares."""
-        ...
 
     def __call__(self, features: Tensor) -> Tensor:
         """[..., D] -> [..., V]."""
-        ...

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
-from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.interfaces import NeuralTarget, RewritingRollout, Trainable
 from specframe.kernel.types import Teacher
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
@@ -46,6 +46,20 @@ class Online:
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for texts [B]."""
         return self.target.teach(*self.texts.batch(rows))
+
+
+class Rewritten:
+    """The target's forward over texts that the rollout rewrites, such as with samples of the drafter."""
+
+    def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: RewritingRollout) -> None:
+        self.target = target
+        self.texts = texts
+        self.drafter = drafter
+        self.rollout = rollout
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """The target's outputs for what becomes of texts [B]."""
+        return self.target.teach(*self.rollout.rewrite(self.drafter, *self.texts.batch(rows)))
 
 
 class Cached:

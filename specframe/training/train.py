@@ -11,7 +11,7 @@ import torch
 
 from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.kernel.interfaces import NeuralTarget, RewritingRollout, Trainable
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state
@@ -21,7 +21,7 @@ from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
-from specframe.training.teaching import Cached, Online, Teaching
+from specframe.training.teaching import Cached, Online, Rewritten, Teaching
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
 
@@ -69,6 +69,8 @@ def train(
     ):
         parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
         lessons = [Lessons(part, _teaching(target, drafter, part, settings, processes)) for part in parts]
+        if isinstance(settings.rollout, RewritingRollout):
+            lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
         if settings.fit and not (settings.out / state.FILE).exists():
             fit(drafter, target, lessons[0].texts, lessons[0].teaching, settings.fit)
         trainer = Trainer(
@@ -119,6 +121,10 @@ def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: T
         raise InputError("there is no loss to minimise; give the recipe a `loss` section")
     if tokenizer is None:
         raise InputError("the target has no tokenizer, so its training data cannot be read")
+    if settings.cache is not None and isinstance(settings.rollout, RewritingRollout):
+        raise CompositionError(
+            "a rollout that rewrites the texts cannot use features of the old ones: remove train.cache"
+        )
     if settings.length > target.context:
         raise InputError(f"train.length {settings.length} exceeds the target's context of {target.context}")
     if any(p.device != torch.empty(0, device=target.device).device for p in parameters):

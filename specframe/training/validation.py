@@ -13,7 +13,7 @@ from torch import Tensor
 from specframe.components.losses.parts import students
 from specframe.components.losses.scored import at
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.kernel.interfaces import FeatureDrafter, Loss, Rollout, Trainable
+from specframe.kernel.interfaces import FeatureDrafter, LanguageModelDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Student, Teacher
 from specframe.neural.heads import support_of
 from specframe.neural.pairs import gather
@@ -48,7 +48,9 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
             for index, (loss, _, _) in enumerate(losses):
                 totals[index] += float(loss(student, teacher)) * count
             scored += count
-            if not feeds and student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups
+            if isinstance(drafter, LanguageModelDrafter):
+                guesses.append(Guesses.along(student, teacher))
+            elif not feeds and student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups
                 guesses.append(Guesses.of(student, teacher))
         if feeds and unrolled < UNROLLED:
             assert isinstance(drafter, FeatureDrafter)
@@ -84,6 +86,14 @@ class Guesses:
             there=empty.index_put(place, student.mask.long(), accumulate=True),
             right=empty.index_put(place, (same & student.mask).long(), accumulate=True),
         )
+
+    @classmethod
+    def along(cls, student: Student, teacher: Teacher) -> Guesses:
+        """Those of a language model: its chain is right as long as its predictions along the text are."""
+        same = (student.argmax == at(teacher.argmax, student.position)) & student.mask  # [B, L], by position
+        right, there = (F.pad(each.long(), (0, LEVELS - 1)).unfold(1, LEVELS, 1) for each in (same, student.mask))
+        there = there.cumprod(-1)
+        return cls(there, right * there)
 
     @classmethod
     def joined(cls, parts: Sequence[Guesses]) -> Guesses:

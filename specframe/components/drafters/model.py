@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
+from specframe.components.drafters.learning import checked_sizes, fresh_model, sample_on, save_model
 from specframe.components.drafters.text import CommittedText
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
-from specframe.kernel.errors import CompositionError
+from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Frontier, Prompts, Proposal, TokenTree
@@ -34,8 +36,13 @@ class ModelDrafter:
     behind the root. What a draft wrote is never kept: the next draft's first forward reads all newly
     committed tokens together, which costs no forward of its own.
 
+    It can be trained, from its own weights or as a `fresh` Llama of the target's tokenizer (FastDraft, Zafrir et al.
+    2024).
+
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
+        weights: a trained drafter's folder, zoo://name or Hub name, in place of the model
+        fresh: the sizes of a new Llama in place of a model, by the names of its config, such as hidden_size
         dtype: the dtype of its weights; auto as for the target
         device: where it runs; the target's device
         revision: a branch, tag or commit on the Hub
@@ -48,14 +55,21 @@ class ModelDrafter:
     def __init__(
         self,
         *,
-        model: str,
+        model: str | None = None,
+        weights: str | None = None,
+        fresh: dict[str, int] | None = None,
         dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto",
         device: str = "auto",
         revision: str | None = None,
         attention: str | None = None,
     ) -> None:
+        if (model is None) == (fresh is None) and weights is None:
+            raise InputError(
+                "a model drafter needs one of `model`, the one that drafts, and `fresh`, a new one's sizes"
+            )
+        self._fresh = None if fresh is None or weights is not None else checked_sizes(fresh)
         self._load: Callable[[], HFTarget] = partial(
-            HFTarget, model=model, dtype=dtype, device=device, revision=revision, attention=attention
+            HFTarget, model=weights or model or "", dtype=dtype, device=device, revision=revision, attention=attention
         )
         self.open(1, 0)
 
@@ -63,6 +77,7 @@ class ModelDrafter:
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
         drafter = cls.__new__(cls)
+        drafter._fresh = None
         drafter._load = partial(HFTarget.from_model, model, tokenizer)
         drafter.open(1, 0)
         return drafter
@@ -93,8 +108,36 @@ class ModelDrafter:
         """The model's own tokenizer; loads the model."""
         return self._reader.tokenizer
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a text of the model."""
+        return self._reader.ends
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, its parameters with gradients."""
+        return self._reader.model.requires_grad_(True)
+
+    def save(self, folder: Path) -> None:
+        """Writes the model and its tokenizer as a model's folder, each file whole or not at all."""
+        save_model(self._reader.model, self._reader.tokenizer, folder)
+
+    def read_text(self, tokens: Tensor) -> Tensor:
+        """The logits after every token of texts [B, L], causal, [B, L, V]; gradients reach the module."""
+        logits: Tensor = self._reader.model(tokens, use_cache=False).logits
+        return logits
+
+    def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
+        """The texts [B, L] with samples of the model in place of the tokens from `start` [B] on, [B, L].
+
+        `start` is at least 1. Nothing is dropped out, and there are no gradients.
+        """
+        return sample_on(self._reader.model, tokens, start, temperature)
+
     def bind(self, target: Target) -> None:
         """Checks that the target has the same tokens, on the same device; raises CompositionError."""
+        if self._fresh is not None and "_reader" not in vars(self):
+            self._load = partial(fresh_model, self._fresh, target)
         mine, theirs = self._reader.vocab_size, target.vocab_size
         if mine != theirs:
             raise CompositionError(

@@ -1,0 +1,45 @@
+"""A language model along a text: the law after every token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.interfaces import LanguageModelDrafter
+from specframe.kernel.types import Student
+
+if TYPE_CHECKING:
+    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.types import Teacher
+
+
+class AlongText:
+    """A drafting model's predictions at every position of the texts, which are read as they are.
+
+    With answers that the target wrote and `cross_entropy: {labels: text}` that is sequence-level distillation
+    (FastDraft's last step); with `cross_entropy` or `distillation` the target's distributions are learnt (DistillSpec's
+    supervised variant).
+    """
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """The predictions for every position; `progress` changes nothing."""
+        return read_along(drafter, teacher, "text")
+
+
+def read_along(drafter: Trainable, teacher: Teacher, name: str) -> Student:
+    """A language model's predictions along the teacher's texts. Raises CompositionError for another drafter."""
+    require_language_model(drafter, name)
+    logits = drafter.read_text(teacher.tokens)  # type: ignore[attr-defined]
+    position = torch.arange(teacher.tokens.shape[1], device=teacher.tokens.device).expand_as(teacher.tokens)
+    return Student(logits, position, teacher.mask, torch.ones_like(position[0]))
+
+
+def require_language_model(drafter: Trainable, name: str) -> None:
+    """Raises CompositionError for a drafter that is no language model."""
+    if not isinstance(drafter, LanguageModelDrafter):
+        raise CompositionError(
+            f"the rollout '{name}' trains a drafter that reads tokens alone, such as `model`; "
+            f"{type(drafter).__name__} is none"
+        )

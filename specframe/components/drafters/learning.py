@@ -62,14 +62,16 @@ def fresh_model(sizes: Mapping[str, int], target: Target) -> HFTarget:
     if not isinstance(target, HFTarget):
         raise CompositionError("a fresh drafting model takes the tokenizer of a target that is a transformers model")
     ends: list[int] = sorted(target.ends)
-    config: Any = LlamaConfig(
-        vocab_size=target.vocab_size,
-        tie_word_embeddings=True,
-        bos_token_id=getattr(target.config, "bos_token_id", None),
-        eos_token_id=ends or None,
-        pad_token_id=None,
-        **{"max_position_embeddings": target.context, **sizes},
-    )
+    values: dict[str, Any] = {
+        "vocab_size": target.vocab_size,
+        "tie_word_embeddings": True,
+        "bos_token_id": getattr(target.config, "bos_token_id", None),
+        "eos_token_id": ends or None,
+        "pad_token_id": None,
+        "max_position_embeddings": target.context,
+        **sizes,
+    }
+    config = LlamaConfig(**values)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = LlamaForCausalLM(config).eval().to(target.device)

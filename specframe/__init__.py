@@ -33,7 +33,7 @@ _PUBLIC = {
     ),
     "specframe.kernel.cache": ("cache_folder",),
     "specframe.kernel.contestant": ("Contestant",),
-    "specframe.kernel.store": ("Continuations", "Store"),
+    "specframe.kernel.store": ("Continuations", "Continuing", "Store"),
     "specframe.kernel.interfaces": (
         "ChunkedTarget",
         "Drafter",
@@ -182,6 +182,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.promises import Needs as Needs
     from specframe.kernel.promises import Promise as Promise
     from specframe.kernel.store import Continuations as Continuations
+    from specframe.kernel.store import Continuing as Continuing
     from specframe.kernel.store import Store as Store
     from specframe.kernel.types import (
         ALL_DRAWS as ALL_DRAWS,

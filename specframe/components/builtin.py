@@ -25,6 +25,7 @@ COMPONENTS = [
         "a copy and recycled choices in one tree, for any model",
     ),
     ("drafter", "lookahead", "drafters.lookahead:Lookahead", "n-grams from Jacobi iterations in the same forward pass"),
+    ("drafter", "logitspec", "drafters.logitspec:LogitSpec", "the last logits' runners-up, and copies behind them"),
     ("drafter", "retrieval", "drafters.retrieval:Retrieval", "what followed the last tokens in a store of texts"),
     ("drafter", "fused", "drafters.fused:Fused", "two drafters in one tree"),
     ("tree", "chain", "trees.policies.chain:Chain", "one path"),

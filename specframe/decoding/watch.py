@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from specframe.components.trees.watched import WatchedTree
 from specframe.decoding.clock import Clock
 from specframe.decoding.session import Parts
-from specframe.kernel.interfaces import Observer, TreePolicy
-from specframe.kernel.types import Context, Expand, Frontier, Proposal, TokenTree
-
-
-class WatchedTree:
-    """A tree policy whose drafter's forward passes go through `wrap`; in all else it is the policy."""
-
-    def __init__(self, policy: TreePolicy, wrap: Callable[[Expand], Expand]) -> None:
-        self._policy = policy
-        self._wrap = wrap
-        self.promise = policy.promise
-        if isinstance(policy, Observer):  # then so is this
-            self.open, self.observe, self.keep = policy.open, policy.observe, policy.keep
-
-    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The policy's tree."""
-        return self._policy.grow(self._wrap(expand), root, context)
+from specframe.kernel.types import Expand, Frontier, Proposal
 
 
 @contextmanager

@@ -11,12 +11,10 @@ from torch import Tensor
 
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.shapes.calibration import Calibration, Fit
-from specframe.components.trees.shapes.shape import Path
+from specframe.components.trees.watched import Proposals, RecordingTree, paths_of
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
-from specframe.decoding.watch import WatchedTree
-from specframe.kernel.interfaces import TreePolicy
-from specframe.kernel.types import Context, Cycle, Expand, Frontier, Proposal, TokenTree
+from specframe.kernel.types import Cycle, TokenTree
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
     of its own and none is given.
     """
     tree = pipeline.parts.tree
-    recording = RecordingTree(tree) if tree is not None and not tree.promise.sampled else None
+    recording = ForecastTree(tree) if tree is not None and not tree.promise.sampled else None
     if recording is not None:
         pipeline = pipeline.with_parts(tree=recording)
         calibration = (tree.calibration if isinstance(tree, Dynamic) else None) or calibration
@@ -101,28 +99,8 @@ def cycles_of(
             yield session.numbers, cycle
 
 
-class RecordingTree(WatchedTree):
-    """A tree policy whose drafter's proposals are noted."""
-
-    def __init__(self, policy: TreePolicy) -> None:
-        super().__init__(policy, self._noting)
-        self._noted: list[tuple[Frontier, Proposal]] = []
-        self.records: list[Proposals] = []
-        """The drafter's proposals for the last tree, row by row."""
-
-    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The policy's tree."""
-        self._noted = []
-        draft = super().grow(expand, root, context)
-        self.records = [Proposals(self._noted, row) for row in range(len(root))]
-        return draft
-
-    def _noting(self, expand: Expand) -> Expand:
-        def run(frontier: Frontier) -> Proposal:
-            self._noted.append((frontier, expand(frontier)))
-            return self._noted[-1][1]
-
-        return run
+class ForecastTree(RecordingTree):
+    """A recording tree policy that forecasts what its trees will give."""
 
     def expected(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
         """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
@@ -142,25 +120,6 @@ class RecordingTree(WatchedTree):
             fit.add(logits, torch.tensor([token for _, token in pairs], device=logits.device), level)
 
 
-class Proposals:
-    """What a drafter proposed for one row. Nodes are identified by their paths, the root's is empty."""
-
-    def __init__(self, noted: Sequence[tuple[Frontier, Proposal]], row: int) -> None:
-        self._logits: dict[Path, Tensor] = {}  # [K, V] below every path that was expanded
-        for frontier, proposal in noted:
-            paths = paths_of(frontier.tree, row)
-            logits = proposal.whole.logits[row]  # [F, K, V]
-            for place, node in enumerate(frontier.nodes[row].tolist()):
-                self._logits[paths[node]] = logits[place]
-
-    def below(self, path: Path) -> Tensor | None:
-        """The logits [V] of the level below a path; None where it proposed nothing."""
-        above = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._logits), None)
-        if above is None or len(path) - len(above) >= len(self._logits[above]):
-            return None
-        return self._logits[above][len(path) - len(above)]
-
-
 def expected_path(draft: TokenTree, row: int, record: Proposals, calibration: Calibration | None = None) -> list[float]:
     """By depth, the sum over a row's nodes of the product of the drafter's probabilities along their paths.
 
@@ -168,8 +127,8 @@ def expected_path(draft: TokenTree, row: int, record: Proposals, calibration: Ca
     must have proposed below the parent of every node.
     """
     paths, valid = paths_of(draft, row), draft.valid[row].tolist()
-    laws: dict[Path, Tensor] = {}
-    value: dict[Path, float] = {(): 1.0}
+    laws: dict[tuple[int, ...], Tensor] = {}
+    value: dict[tuple[int, ...], float] = {(): 1.0}
     total = [0.0] * draft.levels
     for path, real in zip(paths[1:], valid[1:], strict=True):
         if real and path not in value:
@@ -181,11 +140,3 @@ def expected_path(draft: TokenTree, row: int, record: Proposals, calibration: Ca
             value[path] = value[above] * float(laws[above][path[-1]])
             total[level] += value[path]
     return total
-
-
-def paths_of(tree: TokenTree, row: int) -> list[Path]:
-    """The tokens from below the root to each node of a row."""
-    paths: list[Path] = [()]
-    for token, parent in zip(tree.tokens[row].tolist()[1:], tree.parent[row].tolist()[1:], strict=True):
-        paths.append((*paths[parent], token))
-    return paths

@@ -21,7 +21,7 @@ from specframe.components.trees.shapes.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import write_json
-from specframe.inspect.forecast import RecordingTree, cycles_of
+from specframe.inspect.forecast import ForecastTree, cycles_of
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Cycle, Draw
 
@@ -161,7 +161,7 @@ def profile(
     sizes = tuple(sizes)
     if sizes and max(sizes) > (most := pipeline.parts.target.context // 2):
         raise InputError(f"a tree of {max(sizes)} nodes is too large for this target: time at most {most}")
-    ranks, fit, recording = Ranks(), Fit(), RecordingTree(comb)
+    ranks, fit, recording = Ranks(), Fit(), ForecastTree(comb)
     pipelines = {comb.shape.nodes: pipeline.with_parts(tree=recording)}
     for size in sorted({*sizes} - {comb.shape.nodes}):
         if size == 1:

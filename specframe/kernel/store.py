@@ -1,10 +1,10 @@
-"""Texts that drafters copy from: the interface of stores, and what a query gives."""
+"""Texts that drafters copy from: the interface of stores, what a query gives, and drafters that copy behind a draft."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target
@@ -33,4 +33,13 @@ class Store(Protocol):
 
     def append(self, texts: Sequence[Sequence[int]]) -> None:
         """Adds texts, which later queries find. Raises InputError if they cannot be kept."""
+        ...
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """A drafter that also copies behind tokens that were drafted and are not committed yet."""
+
+    def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
+        """What it would propose, as a chain, if each row's text went on by a path from below its root; [] for none."""
         ...

@@ -96,6 +96,12 @@ class TokenTree:
 
         return merge(self, other, nodes)
 
+    def graft(self, leaves: Sequence[int], chains: Sequence[Sequence[int]], nodes: int | None = None) -> TokenTree:
+        """This tree with a chain of `top` nodes below node `leaves[row]` of each row, `nodes` nodes at most then."""
+        from specframe.kernel.recipes.merge import graft
+
+        return graft(self, leaves, chains, nodes)
+
     @classmethod
     def root_only(cls, root: Tensor) -> TokenTree:
         """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""

@@ -1,12 +1,17 @@
 import gzip
 import json
+import re
 import sys
 import types
 from collections import Counter
+from difflib import SequenceMatcher
+from itertools import islice
 
 import pytest
 
+from specframe.bench.contest.prompts.edits import MISSPELT, edits
 from specframe.bench.contest.sets import FOLDER, Question, read_sets, spread
+from specframe.components.drafters.memory.automaton import SuffixAutomaton
 from specframe.files.prompts import read_prompts, read_records
 from specframe.kernel.errors import InputError
 
@@ -138,3 +143,34 @@ def test_any_beginning_of_a_sample_is_spread_over_tasks():
 def test_the_seed_decides_the_sample():
     questions = some(None, a=50, b=50)
     assert spread(questions, 1) == spread(questions, 1) != spread(questions, 2)
+
+
+def test_edits_are_functions_whose_answer_is_the_prompt_lightly_changed():
+    made = list(edits())
+    assert len(made) >= 20 and len({edit.module for edit in made}) == len(made)
+    assert [question.turns for question in read_sets(["edits"])] == [(edit.prompt,) for edit in made]
+    for edit in made:
+        compile(edit.answer, edit.module, "exec")
+        before, after = edit.prompt.split(), edit.answer.split()
+        assert len(after) > 20 and sum(before.count(word) for word in MISSPELT.values()) >= 1
+        shared = SequenceMatcher(None, before, after, autojunk=False).ratio()
+        assert shared > 0.75, edit.module
+
+
+def test_a_copy_of_the_prompt_is_most_of_an_edits_answer():
+    """Suffix decoding commits more than five tokens a cycle, if the target writes what was asked for."""
+    for edit in islice(edits(), 12):
+        prompt, answer = (re.findall(r"\w+|\W", text) for text in (edit.prompt, edit.answer))
+        known = {word: token for token, word in enumerate(dict.fromkeys([*prompt, *answer]))}
+        tokens = [known[word] for word in answer]
+        text = SuffixAutomaton([*(known[word] for word in prompt), tokens[0]])
+        place, cycles = 1, 0
+        while place < len(tokens):
+            copied = text.copy(cap=15).tokens
+            right = next(
+                (n for n, (a, b) in enumerate(zip(copied, tokens[place:], strict=False)) if a != b), len(copied)
+            )
+            committed = tokens[place : place + right + 1]
+            text.extend(committed)
+            place, cycles = place + len(committed), cycles + 1
+        assert (len(tokens) - 1) / cycles > 5, edit.module

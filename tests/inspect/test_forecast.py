@@ -25,7 +25,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.forecast import RecordingTree, measure_tau
+from specframe.inspect.forecast import ForecastTree, measure_tau
 from specframe.inspect.profile import profile
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
@@ -133,7 +133,7 @@ def expected_tokens(draft: TokenTree, law: Tensor) -> Tensor:
 @pytest.mark.parametrize("block", [1, 2])
 def test_what_a_drafter_expects_is_read_off_its_proposals(block: int) -> None:
     q = RANKED if block == 1 else torch.stack([RANKED, LIKELY])
-    recording = RecordingTree(Dynamic(depth=3, width=3, nodes=7))
+    recording = ForecastTree(Dynamic(depth=3, width=3, nodes=7))
     roots = torch.tensor([0, 2])
     draft = recording.grow(GivenDrafter(q).expand, roots, Context(Sampling(), Ranked()))
     expected = recording.expected(draft)

@@ -74,3 +74,40 @@ def test_nothing_is_merged_into_a_sampled_node() -> None:
     assert both.q is law and both.q_row is not None and both.q_row.shape == (1, 6)
     with pytest.raises(ValueError, match="without sampled nodes"):
         both.merge(sampled)
+
+
+CHAIN = st.lists(st.integers(0, 2), max_size=4)
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=st.lists(st.tuples(PATHS, CHAIN), min_size=1, max_size=3), nodes=st.integers(1, 12), data=st.data())
+def test_a_chain_is_grafted_below_one_node(
+    rows: list[tuple[list[list[int]], list[int]]], nodes: int, data: st.DataObject
+) -> None:
+    tree = grown([paths for paths, _ in rows])
+    sizes: list[int] = tree.valid.sum(1).tolist()
+    leaves = [data.draw(st.integers(0, size - 1)) for size in sizes]
+    both = tree.graft(leaves, [chain for _, chain in rows], nodes)
+    assert_sound(both, both.levels)
+    for row, (leaf, (_, chain)) in enumerate(zip(leaves, rows, strict=True)):
+        before = real_paths(tree, row)
+        above = path(tree, row, leaf)
+        missing = [found for end in range(len(chain)) if (found := (*above, *chain[: end + 1])) not in before]
+        expected = [*before, *missing[: max(0, nodes - len(before))]]
+        assert sorted(real_paths(both, row)) == sorted(expected)
+
+
+def test_a_chain_below_a_sampled_node_is_top() -> None:
+    law = torch.tensor([[[0.5, 0.5]]])
+    sampled = TokenTree(
+        tokens=torch.tensor([[1, 0, 0]]),
+        parent=torch.tensor([[-1, 0, 1]]),
+        valid=torch.tensor([[True, True, True]]),
+        draw=torch.tensor([[0, Draw.IID, Draw.IID]]),
+        levels=2,
+        q=law,
+        q_row=torch.zeros(1, 3, dtype=torch.int64),
+    )
+    both = sampled.graft([2], [[1, 0]])
+    assert both.parent.tolist() == [[-1, 0, 1, 2, 3]] and both.levels == 4
+    assert both.draw[0, 1:].tolist() == [Draw.IID, Draw.IID, Draw.TOP, Draw.TOP]

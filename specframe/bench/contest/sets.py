@@ -10,12 +10,15 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from specframe.bench.contest.prompts.edits import edits
 from specframe.files.prompts import Record, read_records
 from specframe.kernel.errors import InputError
 from specframe.kernel.plugins.registry import suggest
 
 SHIPPED = "specframe"
 """The set that comes with the package."""
+EDITS = "edits"
+"""The set that is made of Python's standard library."""
 HUB = "hub:"
 FOLDER = "SPECFRAME_DATA"
 """The environment variable that names the folder of the published sets."""
@@ -49,7 +52,7 @@ class Question:
 
 
 def read_sets(names: Sequence[str]) -> list[Question]:
-    """All prompts of the sets: the shipped one, published ones, paths, or hub:owner/name:split:column.
+    """All prompts of the sets: the shipped one, edits, published ones, paths, or hub:owner/name:split:column.
 
     Raises InputError for a set that is unknown, missing, broken, empty or given twice.
     """
@@ -87,6 +90,8 @@ def _find(name: str) -> tuple[str, str, Iterable[Record]]:
         return name, name, _read_hub(name)
     if name == SHIPPED:
         return name, name, read_records(Path(__file__).parent / "prompts" / f"{SHIPPED}.jsonl")
+    if name == EDITS:
+        return name, "editing", [Record((edit.prompt,)) for edit in edits()]
     folder = os.environ.get(FOLDER)
     if name in PUBLISHED:
         task, place = PUBLISHED[name]
@@ -103,8 +108,8 @@ def _find(name: str) -> tuple[str, str, Iterable[Record]]:
         title = path.name.partition(".")[0]
         return title, title, read_records(path)
     raise InputError(
-        f"no prompt set named '{name}', and no such file{suggest(name, [SHIPPED, *PUBLISHED])} "
-        f"(sets: {SHIPPED}, {', '.join(PUBLISHED)}; or a path, or hub:owner/name:split:column)"
+        f"no prompt set named '{name}', and no such file{suggest(name, [SHIPPED, EDITS, *PUBLISHED])} "
+        f"(sets: {SHIPPED}, {EDITS}, {', '.join(PUBLISHED)}; or a path, or hub:owner/name:split:column)"
     )
 
 

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from specframe.components.trees.watched import Proposals, RecordingTree, paths_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.miniatures import Shrinkable, Untrained
+from specframe.kernel.store import Continuing
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
@@ -20,17 +22,30 @@ class Fused:
     is merged into a sampled node, which keeps the distribution that was recorded for it. So every verifier that takes
     mixed draws stays lossless.
 
-    Source: RASD (Quan et al. 2025, arXiv 2503.03434), its tree fusion.
+    With a `tail`, the second drafter also copies behind the first one's best path, which takes the first child of every
+    node: the first tokens of a draft are the better drafter's, the later ones the cheaper one's.
+
+    Source: RASD (Quan et al. 2025, arXiv 2503.03434), its tree fusion and pruning; CS-Drafting (Chen et al. 2024, arXiv
+    2312.11462), its horizontal cascade.
 
     Options:
         first: the drafter whose nodes come first
         second: the drafter whose nodes are added, which must not sample
         tree: the tree policy of a first drafter that grows one
         nodes: the most nodes of the tree, the root included; none for as many as both propose
+        tail: the most tokens that the second drafter copies behind the first one's best path
+        plausible: the second drafter's nodes are left out where the first one finds them less probable than this
     """
 
     def __init__(
-        self, *, first: Drafter, second: Drafter, tree: TreePolicy | None = None, nodes: int | None = None
+        self,
+        *,
+        first: Drafter,
+        second: Drafter,
+        tree: TreePolicy | None = None,
+        nodes: int | None = None,
+        tail: int = 0,
+        plausible: float = 0.0,
     ) -> None:
         if not first.promise.complete:
             if tree is None:
@@ -45,6 +60,14 @@ class Fused:
             raise CompositionError("the first drafter of fused builds its own tree: remove fused's `tree`")
         if second.promise.draws != {Draw.TOP}:
             raise CompositionError("the second drafter of fused must build its own tree, and must not sample")
+        if tail < 0 or not 0 <= plausible < 1:
+            raise InputError(
+                f"fused needs a tail of at least 0 and plausible from 0 to below 1, got {tail} and {plausible:g}"
+            )
+        if tail and not isinstance(second, Continuing):
+            raise CompositionError("the second drafter of fused copies behind no draft: leave out fused's `tail`")
+        if plausible and tree is None:
+            raise CompositionError("the first drafter of fused gives no probabilities: leave out fused's `plausible`")
         own, other = first.promise if tree is None else tree.promise, second.promise
         assert own.draws is not None and own.nodes is not None and other.nodes is not None
         if nodes is not None and nodes < own.nodes:
@@ -53,10 +76,17 @@ class Fused:
         self.second = second
         self.tree = tree
         self.nodes = nodes
+        self.tail = tail
+        self.plausible = plausible
         self.promise = replace(
-            own, draws=own.draws | {Draw.TOP}, nodes=nodes or own.nodes + other.nodes - 1, depth=None, settled=False
+            own,
+            draws=own.draws | {Draw.TOP},
+            nodes=nodes or own.nodes + other.nodes - 1 + tail,
+            depth=None,
+            settled=False,
         )
         self.taps: frozenset[str] = first.taps | second.taps
+        self._recording = RecordingTree(tree) if tree is not None and plausible else None
         self._observers = [part for part in (first, second) if isinstance(part, Observer)]
 
     def untrained(self, vocab: int) -> Fused:
@@ -64,14 +94,20 @@ class Fused:
         first, second = (
             each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.first, self.second)
         )
-        return Fused(first=first, second=second, tree=self.tree, nodes=self.nodes)
+        return Fused(
+            first=first,
+            second=second,
+            tree=self.tree,
+            nodes=self.nodes,
+            tail=self.tail,
+            plausible=self.plausible,
+        )
 
     def smaller(self) -> Fused:
         """The same with a smaller tree of the first drafter, and smaller drafts of the second."""
         first, second = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.first, self.second))
-        return Fused(
-            first=first, second=second, tree=self.tree.smaller() if isinstance(self.tree, Shrinkable) else self.tree
-        )
+        tree = self.tree.smaller() if isinstance(self.tree, Shrinkable) else self.tree
+        return Fused(first=first, second=second, tree=tree, tail=min(self.tail, 1), plausible=self.plausible)
 
     def bind(self, target: Target) -> None:
         """Binds both drafters."""
@@ -85,8 +121,16 @@ class Fused:
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """Both drafts below root [B] in one tree."""
-        draft = self.first.propose(root, self.tree, context)
-        return draft.merge(self.second.propose(root, None, context), self.promise.nodes)
+        draft = self.first.propose(root, self._recording or self.tree, context)
+        copied = self.second.propose(root, None, context)
+        if self._recording is not None:
+            copied = pruned(copied, self._recording.records, self.plausible)
+        both = draft.merge(copied, self.promise.nodes)
+        if self.tail and isinstance(self.second, Continuing):
+            leaves, paths = best_paths(draft)
+            tails = [tail[: self.tail] for tail in self.second.continued(paths)]
+            both = both.graft(leaves, tails, self.promise.nodes)
+        return both
 
     def commit(self, committed: Committed) -> None:
         """Passes what was committed to both drafters."""
@@ -102,3 +146,36 @@ class Fused:
         """Keeps these rows, int64 [R], in this order."""
         self.first.keep(rows)
         self.second.keep(rows)
+
+
+def pruned(tree: TokenTree, records: list[Proposals], plausible: float) -> TokenTree:
+    """A `top` tree without the nodes that a drafter finds less probable than `plausible`, and all below them.
+
+    Nodes that it has no probability for stay: below nodes that it did not expand, and outside its draft vocabulary.
+    """
+    valid = tree.valid.tolist()
+    for row, (real, record) in enumerate(zip(valid, records, strict=True)):
+        paths, parents = paths_of(tree, row), tree.parent[row].tolist()
+        children: dict[int, list[int]] = {}
+        for node in range(1, len(real)):
+            if real[node]:
+                children.setdefault(parents[node], []).append(node)
+        for parent, nodes in children.items():  # parents come before their children
+            found = record.probabilities(paths[parent], [paths[node][-1] for node in nodes])
+            for node, probability in zip(nodes, found, strict=True):
+                real[node] = real[parent] and (probability is None or probability >= plausible)
+    return replace(tree, valid=tree.valid.new_tensor(valid))
+
+
+def best_paths(tree: TokenTree) -> tuple[list[int], list[list[int]]]:
+    """Each row's path that takes the first child of every node: its last node, and its tokens below the root."""
+    leaves, paths = [], []
+    for tokens, parents, real in zip(tree.tokens.tolist(), tree.parent.tolist(), tree.valid.tolist(), strict=True):
+        leaf, path = 0, list[int]()
+        for node in range(1, len(tokens)):
+            if real[node] and parents[node] == leaf:
+                leaf = node
+                path.append(tokens[node])
+        leaves.append(leaf)
+        paths.append(path)
+    return leaves, paths

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from heapq import heappop, heappush
+from itertools import count
 
 from torch import Tensor
 
@@ -13,7 +15,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.miniatures import Untrained
 from specframe.kernel.promises import Promise
-from specframe.kernel.store import Continuations, Store
+from specframe.kernel.store import Store
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 TAIL = 16
@@ -92,10 +94,17 @@ class Retrieval:
         """The most frequent continuations below root [B]; rows with fewer nodes end in invalid ones."""
         tries = [Trie(token) for token in root.tolist()]
         for text, trie in zip(self._texts, tries, strict=True):
-            found = self.store.find(text[-TAIL:], length=self.length, limit=self.samples)
-            if found.match >= self.shortest:
-                self._grow(trie, found)
+            self._grow(trie, text)
         return as_tree(root, tries)
+
+    def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
+        """The most frequent continuation if each row's text went on by a path, as far as it is proposed."""
+        found = []
+        for text, path in zip(self._texts, paths, strict=True):
+            trie = Trie(0)
+            self._grow(trie, [*text[-TAIL:], *path])
+            found.append(trie.first_path())
+        return found
 
     def commit(self, committed: Committed) -> None:
         """Appends the committed tokens; rows with a prompt join behind the others."""
@@ -116,16 +125,29 @@ class Retrieval:
         if self.remember and texts:
             self.store.append(texts)
 
-    def _grow(self, trie: Trie, found: Continuations) -> None:
-        """Adds the most frequent prefixes of the continuations, the shorter of equally frequent ones first."""
-        counts: dict[tuple[int, ...], int] = {}
-        for tokens in found.tokens:
-            for end in range(1, min(len(tokens), int(found.match * self.factor)) + 1):
-                prefix = tuple(tokens[:end])
-                counts[prefix] = counts.get(prefix, 0) + 1
+    def _grow(self, trie: Trie, text: Sequence[int]) -> None:
+        """Adds the most frequent prefixes of what follows a text, the shorter of equally frequent ones first."""
+        found = self.store.find(text[-TAIL:], length=self.length, limit=self.samples)
+        if found.match < self.shortest or int(found.match * self.factor) < 1:
+            return
         fewest = self.least * len(found.tokens)
-        ranked = sorted(
-            (prefix for prefix, many in counts.items() if many >= fewest), key=lambda p: (-counts[p], len(p))
-        )
-        for prefix in ranked[: self._most - 1]:
-            trie.add_path(prefix)  # its own prefixes are at least as frequent, so they stand before it
+        most = min(self.length, int(found.match * self.factor))
+        arrivals = count()
+        waiting: list[tuple[int, int, int, int, int, list[list[int]]]] = []
+
+        def offer(node: int, depth: int, rows: list[list[int]]) -> None:
+            """Queues the tokens that follow a node in some continuations."""
+            after: dict[int, list[list[int]]] = {}
+            for row in rows:
+                if len(row) > depth:
+                    after.setdefault(row[depth], []).append(row)
+            for token, having in after.items():
+                if len(having) >= fewest:
+                    heappush(waiting, (-len(having), depth + 1, next(arrivals), node, token, having))
+
+        offer(0, 0, found.tokens)
+        while waiting and len(trie) < self._most:
+            _, depth, _, parent, token, rows = heappop(waiting)
+            node = trie.add(parent, token)
+            if depth < most:  # what is longer is at most as frequent, so it comes later
+                offer(node, depth, rows)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from specframe.components.drafters.memory.automaton import SuffixAutomaton
@@ -60,6 +62,13 @@ class Suffix:
         for row, trie in zip(self._rows, tries, strict=True):
             trie.add_path(row.copy(cap=self.cap, doubt=self.doubt, least=self.least).tokens)
         return tries
+
+    def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
+        """What would be copied if each row's text went on by a path."""
+        return [
+            row.copy(path, cap=self.cap, doubt=self.doubt, least=self.least).tokens
+            for row, path in zip(self._rows, paths, strict=True)
+        ]
 
     def commit(self, committed: Committed) -> None:
         """Appends the committed tokens; rows with a prompt join behind the others."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from specframe.components.drafters.memory.recycler import Recycler, Scored
@@ -63,6 +65,10 @@ class SuffixRecycling:
         tries = self._suffix.copies(root)
         self._recycler.fill(tries)
         return as_tree(root, tries)
+
+    def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
+        """What would be copied if each row's text went on by a path."""
+        return self._suffix.continued(paths)
 
     def commit(self, committed: Committed) -> None:
         """Appends the committed tokens and reads the prompts of new rows, which join behind the others."""

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specframe.components.trees.watched import WatchedTree
 from specframe.decoding.session import Parts
-from specframe.decoding.watch import WatchedTree
 from specframe.kernel.interfaces import SamplingRule, Target
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
 

@@ -1,8 +1,9 @@
-"""Two drafts of one root in one tree."""
+"""A draft with more nodes: those of another draft of its root, or a chain behind one of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 from specframe.kernel.types import Draw, TokenTree
@@ -15,34 +16,67 @@ def merge(tree: TokenTree, other: TokenTree, nodes: int | None = None) -> TokenT
     """The first tree with the nodes of the second (see `TokenTree.merge`)."""
     if (other.valid & (other.draw != Draw.TOP))[:, 1:].any():
         raise ValueError("only a tree without sampled nodes can be merged into another")
-    width, levels = tree.tokens.shape[1], tree.levels
-    fresh: list[list[tuple[int, int]]] = []  # the new nodes of each row, (token, parent)
-    ours = (tree.tokens, tree.parent, tree.valid & (tree.draw == Draw.TOP), tree.depth)
-    theirs = (other.tokens, other.parent, other.valid)
+    rows = _rows(tree, nodes)
+    theirs = (part.tolist() for part in (other.tokens, other.parent, other.valid))
+    for row, tokens, parents, real in zip(rows, *theirs, strict=True):
+        place: dict[int, int | None] = {0: 0}  # their nodes among ours
+        for node, (token, parent) in enumerate(zip(tokens, parents, strict=True)):
+            above = place.get(parent)
+            if real[node] and above is not None:
+                place[node] = row.add(above, token)
+    return _grown(tree, rows)
+
+
+def graft(
+    tree: TokenTree, leaves: Sequence[int], chains: Sequence[Sequence[int]], nodes: int | None = None
+) -> TokenTree:
+    """The tree with a chain of `top` nodes below a node of each row (see `TokenTree.graft`)."""
+    rows = _rows(tree, nodes)
+    for row, leaf, chain in zip(rows, leaves, chains, strict=True):
+        node: int | None = leaf
+        for token in chain:
+            node = None if node is None else row.add(node, token)
+    return _grown(tree, rows)
+
+
+class _Row:
+    """One row of a tree, as nodes are added to it on the host."""
+
+    def __init__(self, known: dict[tuple[int, int], int], depths: list[int], most: int) -> None:
+        self._known = known  # (parent, token) -> the `top` node that is there
+        self._most = most
+        self.depths = depths
+        self.width = len(depths)
+        self.new: list[tuple[int, int]] = []  # the nodes that were added, (token, parent)
+
+    def add(self, parent: int, token: int) -> int | None:
+        """The node's `top` child with this token, which is made where it is missing; None where there is no room."""
+        found = self._known.get((parent, token))
+        if found is None and len(self.new) < self._most:
+            found = self._known[parent, token] = self.width + len(self.new)
+            self.new.append((token, parent))
+            self.depths.append(self.depths[parent] + 1)
+        return found
+
+
+def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
+    """A tree's rows, each with room for as many nodes as it then has at most `nodes` valid ones."""
+    top = tree.valid & (tree.draw == Draw.TOP)
     sizes: list[int] = tree.valid.sum(1).tolist()
-    columns = zip(*(part.tolist() for part in (*ours, *theirs)), sizes, strict=True)
-    for tokens, parents, top, depths, their_tokens, their_parents, real, size in columns:
-        known = {key: node for node, key in enumerate(zip(parents, tokens, strict=True)) if top[node]}
-        place = {0: 0}  # their nodes among ours
-        new: list[tuple[int, int]] = []
-        for node, (token, parent) in enumerate(zip(their_tokens, their_parents, strict=True)):
-            key = (place.get(parent, -1), token)
-            if not real[node] or key[0] < 0:
-                continue
-            if key not in known and (nodes is None or size + len(new) < nodes):
-                known[key] = width + len(new)
-                new.append((token, key[0]))
-                depths.append(depths[key[0]] + 1)
-                levels = max(levels, depths[-1])
-            if key in known:
-                place[node] = known[key]
-        fresh.append(new)
-    return _grown(tree, fresh, levels)
+    columns = zip(*(part.tolist() for part in (tree.tokens, tree.parent, top, tree.depth)), sizes, strict=True)
+    rows = []
+    for tokens, parents, real, depths, size in columns:
+        known = {key: node for node, key in enumerate(zip(parents, tokens, strict=True)) if real[node]}
+        rows.append(_Row(known, depths, maxsize if nodes is None else nodes - size))
+    return rows
 
 
-def _grown(tree: TokenTree, fresh: Sequence[Sequence[tuple[int, int]]], levels: int) -> TokenTree:
-    """This tree with new `top` nodes behind each row's, (token, parent), where rows with fewer end invalid."""
-    width = max(map(len, fresh))
+def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
+    """This tree with the new nodes behind each row's, where rows with fewer end invalid."""
+    fresh = [row.new for row in rows]
+    width = max(map(len, fresh), default=0)
+    if not width:
+        return tree
     padded = [[(*node, 1) for node in row] + [(0, 0, 0)] * (width - len(row)) for row in fresh]
     tokens, parent, valid = tree.tokens.new_tensor(padded).view(len(fresh), width, 3).unbind(-1)  # [B, new]
     draw = tokens * 0 + Draw.TOP
@@ -57,7 +91,7 @@ def _grown(tree: TokenTree, fresh: Sequence[Sequence[tuple[int, int]]], levels: 
         parent=joined(tree.parent, parent),
         valid=joined(tree.valid, valid.bool()),
         draw=joined(tree.draw, draw),
-        levels=levels,
+        levels=max(tree.levels, *(depth for row in rows for depth in row.depths)),
         q=tree.q,
         q_row=None if tree.q_row is None else joined(tree.q_row, tokens * 0),
     )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from torch import Tensor
 
 from specframe.components.drafters.fused import Fused
 from specframe.components.drafters.lookahead import Lookahead
 from specframe.components.drafters.lookup import Lookup
+from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.targets.tiny import tiny_model
@@ -14,9 +17,12 @@ from specframe.components.trees.policies.adaptive import Adaptive
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Drafter
-from specframe.kernel.types import Draw
+from specframe.kernel.interfaces import Drafter, TreePolicy
+from specframe.kernel.promises import Promise
+from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
 from specframe.testing import check_drafter
+from tests.components.path_drafter import assert_sound, path
+from tests.components.sessions import first
 
 
 def model() -> Drafter:
@@ -29,6 +35,7 @@ def test_what_fits_and_what_does_not() -> None:
     three = Fused(first=Lookahead(), second=both)
     assert three.promise.nodes == 16 + 6 - 1
     sampled = Fused(first=model(), second=Suffix(), tree=Chain(depth=2, draw=Draw.IID), nodes=8)
+    assert Fused(first=Suffix(cap=3), second=Suffix(cap=2), tail=4).promise.nodes == 4 + 3 - 1 + 4
     assert sampled.promise.draws == {Draw.IID, Draw.TOP} and sampled.promise.nodes == 8
     with pytest.raises(CompositionError, match="grows a tree policy: give fused a `tree`"):
         Fused(first=model(), second=Suffix())
@@ -40,12 +47,19 @@ def test_what_fits_and_what_does_not() -> None:
         Fused(first=Suffix(), second=sampled)
     with pytest.raises(CompositionError, match="does not learn from earlier drafts"):
         Fused(first=model(), second=Suffix(), tree=Adaptive(depth=1, costs=[1.0, 1.1]))
+    with pytest.raises(CompositionError, match="copies behind no draft: leave out fused's `tail`"):
+        Fused(first=Suffix(), second=Lookup(), tail=2)
+    with pytest.raises(CompositionError, match="gives no probabilities: leave out fused's `plausible`"):
+        Fused(first=Suffix(), second=Lookup(), plausible=0.1)
+    with pytest.raises(InputError, match="tail of at least 0 and plausible from 0 to below 1, got -1 and 1"):
+        Fused(first=Suffix(), second=Suffix(), tail=-1, plausible=1.0)
     with pytest.raises(InputError, match="room for the first drafter's 16 nodes, got 15"):
         Fused(first=Suffix(), second=Lookup(), nodes=15)
 
 
 def test_conformance_of_copies() -> None:
     check_drafter(lambda: Fused(first=Suffix(cap=2), second=Lookahead(ngram=3, window=2, guesses=1), nodes=6))
+    check_drafter(lambda: Fused(first=Suffix(cap=2), second=Suffix(cap=1), tail=1))
 
 
 @pytest.mark.parametrize("draw", list(Draw))
@@ -53,3 +67,67 @@ def test_conformance_behind_a_model(draw: Draw) -> None:
     """With recorded distributions it is certified under `recursive`, too."""
     tree = Fixed(widths=[2, 1], draw=draw)
     check_drafter(lambda: Fused(first=model(), second=Suffix(cap=2), tree=tree))
+
+
+class Chained:
+    """A drafter whose drafts are given: a `top` tree of these paths."""
+
+    taps: frozenset[str] = frozenset()
+    promise = Promise(frozenset({Draw.TOP}), nodes=9)
+
+    def __init__(self, *paths: list[int]) -> None:
+        self.paths = paths
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        tries = [Trie(token) for token in root.tolist()]
+        for trie in tries:
+            for tokens in self.paths:
+                trie.add_path(tokens)
+        return as_tree(root, tries)
+
+    def open(self, slots: int, room: int) -> None: ...
+
+    def commit(self, committed: Committed) -> None: ...
+
+
+def paths(tree: TokenTree) -> list[tuple[int, ...]]:
+    return [path(tree, 0, node)[1:] for node in range(1, tree.tokens.shape[1]) if tree.valid[0, node]]
+
+
+def test_the_copy_goes_on_behind_the_best_path() -> None:
+    """The text repeats 5 6 7 8 9, and the root is new: nothing is copied behind it, all behind the first one's 5."""
+    drafter = Fused(first=Chained([5], [4, 4]), second=Suffix(), tail=3)  # type: ignore[arg-type]
+    drafter.open(1, 99)
+    drafter.commit(first([[5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 1]]))
+    tree = drafter.propose(torch.tensor([1]), None, None)  # type: ignore[arg-type]
+    assert_sound(tree, 4)
+    assert paths(tree) == [(5,), (4,), (4, 4), (5, 6), (5, 6, 7), (5, 6, 7, 8)]
+
+
+class OneLevel:
+    """Expands any node into the same logits, over part of a vocabulary of 9."""
+
+    taps: frozenset[str] = frozenset()
+    promise = Promise()
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        assert tree is not None
+        logits = torch.tensor([0.6, 0.3, 0.1]).log()
+
+        def expand(frontier: Frontier) -> Proposal:
+            shape = (*frontier.nodes.shape, 1, 3)
+            return Proposal(logits.expand(shape), support=torch.tensor([2, 4, 6]), vocab=9)
+
+        return tree.grow(expand, root, context)
+
+
+def test_what_the_first_drafter_finds_improbable_is_left_out() -> None:
+    copies = Chained([2, 4, 6], [4, 6, 2], [6, 2], [8, 6])  # 6 is improbable where the first one looked
+    for plausible, left in (
+        (0.0, [(2, 4), (2, 4, 6), (4,), (4, 6), (4, 6, 2), (6,), (6, 2), (8,), (8, 6)]),
+        (0.2, [(2, 4), (2, 4, 6), (4,), (4, 6), (4, 6, 2), (8,), (8, 6)]),
+        (0.4, [(8,), (8, 6)]),
+    ):
+        drafter = Fused(first=OneLevel(), second=copies, tree=Chain(depth=2), plausible=plausible, nodes=20)  # type: ignore[arg-type]
+        tree = drafter.propose(torch.tensor([1]), None, None)  # type: ignore[arg-type]
+        assert paths(tree) == [(2,), (2, 2), *left]

@@ -13,6 +13,7 @@ from specframe.certify.own.emission import Comparison, Emission
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.policies.adaptive import Adaptive
 from specframe.components.trees.shapes.costs import cycle_costs
+from specframe.components.trees.watched import WatchedTree
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
@@ -20,7 +21,6 @@ from specframe.components.verifiers.traversal import Traversal
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.decoding.watch import WatchedTree
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Observer, Verifier
 from specframe.kernel.types import Context, Cycle, Draw, Prompts, TokenTree, Verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -50,14 +50,17 @@ class SuffixAutomaton:
             self._append(token)
             self._advance(token)
 
-    def suffixes(self) -> list[tuple[int, int]]:
+    def suffixes(self, behind: Sequence[int] = ()) -> list[tuple[int, int]]:
         """The suffixes of the text that also end elsewhere in it, at most `depth` long, as (state, length).
 
-        One for each set of occurrences, its longest; the longest suffix first.
+        One for each set of occurrences, its longest; the longest suffix first. With tokens `behind` the text, the
+        suffixes of both that end in the text.
         """
         found = []
         state, length = self._cursor, self._window
-        if self._count[state] < 2:  # these last tokens stand nowhere else
+        for token in behind:
+            state, length = self._step(state, length, token)
+        if self._count[state] < 2 and not behind:  # these last tokens stand nowhere else
             state = self._link[state]
             length = self._length[state] if state > 0 else 0
         while state > 0:
@@ -70,33 +73,38 @@ class SuffixAutomaton:
         """How often the state's substrings occur in the text, its own end included."""
         return self._count[state]
 
-    def copy(self, *, cap: int = 15, doubt: float = 2.0, least: float = 0.1, tries: int = 16) -> Copied:
+    def copy(
+        self, behind: Sequence[int] = (), *, cap: int = 15, doubt: float = 2.0, least: float = 0.1, tries: int = 16
+    ) -> Copied:
         """The continuation with the best score over the text's `tries` longest repeated suffixes.
 
         A suffix is followed along the most frequent next token for at most `cap` tokens, while the path probability is
         at least `least`. A token that came next c times of n has probability c / (n + doubt / m) behind m tokens of
         match, so that long matches are used at once and short ones after several occurrences. Of equal scores the
-        longer suffix counts.
+        longer suffix counts. With tokens `behind` the text, it is what would be copied if the text went on so.
 
         Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree. There a draft's
         length is bounded by a multiple of the match, and the probability does not depend on it.
         """
         best = NOTHING
         highest = 0.0
-        for state, match in self.suffixes()[:tries]:
+        ends = {state for state, _ in self.suffixes()} if behind else None
+        for state, match in self.suffixes(behind)[:tries]:
             shortest = self._length[self._link[state]] + 1  # with the same occurrences; longer ones count no further
             most = min(cap, self.depth - shortest)
             if most > highest:  # no probability is above 1
-                found = self._follow(state, match, most, doubt, least)
+                seen = self._count[state] - (ends is None or state in ends)  # nothing came next at the text's own end
+                found = self._follow(state, match, seen, most, doubt, least)
                 score = sum(found[1])
                 if score > highest:
                     best, highest = Copied(*found, match), score
         return best
 
-    def _follow(self, state: int, match: int, most: int, doubt: float, least: float) -> tuple[list[int], list[float]]:
+    def _follow(
+        self, state: int, match: int, seen: int, most: int, doubt: float, least: float
+    ) -> tuple[list[int], list[float]]:
         """At most `most` of the most frequent tokens after a state, and their path probabilities."""
         count = self._count
-        seen = count[state] - 1  # nothing came next at the text's own end
         probability = 1.0
         tokens: list[int] = []
         probabilities: list[float] = []
@@ -112,6 +120,18 @@ class SuffixAutomaton:
             probabilities.append(probability)
             state, seen, match = child, count[child], match + 1
         return tokens, probabilities
+
+    def _step(self, state: int, length: int, token: int) -> tuple[int, int]:
+        """The state and length of the longest suffix of a state's substring and a token that stands in the text."""
+        while state >= 0 and token not in self._next[state]:
+            state = self._link[state]
+            length = self._length[state] if state > 0 else 0
+        if state < 0:
+            return 0, 0
+        state, length = self._next[state][token], min(length + 1, self.depth)
+        while self._length[self._link[state]] >= length:
+            state = self._link[state]
+        return state, length
 
     def _append(self, token: int) -> None:
         """Adds the text's new suffixes to the automaton."""

@@ -43,6 +43,15 @@ class Trie:
             node = self.add(node, token)
         return node
 
+    def first_path(self) -> list[int]:
+        """The tokens of the path that takes the first child of every node."""
+        path, node = [], 0
+        for child in range(1, len(self)):
+            if self.parents[child] == node:
+                node = child
+                path.append(self.tokens[child])
+        return path
+
 
 def as_tree(root: Tensor, tries: Sequence[Trie]) -> TokenTree:
     """The `top` tree of a batch below root [B], one trie a row; shorter rows end in invalid nodes."""

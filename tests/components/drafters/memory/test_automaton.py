@@ -25,12 +25,27 @@ def literal_suffixes(text: list[int], depth: int) -> list[tuple[int, int]]:
     return found
 
 
-def literal_copy(text: list[int], cap: int, doubt: float, least: float, depth: int) -> Copied:
+def literal_suffixes_behind(text: list[int], behind: list[int], depth: int) -> list[tuple[int, int]]:
+    """(count, length) of every suffix of the text and more tokens that stands in the text, as above."""
+    whole = [*text, *behind]
+    found: list[tuple[int, int]] = []
+    for length in range(min(depth, len(whole)), 0, -1):
+        count = len(occurrences(text, whole[-length:]))
+        if count and (not found or found[-1][0] != count):
+            found.append((count, length))
+    return found
+
+
+def literal_copy(
+    text: list[int], cap: int, doubt: float, least: float, depth: int, behind: list[int] | None = None
+) -> Copied:
     """The best copy over all repeated suffixes, each followed by counting substrings."""
     best = NOTHING
-    for many, match in literal_suffixes(text, depth):
-        shortest = min(length for length in range(1, match + 1) if len(occurrences(text, text[-length:])) == many)
-        part, probability = text[-match:], 1.0
+    whole = [*text, *(behind or [])]
+    suffixes = literal_suffixes_behind(text, behind, depth) if behind else literal_suffixes(text, depth)
+    for many, match in suffixes:
+        shortest = min(length for length in range(1, match + 1) if len(occurrences(text, whole[-length:])) == many)
+        part, probability = whole[-match:], 1.0
         tokens: list[int] = []
         probabilities: list[float] = []
         while len(tokens) < min(cap, depth - shortest):
@@ -38,7 +53,7 @@ def literal_copy(text: list[int], cap: int, doubt: float, least: float, depth: i
             if not after:
                 break
             token = max(dict.fromkeys(after), key=after.count)  # of equal ones the first seen
-            seen = len(occurrences(text, part)) - (not tokens)
+            seen = len(occurrences(text, part)) - (not tokens and len(text) in occurrences(text, part))
             probability *= after.count(token) / (seen + doubt / len(part))
             if probability < least:
                 break
@@ -73,6 +88,25 @@ def test_a_copy_is_the_best_over_all_suffixes(
 ) -> None:
     found = SuffixAutomaton(text, depth).copy(cap=cap, doubt=doubt, least=least, tries=len(text))
     assert found == literal_copy(text, cap, doubt, least, depth)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    text=TEXT,
+    behind=st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    cap=st.integers(1, 8),
+    least=st.sampled_from([0.0, 0.1, 0.3]),
+    depth=st.sampled_from([3, 5, 64]),
+)
+def test_a_copy_behind_tokens_that_are_not_in_the_text(
+    text: list[int], behind: list[int], cap: int, least: float, depth: int
+) -> None:
+    automaton = SuffixAutomaton(text, depth)
+    found = [(automaton.count(state), length) for state, length in automaton.suffixes(behind)]
+    assert found == literal_suffixes_behind(text, behind, depth)
+    copied = automaton.copy(behind, cap=cap, doubt=2.0, least=least, tries=len(text))
+    assert copied == literal_copy(text, cap, 2.0, least, depth, behind)
+    assert automaton.copy() == SuffixAutomaton(text, depth).copy(), "asking changes nothing"
 
 
 def test_a_longer_match_is_used_sooner() -> None:

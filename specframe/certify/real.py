@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
@@ -103,13 +103,22 @@ class RealReport:
 
 
 def certify_real(
-    pipeline: Pipeline, prompts: Sequence[Any], *, max_new_tokens: int = 48, samples: int = 256
+    pipeline: Pipeline,
+    prompts: Sequence[Any],
+    *,
+    max_new_tokens: int = 48,
+    samples: int = 256,
+    listener: Callable[[str], None] | None = None,
 ) -> RealReport:
-    """Checks the pipeline's own model on its prompts: greedy identity, and the law of sampled tokens."""
+    """Checks the pipeline's own model on its prompts: greedy identity, and the law of sampled tokens.
+
+    `listener` is called with what is decoded next, in words.
+    """
+    listen = listener or (lambda step: None)
     rows = [pipeline.encode(prompt) for prompt in prompts]
-    return RealReport(
-        greedy=check_greedy(pipeline, rows, max_new_tokens), sampled=check_sampled(pipeline, rows[0], samples)
-    )
+    listen(f"greedy, {len(rows)} prompts, {max_new_tokens} tokens each")
+    greedy = check_greedy(pipeline, rows, max_new_tokens)
+    return RealReport(greedy=greedy, sampled=check_sampled(pipeline, rows[0], samples, listen))
 
 
 def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_tokens: int) -> GreedyReport:
@@ -191,7 +200,9 @@ def chain_tree(tokens: Tensor) -> TokenTree:
     )
 
 
-def check_sampled(pipeline: Pipeline, row: Sequence[int], samples: int) -> SampledReport:
+def check_sampled(
+    pipeline: Pipeline, row: Sequence[int], samples: int, listen: Callable[[str], None] = lambda step: None
+) -> SampledReport:
     """Many continuations of one prompt by the composition and by plain decoding, compared by permutation."""
     temperature = pipeline.sampling.temperature or 1.0
     sampling = replace(pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], ignore_eos=True)
@@ -199,8 +210,11 @@ def check_sampled(pipeline: Pipeline, row: Sequence[int], samples: int) -> Sampl
     broken = hot.with_parts(verifier=UnprocessedBonus(hot.parts.verifier))
     rows = [list(row)] * samples
     base = pipeline.run.seed
+    listen(f"sampled, {samples} continuations by plain decoding")
     theirs = torch.tensor(hot.plain().generate(rows, seed=base + 1).tokens)
+    listen(f"sampled, {samples} continuations by the recipe")
     ours = torch.tensor(hot.generate(rows, seed=base + 2).tokens)
+    listen(f"sampled, {samples} continuations by a verifier broken on purpose")
     control = torch.tensor(broken.generate(rows, seed=base + 3).tokens)
     return SampledReport(
         temperature=temperature,

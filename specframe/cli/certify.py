@@ -75,9 +75,11 @@ def _certify_recipe(options: argparse.Namespace) -> int:
         from specframe.certify.real import certify_real
         from specframe.decoding.pipeline import Pipeline
 
-        if not options.json:
-            print("the recipe's own model: greedy and sampled, against plain decoding", file=sys.stderr, flush=True)
-        report = certify_real(Pipeline.build(valid), prompts)
+        def listen(step: str) -> None:
+            if not options.json:
+                print(f"the recipe's own model: {step}", file=sys.stderr, flush=True)
+
+        report = certify_real(Pipeline.build(valid), prompts, listener=listen)
         certificate, real_passed = replace(certificate, real=report.as_dict()), report.passed
     if options.json:
         print(json.dumps(certificate.as_dict()))

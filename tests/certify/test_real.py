@@ -50,7 +50,9 @@ class Stubborn:
 
 
 def test_a_sound_pipeline_passes(pipeline):
-    report = certify_real(pipeline, ROWS, max_new_tokens=20, samples=64)
+    steps = []
+    report = certify_real(pipeline, ROWS, max_new_tokens=20, samples=64, listener=steps.append)
+    assert [step.split(",")[0] for step in steps] == ["greedy", "sampled", "sampled", "sampled"]
     assert report.passed and report.greedy.identical and report.sampled.consistent
     assert report.greedy.prompts == 3 and report.greedy.tokens == 60
     assert 0 < report.greedy.smallest_margin < report.greedy.median_margin

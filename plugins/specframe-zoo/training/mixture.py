@@ -1,0 +1,96 @@
+"""Write what SmolLM2's drafters are trained on: ``python mixture.py --data FOLDER --out FILE``.
+
+The target's own answers, those published with the data and those in ``answers/``, and as many again of other writers to
+questions that it has not answered. ``FOLDER`` is laid out as ``SPECFRAME_DATA``. No question of a benchmark is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+OWN = Path(__file__).parent / "answers" / "smollm2-135m.jsonl.gz"
+OTHERS = 3_600
+LONGEST_QUESTION, LONGEST_ANSWER = 900, 1600
+"""Characters."""
+TRAINING = ("train.jsonl", "example_model_solutions.jsonl")
+"""The files among the benchmarks' that may be trained on."""
+
+
+def key(text: str) -> str:
+    """Return the text's words alone, so that two writings of a question are equal."""
+    return re.sub(r"\W+", " ", text.lower()).strip()
+
+
+def lines(path: Path) -> Iterator[dict[str, object]]:
+    """Yield the JSON objects of a file's lines, packed or not."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        for line in file:
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue  # a benchmark's file that is one JSON document
+            if isinstance(found, dict):
+                yield found
+
+
+def benchmarks(data: Path) -> set[str]:
+    """Return the keys of all texts of the benchmarks."""
+    held = set()
+    for path in sorted((data / "bench").rglob("*.json*")):
+        if path.name not in TRAINING:
+            for record in lines(path):
+                for value in record.values():
+                    held |= {key(text) for text in (value if isinstance(value, list) else [value]) if type(text) is str}
+    return held
+
+
+def own(data: Path) -> Iterator[tuple[str, str]]:
+    """Yield the target's own answers with their questions."""
+    for path in (data / "smollm2" / "answers.jsonl.gz", OWN):
+        for record in lines(path):
+            question, answer = (message["content"] for message in record["messages"])  # type: ignore[attr-defined]
+            yield question, answer
+
+
+def others(data: Path) -> Iterator[tuple[str, str]]:
+    """Yield answers by people and by other models."""
+    for record in lines(data / "bench" / "gsm8k" / "train.jsonl"):
+        yield str(record["question"]), re.sub(r"<<.*?>>", "", str(record["answer"]))
+    for name in ("codegen-instruct.json", "roleplay-simple-deduped-roleplay-instruct.json"):
+        for record in json.loads((data / "instruct" / "gpteacher" / name).read_text()):
+            yield f"{record['instruction']}\n{record['input']}".strip(), record["response"]
+    for record in lines(data / "instruct" / "halueval" / "general_data.json"):
+        yield str(record["user_query"]), str(record["chatgpt_response"])
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="the folder that SPECFRAME_DATA names")
+    parser.add_argument("--out", type=Path, required=True, help="a JSONL file of messages")
+    options = parser.parse_args()
+    held, chance = benchmarks(options.data), random.Random(7)
+    chosen = [pair for pair in own(options.data) if key(pair[0]) not in held]
+    count, seen, more = len(chosen), held | {key(question) for question, _ in chosen}, []
+    for question, answer in others(options.data):
+        if key(question) not in seen and answer.strip() and len(question) <= LONGEST_QUESTION:
+            seen.add(key(question))
+            more.append((question, answer.strip()[:LONGEST_ANSWER]))
+    chance.shuffle(more)
+    chosen += more[:OTHERS]
+    chance.shuffle(chosen)
+    with options.out.open("w") as file:
+        for question, answer in chosen:
+            turns = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            file.write(json.dumps({"messages": turns}) + "\n")
+    print(f"{count} answers of its own, {len(chosen) - count} of others")
+
+
+if __name__ == "__main__":
+    main()

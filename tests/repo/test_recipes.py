@@ -73,7 +73,7 @@ def test_a_recipes_drafter_is_trained(recipe):
     parts = [drafter, *(option for option in drafter.options.values() if isinstance(option, Part))]
     for part in parts:
         if hasattr(part.component, "save"):
-            assert part.options.get("weights"), f"{part.entry.qualified} is not trained"
+            assert part.options.get("weights") or part.options.get("model"), f"{part.entry.qualified} is not trained"
 
 
 @pytest.mark.parametrize("recipe", RUNNABLE, ids=name)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.drafters.learning import checked_sizes, fresh_model, sample_on, save_model
+from specframe.components.drafters.memory.masks import Masks
 from specframe.components.drafters.text import CommittedText
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
@@ -39,6 +40,9 @@ class ModelDrafter:
     It can be trained, from its own weights or as a `fresh` Llama of the target's tokenizer (FastDraft, Zafrir et al.
     2024).
 
+    With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text proposes
+    `masks` + 1 levels in one forward, the same below all nodes of a level; a deeper tree is refused.
+
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
         weights: a trained drafter's folder, zoo://name or Hub name, in place of the model
@@ -47,6 +51,8 @@ class ModelDrafter:
         device: where it runs; the target's device
         revision: a branch, tag or commit on the Hub
         attention: transformers' attn_implementation, sdpa or eager
+        masks: how many mask tokens stand behind the text (PARD); 0: none
+        mask_token: the token that they are; none: the `pard_token` of the model's config
     """
 
     taps: frozenset[str] = frozenset()
@@ -62,29 +68,38 @@ class ModelDrafter:
         device: str = "auto",
         revision: str | None = None,
         attention: str | None = None,
+        masks: int = 0,
+        mask_token: int | None = None,
     ) -> None:
         if (model is None) == (fresh is None) and weights is None:
             raise InputError(
                 "a model drafter needs one of `model`, the one that drafts, and `fresh`, a new one's sizes"
             )
         self._fresh = None if fresh is None or weights is not None else checked_sizes(fresh)
+        self._mask(Masks(masks, mask_token))
         self._load: Callable[[], HFTarget] = partial(
             HFTarget, model=weights or model or "", dtype=dtype, device=device, revision=revision, attention=attention
         )
         self.open(1, 0)
 
     @classmethod
-    def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> ModelDrafter:
+    def from_model(
+        cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None, *, masks: Masks | None = None
+    ) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
         drafter = cls.__new__(cls)
         drafter._fresh = None
+        drafter._mask(masks or Masks())
         drafter._load = partial(HFTarget.from_model, model, tokenizer)
         drafter.open(1, 0)
         return drafter
 
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
-        return ModelDrafter.from_model(tiny_llama(vocab, seed=7))
+        return ModelDrafter.from_model(tiny_llama(vocab, seed=7), masks=self.masks.small(vocab))
+
+    def _mask(self, masks: Masks) -> None:
+        self.masks, self.promise = masks, masks.promise
 
     @cached_property
     def _reader(self) -> HFTarget:
@@ -150,6 +165,7 @@ class ModelDrafter:
                 "the drafting model's tokenizer gives tokens other numbers than the target's; a model "
                 "drafter needs the target's vocabulary, so take a smaller model of the target's family"
             )
+        self.masks = self.masks.of(self._reader.config, mine)
         device = getattr(target, "device", self._reader.device)
         if device != self._reader.device:
             raise CompositionError(
@@ -161,9 +177,8 @@ class ModelDrafter:
         """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
         if tree is None:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
-        last = self._reader.context - (
-            tree.promise.nodes or 1
-        )  # beyond this many tokens a draft might leave the context
+        # beyond this many tokens a draft might leave the context
+        last = self._reader.context - max(tree.promise.nodes or 1, self.masks.count + 1)
         lengths = self._text.lengths
         if min(lengths) > last:
             return TokenTree.root_only(root)
@@ -175,12 +190,14 @@ class ModelDrafter:
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
-        """The logits after each frontier node: one level."""
+        """The logits after each frontier node: one level, or with masks all of them below the root."""
         if frontier.tree.levels == 0:
-            logits = self._read_committed()[:, None]  # [B, 1, V]
+            self._below_root = self._read_committed()[:, None]  # [B, 1, K + 1, V]
+        elif not self.masks.count:
+            return Proposal(self._read_nodes(frontier.tree, frontier.nodes)[:, :, None])
         else:
-            logits = self._read_nodes(frontier.tree, frontier.nodes)  # [B, F, V]
-        return Proposal(logits[:, :, None])
+            self.masks.check(frontier)
+        return Proposal(self._below_root.expand(-1, frontier.nodes.shape[1], -1, -1))
 
     @torch.no_grad()
     def commit(self, committed: Committed) -> None:
@@ -226,11 +243,11 @@ class ModelDrafter:
         self._known[row:] = prompts.count.tolist()
 
     def _read_committed(self) -> Tensor:
-        """Reads what was committed since the last draft, the root at least; the logits after it: [B, V]."""
+        """Reads what was committed since the last draft, the root at least, and K masks: the logits [B, K + 1, V]."""
         text = self._text
         starts = [min(known, have - 1) for known, have in zip(self._known, text.lengths, strict=True)]
         counts = [have - start for have, start in zip(text.lengths, starts, strict=True)]
-        first, width, device = max(starts), max(counts), text.count.device
+        first, width, device = max(starts), max(counts) + self.masks.count, text.count.device
         steps = torch.arange(width, device=device)
         slots = torch.tensor(starts, device=device)[:, None] + steps  # [B, T]
         together = min(starts) == first
@@ -239,12 +256,15 @@ class ModelDrafter:
         if first > 0 and (width > 1 or not together):
             seen = torch.arange(first + width, device=device) <= slots[:, :, None]  # [B, T, first + T]
         tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
-        ends = sorted(set(counts))
+        tokens = self.masks.laid(tokens, slots >= text.count[:, None])
+        asked = range(self.masks.count + 1)
+        ends = sorted({count + ahead for count in counts for ahead in asked})
         keep = torch.tensor([end - 1 for end in ends], device=device)
         logits = self._forward(cache, tokens, slots, seen, keep)  # [B, ends, V]
         self._known = list(text.lengths)
-        rows = torch.arange(len(counts), device=device)
-        return logits[rows, torch.tensor([ends.index(count) for count in counts], device=device)]
+        rows = torch.arange(len(counts), device=device)[:, None]
+        places = [[ends.index(count + ahead) for ahead in asked] for count in counts]
+        return logits[rows, torch.tensor(places, device=device)]
 
     def _read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
         """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""

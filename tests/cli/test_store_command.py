@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 
+import numpy as np
 import pytest
 
 from specframe.cli.main import main
@@ -69,3 +71,42 @@ def test_a_recipe_without_a_store_needs_a_folder(recipe, capsys, tmp_path, monke
     recipe.write_text(recipe.read_text().replace("falcon, block: 2", "lookup").replace("tree:", "# tree:"))
     assert main(["store", "build", "one.txt", "--recipe", str(recipe)]) == 2
     assert "names no store with a path; give --out FOLDER" in capsys.readouterr().err
+
+
+def rewrite(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda f: (f / "store.json").write_text("{"), "is broken: "),
+        (lambda f: (f / "0.order.npy").write_bytes(b"torn"), "is broken: "),
+        (lambda f: rewrite(f / "store.json", segments={}), "the store texts is empty; make it again"),
+        (lambda f: rewrite(f / "store.json", tokenizer="another"), "the store texts is of another tokenizer than the"),
+    ],
+    ids=["index", "array", "empty", "tokenizer"],
+)
+def test_a_store_that_cannot_be_used_is_one_line(retrieving, tmp_path, capsys, damage, message):
+    assert main(["store", "build", "files", "--recipe", str(retrieving)]) == 0
+    damage(tmp_path / "texts")
+    capsys.readouterr()
+    assert main(["run", str(retrieving)]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+
+
+def test_a_full_disk_while_a_run_remembers_loses_nothing(retrieving, tmp_path, capsys, monkeypatch):
+    assert main(["store", "build", "files", "--recipe", str(retrieving)]) == 0
+    capsys.readouterr()
+
+    def full(path, array):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    before = {path.name: path.read_bytes() for path in (tmp_path / "texts").iterdir()}
+    monkeypatch.setattr(np, "save", full)
+    assert main(["run", str(retrieving)]) == 2
+    error = capsys.readouterr().err
+    assert "the store texts cannot be written: No space left on device; it is as it was before" in error
+    assert error.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in (tmp_path / "texts").iterdir()} == before

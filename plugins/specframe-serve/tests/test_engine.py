@@ -17,6 +17,7 @@ DRAFTERS = {
     "lookup": {},
     "recycling": {"drafter": {"use": "suffix-recycling", "nodes": 8}},
     "none": {"drafter": "none"},
+    "memory": {"drafter": {"use": "retrieval", "store": {"use": "corpus"}, "remember": True, "shortest": 1}},
 }
 
 

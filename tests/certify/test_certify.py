@@ -8,6 +8,7 @@ import pytest
 
 from specframe.certify.certificate import REDUCED, Certificate
 from specframe.certify.certify import certify_plan
+from specframe.certify.own.miniature import Miniature
 from specframe.cli import certify as command
 from specframe.cli.printing.certificate import print_certificate
 from specframe.components.targets.tiny import random_model
@@ -110,48 +111,47 @@ def test_sharp_truncation_is_certified(temperature, truncation, tmp_path):
 
 
 ACROSS = """
-import torch
-from specframe import Verdict
-from specframe.components.verifiers.recursive import Recursive
+from tests.certify.test_company import *
 
 
-class Base:
-    lossless, needs = True, Recursive.needs
-
-
-class FirstRow(Base):
-    def verify(self, tree, p, random):
-        return Recursive().verify(tree, p[:1].expand_as(p), random)
-
-
-class Mean(Base):
-    def verify(self, tree, p, random):
-        return Recursive().verify(tree, (p + p.roll(1, 0)) / 2, random)
-
-
-class Cut(Base):
-    def verify(self, tree, p, random):
-        found = Recursive().verify(tree, p, random)
-        if not tree.levels:
-            return found
-        short = found.length.min()
-        end = torch.cat([torch.zeros(len(p), 1, dtype=torch.int64), found.path], 1)[:, short]
-        sure = torch.nn.functional.one_hot(found.bonus, p.shape[-1]).to(p)
-        law = torch.where((found.length > short)[:, None], p[torch.arange(len(p)), end], sure)
-        path = found.path.where(torch.arange(tree.levels) < short, -1)
-        return Verdict(path, found.length.clamp(max=short), random.categorical(law))
+class OwnOrder(ForgetsOrder):
+    def __init__(self):
+        super().__init__(Q)
 """
 
 
-@pytest.mark.parametrize("rule", ["FirstRow", "Mean", "Cut"])
-def test_a_verifier_that_is_wrong_across_rows_is_refused_by_the_first_cases(rule, tmp_path, capsys):
-    (tmp_path / "rules.py").write_text(ACROSS, encoding="utf-8")
-    text = SAMPLED.replace("depth: 1", "depth: 2").replace("recursive", f"{{use: ./rules.py:{rule}}}")
-    certificate = certify_plan(read(tmp_path, text))
-    assert not certificate.lossless and certificate.as_dict()["tv"] > 0.05
-    assert len(certificate.cases) <= 2 and not certificate.controls and certificate.control_failed is None
-    assert all("among other rows" in case.name for case in certificate.cases)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("verifier", "CutToTheShortest"),
+        ("verifier", "FirstRowsLaws"),
+        ("verifier", "MeanLaws"),
+        ("verifier", "NextRowsBonus"),
+        ("verifier", "NoTwins"),
+        ("tree", "SharedDraws"),
+        ("tree", "NeighboursLaw"),
+        ("drafter", "OwnOrder"),
+    ],
+)
+def test_what_is_wrong_across_rows_is_refused_by_the_first_cases(kind, name, tmp_path):
+    (tmp_path / "across.py").write_text(ACROSS, encoding="utf-8")
+    parts = {"drafter": "falcon", "tree": "chain", "verifier": "recursive"} | {kind: f"./across.py:{name}"}
+    lines = [f"drafter: {{use: {parts['drafter']}}}", f"tree: {{use: {parts['tree']}, depth: 2, draw: iid}}"]
+    text = ["specframe: 1", "target: {use: table}", *lines, f"verifier: {{use: {parts['verifier']}}}"]
+    certificate = certify_plan(read(tmp_path, "\n".join([*text, "sampling: {temperature: 0.8, top_k: 50}", ""])))
+    assert not certificate.lossless and certificate.as_dict()["tv"] > 0.005
+    assert len(certificate.cases) <= 4 and not certificate.controls and certificate.control_failed is None
+    assert all(case.among_others for case in certificate.cases)
     assert sum(case.comparison.enumeration.branches for case in certificate.cases) < 60_000
+
+
+def test_the_small_form_of_a_class_that_is_extended_does_not_take_its_place(tmp_path):
+    (tmp_path / "across.py").write_text(ACROSS, encoding="utf-8")
+    text = SAMPLED.replace("use: chain, depth: 1", "use: ./across.py:SharedDraws, depth: 3")
+    small = Miniature.of(read(tmp_path, text)).smaller()
+    assert type(small.make_tree()).__name__ == "SharedDraws"
+    whole = Miniature.of(read(tmp_path, SAMPLED.replace("depth: 1", "depth: 3")))
+    assert whole.smaller().make_tree().promise.depth == 2
 
 
 CROWDED = """

@@ -36,7 +36,11 @@ TESTS = {
     "specframe/components/verifiers": VERIFIERS,
     "specframe/components/trees": TREES,
     "specframe/sampling": ["tests/sampling", "tests/decoding/test_gaps.py"],
-    "specframe/decoding/session.py": ["tests/decoding/test_session.py", "tests/decoding/test_gaps.py"],
+    "specframe/decoding/session.py": [
+        "tests/decoding/test_session.py",
+        "tests/decoding/test_gaps.py",
+        "tests/decoding/test_read_ahead.py",
+    ],
     "specframe/decoding/requests.py": ["tests/decoding/test_requests.py", "tests/decoding/test_session.py"],
     "specframe/components/targets": ["tests/components/targets", "tests/decoding/test_session.py"],
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from specframe.certify.own.emission import Emission
 from specframe.components.targets.hf import HFTarget
@@ -64,12 +65,12 @@ class Miniature:
         drafter: Drafter = self.drafter.build()
         if isinstance(drafter, Untrained):
             drafter = drafter.untrained(vocab)
-        return drafter.smaller() if self.small and isinstance(drafter, Shrinkable) else drafter
+        return _smaller(drafter) if self.small else drafter
 
     def make_tree(self) -> TreePolicy | None:
         """The tree policy, if the recipe has one."""
         tree: TreePolicy | None = self.tree.build() if self.tree is not None else None
-        return tree.smaller() if self.small and isinstance(tree, Shrinkable) else tree
+        return _smaller(tree) if self.small else tree
 
     def emission(
         self,
@@ -104,6 +105,14 @@ class Miniature:
             target, drafter = HFTarget.from_model(tiny_llama(vocab, seed)), self.make_drafter(vocab)
             drafter.bind(target)
         return target, drafter
+
+
+def _smaller(part: Any) -> Any:
+    """The part's small form; the part itself where it has none, or inherits one that gives the class it extends."""
+    if not isinstance(part, Shrinkable):
+        return part
+    small = part.smaller()
+    return small if type(small) is type(part) or "smaller" in vars(type(part)) else part
 
 
 def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:

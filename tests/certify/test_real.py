@@ -87,9 +87,9 @@ def test_the_permutation_test_sees_rare_tokens_together():
     generator = torch.Generator().manual_seed(1)
     tokens = torch.multinomial(torch.tensor([0.5, 0.3, 0.2]), 3 * 256, True, generator=generator).view(3, 256, 1)
     noise = torch.randint(50_000, (256, 1), generator=generator)  # each seen once at most
-    stray = torch.rand(256, 1, generator=generator) < 0.1
+    rare = torch.rand(256, 1, generator=generator) < 0.1
     assert permutation_test(tokens[0], tokens[1]) > 0.001
-    assert permutation_test(tokens[2].where(~stray, noise), tokens[1]) <= 0.001
+    assert permutation_test(tokens[2].where(~rare, noise), tokens[1]) <= 0.001
 
 
 def test_the_permutation_test_keeps_its_error_rate():

@@ -47,7 +47,7 @@ class Follow:
 
 
 @dataclass(frozen=True)
-class Head:
+class Beginning:
     """A prefix that is followed, below a node of the draft."""
 
     place: int  # among the frontier's nodes
@@ -76,7 +76,7 @@ class MergedLaw:
         self._scaffold.read(starts)
         vocab, reach = self._lexicons[0].vocab, self._lexicons[0].reach
         mass = self._scaffold.law(0, starts[0][0]).new_zeros((*frontier.nodes.shape, vocab + 1))
-        heads = [[Head(place, (), 1.0, node) for place, node in enumerate(nodes)] for nodes in starts]
+        heads = [[Beginning(place, (), 1.0, node) for place, node in enumerate(nodes)] for nodes in starts]
         for level in range(reach):
             width = self._follow.width if level + 1 < reach else 0
             heads = [self._advance(row, own, mass[row], width) for row, own in enumerate(heads)]
@@ -98,7 +98,7 @@ class MergedLaw:
             known[node] = self._scaffold.reach(row, above, self._lexicons[row].spelling(tokens[node]))
         return known[node]
 
-    def _advance(self, row: int, heads: Sequence[Head], mass: Tensor, width: int) -> list[Head]:
+    def _advance(self, row: int, heads: Sequence[Beginning], mass: Tensor, width: int) -> list[Beginning]:
         """Adds what ends after each head to `mass` [F, V + 1]; the heads of the next level."""
         laws = [self._scaffold.law(row, head.node) * head.mass for head in heads]
         found: dict[int, list[tuple[float, int, int]]] = {}
@@ -114,7 +114,7 @@ class MergedLaw:
             for value, index, token in heapq.nsmallest(width, candidates):
                 laws[index][token] = 0
                 node = self._scaffold.reach(row, heads[index].node, [token])
-                grown.append(Head(place, (*heads[index].prefix, token), -value, node))
+                grown.append(Beginning(place, (*heads[index].prefix, token), -value, node))
         for head, law in zip(heads, laws, strict=True):
             into, _ = self._lexicons[row].endings(head.prefix)
             mass[head.place].index_add_(0, into, law)

@@ -116,7 +116,7 @@ def test_a_verifier_that_needs_exact_laws_refuses_a_policy_without(tmp_path):
         "    def __init__(self): ...\n"
     )
     mine = ["drafter={use: './mine.py:Mine'}", "tree={use: './mine.py:Loose'}"]
-    assert "needs the exact law" in problems(tmp_path, GOOD, *mine, "verifier.use=recursive")
+    assert "needs the exact distribution" in problems(tmp_path, GOOD, *mine, "verifier.use=recursive")
     message = problems(tmp_path, GOOD, *mine, "verifier={use: './mine.py:TopOnly'}")
     assert "not lossless for nodes drawn iid" in message and "use: match" in message
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specframe import CompositionError, InputError
-from specframe.components.heads.acceptance import Acceptance
+from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.heads.trimmed import Trimmed
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.losses.cross_entropy import CrossEntropy
@@ -133,7 +133,7 @@ def test_options_that_make_no_drafter_are_refused(options: dict[str, object], me
 
 def test_a_head_that_is_trained_by_itself_is_refused() -> None:
     with pytest.raises(CompositionError, match="has no place for the bias"):
-        DSpark(head=Acceptance())
+        DSpark(head=AcceptanceHead())
 
 
 @pytest.mark.parametrize("options", texts.SPARKS)

@@ -1,7 +1,11 @@
-"""llama.cpp, decoding the target's GGUF file in this process, plain and with its own speculation."""
+"""llama.cpp, decoding the target's GGUF file in a process of its own, plain and with its own speculation."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -23,29 +27,29 @@ class LlamaCpp:
     """One of llama.cpp's kinds, as `common_speculative_type` names them."""
 
     def __init__(self) -> None:
-        self._server: Any = None
+        self._worker: subprocess.Popen[str] | None = None
         self._tokenizer: Any = None
 
     def prepare(self, target: Target, sampling: Any, batch: int) -> None:
         """Loads the file. Raises CompositionError where the target has none, InputError for a batch of several."""
-        import xllamacpp  # type: ignore[import-untyped]
-
         file, self._tokenizer = getattr(target, "gguf", None), getattr(target, "tokenizer", None)
         if file is None or self._tokenizer is None:
             raise CompositionError(f"{self.name} decodes GGUF files, and the target has none with a tokenizer")
         if batch > 1:
             raise InputError(f"{self.name} decodes one prompt at a time; use --batch 1")
-        options = xllamacpp.CommonParams()
-        options.model.path = str(file)
-        options.n_ctx = target.context
-        options.n_parallel = 1
-        options.cpuparams.n_threads = options.cpuparams_batch.n_threads = torch.get_num_threads()
-        options.speculative.types = [
-            getattr(xllamacpp.common_speculative_type, f"COMMON_SPECULATIVE_TYPE_{self.speculation}")
-        ]
-        options.ui = False
-        options.verbosity = 0
-        self._server = xllamacpp.Server(options)
+        command = [sys.executable, "-m", "specframe_llamacpp.worker"]
+        self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        weakref.finalize(self, _end, self._worker)
+        self._send(
+            {
+                "file": str(file),
+                "context": target.context,
+                "threads": torch.get_num_threads(),
+                "speculation": self.speculation,
+            }
+        )
+        if self._receive() != "ready":
+            raise InputError(f"llama.cpp does not load {file}")
         self._ends: frozenset[int] = getattr(target, "ends", frozenset())
         self._request = {
             "n_predict": sampling.max_new_tokens,
@@ -61,11 +65,13 @@ class LlamaCpp:
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
         """Continues the prompt."""
-        if self._server is None:
+        if self._worker is None:
             raise RuntimeError("a contestant decodes only after it was prepared")
         pieces: list[tuple[float, Mapping[str, Any]]] = []
         request = {**self._request, "prompt": list(rows[0]), "seed": seed % 2**31}
-        self._server.handle_completions(request, lambda piece: pieces.append((perf_counter(), piece)))
+        self._send(request)
+        while (piece := self._receive()) is not None:
+            pieces.append((perf_counter(), piece))
         failed = next((piece for _, piece in pieces if "choices" not in piece), None)
         if failed is not None or not pieces:
             raise InputError(f"llama.cpp refuses the prompt: {failed}")
@@ -76,6 +82,18 @@ class LlamaCpp:
         most = self._request["n_predict"]  # a text may be cut into more tokens than it was made of
         tokens, arrivals = tokens[:most], arrivals[:most]
         return Outcome([tokens], [arrivals], lambda: [pieces[-1][1].get("timings", {})])
+
+    def _send(self, line: Mapping[str, Any]) -> None:
+        assert self._worker is not None and self._worker.stdin is not None
+        self._worker.stdin.write(json.dumps(line) + "\n")
+        self._worker.stdin.flush()
+
+    def _receive(self) -> Any:
+        """What the worker writes next. Raises InputError when it has ended."""
+        assert self._worker is not None and self._worker.stdout is not None
+        if not (line := self._worker.stdout.readline()):
+            raise InputError(f"{self.name}: llama.cpp has ended (exit status {self._worker.wait()})")
+        return json.loads(line)
 
     def _align(self, texts: Sequence[str], times: Sequence[float]) -> tuple[list[int], list[float]]:
         """The tokens of a text that came in pieces, each with the time when its last character was there."""
@@ -89,6 +107,11 @@ class LlamaCpp:
                 length += len(texts[piece])
             arrivals.append(times[piece])
         return list(found["input_ids"]), arrivals
+
+
+def _end(worker: subprocess.Popen[str]) -> None:
+    worker.kill()
+    worker.communicate()  # closes its pipes and waits for it
 
 
 class LlamaCppNgram(LlamaCpp):

@@ -115,12 +115,11 @@ def examine(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Diagnosis:
         teachers = [
             _teach(target, row, list(new)) for row, new in zip(rows, result.tokens, strict=True) if len(new) > 1
         ]
-        own = _hits(drafter, tried[0], teachers)
-        positions = len(own)
-        for reading in tried if positions else ():
-            hits = _hits(drafter, reading, teachers)
-            error = float((hits - own).var(correction=0) / positions) ** 0.5
-            readings.append(replace(reading, agreement=float(hits.mean()), error=error))
+        hits = [_hits(drafter, reading, teachers) for reading in tried]  # the drafter's own reading first
+        positions = len(hits[0])
+        for reading, found in zip(tried, hits, strict=True) if positions else ():
+            error = float((found - hits[0]).var(correction=0) / positions) ** 0.5
+            readings.append(replace(reading, agreement=float(found.mean()), error=error))
     acceptance = result.acceptance
     return Diagnosis(acceptance.alpha, acceptance.tau, chance, positions, readings, _recorded(drafter))
 

@@ -8,6 +8,7 @@
 | `TapFusion` | several of the target's features fused into one, each with its norm |
 | `gather` | the features that a drafter reads, side by side |
 | `DecoderLayer` | one decoder layer of the target's own kind |
+| `layer_config`, `LAYER_FIELDS` | the config of a drafter's layers of another kind, and what it copies |
 | `FeatureSession` | the decoding state of a drafter with one decoder layer: committed pairs, and the draft's nodes |
 | `LastFeature` | the decoding state of a drafter that remembers the last feature alone |
 | `RowSession`, `Pending` | what sessions share that cache keys and values: rows that join, commit and leave |
@@ -30,7 +31,7 @@ from specframe.neural.blocks import Blocks, State
 from specframe.neural.drafter import NeuralDrafter, neural_target
 from specframe.neural.heads import DivisibleTarget, divisible, make_proposal, support_of
 from specframe.neural.last import LastFeature
-from specframe.neural.layer import DecoderLayer
+from specframe.neural.layer import LAYER_FIELDS, DecoderLayer, layer_config
 from specframe.neural.levels import Depths, own_lm_heads, too_deep
 from specframe.neural.masks import block_causal, block_end
 from specframe.neural.network import DraftNetwork, DraftSession, Embed, FeatureNetwork
@@ -43,6 +44,7 @@ from specframe.neural.weights.export import Export, Exportable
 from specframe.neural.weights.fitting import output_weight, seeded
 
 __all__ = [
+    "LAYER_FIELDS",
     "Blocks",
     "DecoderLayer",
     "Depths",
@@ -66,6 +68,7 @@ __all__ = [
     "checkpoint",
     "divisible",
     "gather",
+    "layer_config",
     "make_proposal",
     "neural_target",
     "output_weight",

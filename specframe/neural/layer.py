@@ -8,12 +8,37 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
 from specframe.kernel.errors import CompositionError
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
+
+
+LAYER_FIELDS = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "hidden_act",
+    "rms_norm_eps",
+    "max_position_embeddings",
+    "vocab_size",
+)
+"""What a drafter's layers take from the target's config, whatever kind they are of."""
+
+
+def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> PretrainedConfig:
+    """The config for a drafter's layers (a model type of transformers); sizes and rotary embedding as the target's."""
+    shape = {name: value for name in LAYER_FIELDS if (value := getattr(target, name, None)) is not None}
+    rope = dict(getattr(target, "rope_parameters", None) or {})
+    rope = dict(rope.get("full_attention") or rope)  # some targets have one for every kind of attention
+    if rope.get("rope_theta"):
+        shape["rope_parameters"] = rope
+    config: PretrainedConfig = AutoConfig.for_model(kind, num_hidden_layers=layers, tie_word_embeddings=False, **shape)
+    return config
 
 
 class DecoderLayer(nn.Module):

@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from specframe.neural import layer_config
 from specframe.testing import random_teacher
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
-from specframe_dflash.plan import layer_config
+from specframe_dflash.plan import KIND
 from specframe_dflash.rollout import AnchoredBlocks
 
 core = pytest.importorskip(
@@ -37,7 +38,7 @@ def theirs(kind: str, options: dict[str, Any]) -> Any:
     from speculators.models.dspark.core import DSparkDraftModel
     from speculators.proposals.greedy import GreedyTokenProposalConfig
 
-    layer = layer_config(texts.target().config, LAYERS)
+    layer = layer_config(texts.target().config, KIND, LAYERS)
     layer._attn_implementation = "eager"
     config_of, model_of = {
         "dflash": (DFlashSpeculatorConfig, DFlashDraftModel),

@@ -53,7 +53,7 @@ class ModelPasses:
         count = tokens.shape[1]
         options: dict[str, Any] = {"logits_to_keep": wanted} if self._trims else {}
         if start:
-            options["attention_mask"] = self._masks(lambda view: state.mask_piece(start, count, view))
+            options["attention_mask"] = self._masks(lambda view: state.mask_piece(start, count, view), start + count)
         positions = torch.arange(start, start + count, device=tokens.device).expand(tokens.shape)
         logits, features = self.run(
             tokens, past_key_values=state.cache, position_ids=positions, use_cache=True, **options
@@ -62,16 +62,21 @@ class ModelPasses:
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
-        mask = self._masks(lambda view: state.mask(tree, view))
+        mask = self._masks(lambda view: state.mask(tree, view), state.base + tree.levels + 1)
         return self.run(
             tree.tokens, past_key_values=state.cache, position_ids=positions, attention_mask=mask, use_cache=True
         )
 
-    def _masks(self, make: Callable[[View], Tensor | None]) -> Any:
-        """One mask, or for a decoder of several kinds of layers one for each; None where nothing is hidden."""
-        masks = {kind: make(view) for kind, view in self._views.items()} or {"": make(ALL)}
-        first, *others = masks.values()
-        return first if not others or all(mask is None for mask in masks.values()) else masks
+    def _masks(self, make: Callable[[View], Tensor | None], length: int) -> Any:
+        """One mask, or for a decoder of several kinds of layers one for each; None where nothing is hidden.
+
+        Kinds that see the same of so many positions share theirs.
+        """
+        views = {kind: view.within(length) for kind, view in self._views.items()} or {"": ALL}
+        made = {view: make(view) for view in dict.fromkeys(views.values())}
+        if len(views) == 1 or all(mask is None for mask in made.values()):
+            return next(iter(made.values()))
+        return {kind: made[view] for kind, view in views.items()}
 
     def run(self, tokens: Tensor, **options: Any) -> Found:
         """Over any tokens, with the options of transformers' models."""

@@ -30,6 +30,10 @@ class View:
         """Up to how many positions everything is seen."""
         return self.window or self.chunk
 
+    def within(self, length: int) -> View:
+        """The view itself where it hides any of so many positions, else `ALL`."""
+        return self if self.limit is not None and length > self.limit else ALL
+
     def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
         """Whether keys at positions [B or 1, 1, S] are out of sight of queries at [B, N, 1]: [B, N, S]."""
         if self.window is not None:
@@ -139,7 +143,7 @@ class State:
         batch, count = tree.tokens.shape
         base = self.base
         gaps = min(self.filled) < base
-        distant = view.limit is not None and base + tree.levels >= view.limit
+        distant = view.within(base + tree.levels + 1) is not ALL
         if count == 1 and not gaps and not distant:
             return None
         mask = torch.zeros(batch, 1, count, base + count, dtype=self.dtype, device=tree.tokens.device)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from specframe import CompositionError, Promise
-from specframe.neural import NeuralDrafter, checkpoint, seeded
+from specframe.neural import NeuralDrafter, checkpoint, layer_config, seeded
 from specframe_dflash.backbone import Backbone
 from specframe_dflash.layout import Layout
-from specframe_dflash.plan import Plan, check_plan, layer_config, published_taps
+from specframe_dflash.plan import KIND, Plan, check_plan, published_taps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ class DFlash(NeuralDrafter[Backbone]):
             from_anchor=self.from_anchor,
             causal=self.causal,
         )
-        self._layout = Layout(layer_config(config, self.count), plan)
+        self._layout = Layout(layer_config(config, KIND, self.count), plan)
         return self.network_of(self._layout, target)
 
     def network_of(self, layout: Layout, target: NeuralTarget) -> Backbone:

@@ -3,27 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from transformers import AutoConfig
 
 from specframe import InputError
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-SHARED = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "vocab_size",
-)
-"""What a drafter's layers take from the target's config."""
+KIND = "qwen3"
+"""The kind of a drafter's own layers, as published."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +53,3 @@ def published_taps(layers: int, count: int) -> tuple[int, ...]:
     last = max(layers - 4, 0)
     spread = (round(1 + place * last / (count - 1)) for place in range(count))
     return tuple(sorted({min(layer, layers - 1) for layer in spread}))
-
-
-def layer_config(target: PretrainedConfig, layers: int) -> PretrainedConfig:
-    """The config of a drafter's layers, Qwen3's as published, of a target's sizes and rotary embedding."""
-    shape = {name: value for name in SHARED if (value := getattr(target, name, None)) is not None}
-    rope = dict(getattr(target, "rope_parameters", None) or {})
-    rope = dict(rope.get("full_attention") or rope)  # some targets have one for every kind of attention
-    if rope.get("rope_theta"):
-        shape["rope_parameters"] = rope
-    config: PretrainedConfig = AutoConfig.for_model(
-        "qwen3", num_hidden_layers=layers, tie_word_embeddings=False, **shape
-    )
-    return config

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from specframe import CompositionError, InputError, Trainable, WeightsError
-from specframe.neural import Export, NeuralDrafter, TapFusion, checkpoint, seeded, support_of
+from specframe.neural import Export, NeuralDrafter, TapFusion, checkpoint, layer_config, seeded, support_of
 from specframe_eagle import engines3, fitting3
 from specframe_eagle.layout3 import D2T, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, check_embedding
-from specframe_eagle.wide import Kind, Switches, Wide, layer_config, published_taps
+from specframe_eagle.wide import Kind, Switches, Wide, published_taps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

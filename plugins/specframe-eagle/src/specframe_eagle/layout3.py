@@ -17,9 +17,9 @@ from torch import Tensor
 from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
-from specframe.neural import checkpoint
+from specframe.neural import LAYER_FIELDS, checkpoint
 from specframe_eagle.published import IDS, PICKLED
-from specframe_eagle.wide import KINDS, SHARED, Kind, Switches, published_taps
+from specframe_eagle.wide import KINDS, Kind, Switches, published_taps
 
 ARCHITECTURES: Mapping[str, Kind | None] = {
     "LlamaForCausalLMEagle3": "llama",
@@ -122,7 +122,7 @@ class Layout3:
         )
 
 
-ENGINE = (*SHARED, "attention_bias", "mlp_bias", "rope_parameters")
+ENGINE = (*LAYER_FIELDS, "attention_bias", "mlp_bias", "rope_parameters")
 """What of a layer's config engines read."""
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig
 
 from specframe import CompositionError, PairSpec, Predicted
 from specframe.neural import DecoderLayer, FeatureNetwork, State, TapFusion
@@ -19,18 +18,6 @@ if TYPE_CHECKING:
 Kind = Literal["llama", "qwen3"]
 KINDS: tuple[Kind, ...] = ("llama", "qwen3")
 """The decoder layers that published drafters have."""
-SHARED = (
-    "hidden_size",
-    "intermediate_size",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "hidden_act",
-    "rms_norm_eps",
-    "max_position_embeddings",
-    "vocab_size",
-)
-"""What a drafter's layer takes from the target's config."""
 
 
 @dataclass(frozen=True)
@@ -57,17 +44,6 @@ def published_taps(layers: int) -> tuple[int, ...]:
     The published choice is 1, L / 2 - 1 and L - 4; a target of fewer than seven layers has fewer to give.
     """
     return tuple(sorted({min(max(layer, 0), layers - 1) for layer in (1, layers // 2 - 1, layers - 4)}))
-
-
-def layer_config(target: PretrainedConfig, kind: Kind) -> PretrainedConfig:
-    """The config of a drafter's layer, of a target's sizes and rotary embedding."""
-    shape = {name: value for name in SHARED if (value := getattr(target, name, None)) is not None}
-    rope = dict(getattr(target, "rope_parameters", None) or {})
-    rope = dict(rope.get("full_attention") or rope)  # some targets have one for every kind of attention
-    if rope.get("rope_theta"):
-        shape["rope_parameters"] = rope
-    config: PretrainedConfig = AutoConfig.for_model(kind, num_hidden_layers=1, tie_word_embeddings=False, **shape)
-    return config
 
 
 class WideLayer(DecoderLayer):

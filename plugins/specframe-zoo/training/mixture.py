@@ -13,6 +13,7 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 OWN = Path(__file__).parent / "answers" / "smollm2-135m.jsonl.gz"
 OTHERS = 3_600
@@ -27,7 +28,7 @@ def key(text: str) -> str:
     return re.sub(r"\W+", " ", text.lower()).strip()
 
 
-def lines(path: Path) -> Iterator[dict[str, object]]:
+def lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the JSON objects of a file's lines, packed or not."""
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         for line in file:
@@ -54,7 +55,7 @@ def own(data: Path) -> Iterator[tuple[str, str]]:
     """Yield the target's own answers with their questions."""
     for path in (data / "smollm2" / "answers.jsonl.gz", OWN):
         for record in lines(path):
-            question, answer = (message["content"] for message in record["messages"])  # type: ignore[attr-defined]
+            question, answer = (message["content"] for message in record["messages"])
             yield question, answer
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -28,16 +29,18 @@ def scored(losses: Sequence[Loss], made: Student | Chunks, teacher: Teacher) -> 
     total: Tensor | float = 0.0
     count: Tensor | int = 0
     for part in made.parts:
-
-        def score(part: object = part) -> tuple[Tensor, Tensor]:
-            student: Student = part()  # type: ignore[operator]
-            seen = student.mask.sum()
-            return torch.stack([loss(student, teacher).float() for loss in losses]) * seen, seen
-
+        score = partial(_sums, losses, part, teacher)
         values, seen = checkpoint(score, use_reentrant=False) if torch.is_grad_enabled() else score()
         total, count = total + values, count + seen
     assert isinstance(total, Tensor) and isinstance(count, Tensor)
     return list((total / count.clamp(min=1)).unbind())
+
+
+def _sums(losses: Sequence[Loss], part: Callable[[], Student], teacher: Teacher) -> tuple[Tensor, Tensor]:
+    """Each loss summed over a part's predictions, and how many they are."""
+    student = part()
+    seen = student.mask.sum()
+    return torch.stack([loss(student, teacher).float() for loss in losses]) * seen, seen
 
 
 def students(made: Student | Chunks) -> Iterator[Student]:

@@ -40,14 +40,14 @@ class OnPolicy:
 
     def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The texts [B, L] to be taught, and which of their positions count, [B, L]."""
-        require_language_model(drafter, "on_policy")
+        model = require_language_model(drafter, "on_policy")
         length = tokens.shape[1]
         own = (torch.rand(len(tokens), device=tokens.device) < self.share) & mask.any(1)  # [B]
         if not own.any():
             return tokens, mask
         first = mask.long().argmax(1)  # [B], the first position whose law counts: the next token is the first written
         start = (first + 1)[own]
-        written = drafter.continue_text(tokens[own], start, self.temperature)  # type: ignore[attr-defined]
+        written = model.continue_text(tokens[own], start, self.temperature)
         tokens, mask = tokens.clone(), mask.clone()
         tokens[own] = written
         places = torch.arange(length, device=tokens.device)

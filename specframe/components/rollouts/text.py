@@ -30,16 +30,16 @@ class AlongText:
 
 def read_along(drafter: Trainable, teacher: Teacher, name: str) -> Student:
     """A language model's predictions along the teacher's texts. Raises CompositionError for another drafter."""
-    require_language_model(drafter, name)
-    logits = drafter.read_text(teacher.tokens)  # type: ignore[attr-defined]
+    logits = require_language_model(drafter, name).read_text(teacher.tokens)
     position = torch.arange(teacher.tokens.shape[1], device=teacher.tokens.device).expand_as(teacher.tokens)
     return Student(logits, position, teacher.mask, torch.ones_like(position[0]))
 
 
-def require_language_model(drafter: Trainable, name: str) -> None:
-    """Raises CompositionError for a drafter that is no language model."""
+def require_language_model(drafter: Trainable, name: str) -> LanguageModelDrafter:
+    """The drafter. Raises CompositionError if it is no language model."""
     if not isinstance(drafter, LanguageModelDrafter):
         raise CompositionError(
             f"the rollout '{name}' trains a drafter that reads tokens alone, such as `model`; "
             f"{type(drafter).__name__} is none"
         )
+    return drafter

@@ -138,10 +138,10 @@ class Layout:
     ) -> None:
         """Raises WeightsError, every contradiction listed, unless the checkpoint is what a recipe names."""
         plan = self.plan
-        wanted = {"block_size": block_size, "from_anchor": from_anchor, "causal": causal}
-        stored = {"block_size": plan.size, "from_anchor": plan.from_anchor, "causal": plan.causal}
+        wanted: dict[str, object] = {"block_size": block_size, "from_anchor": from_anchor, "causal": causal}
+        stored: dict[str, object] = {"block_size": plan.size, "from_anchor": plan.from_anchor, "causal": plan.causal}
         if taps is not None:
-            wanted["taps"], stored["taps"] = taps, list(plan.taps)  # type: ignore[assignment]
+            wanted["taps"], stored["taps"] = taps, list(plan.taps)
         problems = [
             f"  {name}: the checkpoint has {stored[name]!r}, the recipe {value!r}"
             for name, value in wanted.items()

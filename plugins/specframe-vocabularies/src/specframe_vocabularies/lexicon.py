@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cached_property
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from specframe_vocabularies.law import Prefix
 from specframe_vocabularies.vocabulary import Vocabulary, shared
+
+TEXTS = 256
+"""So many texts are remembered with what each of the drafter's tokens would make of them."""
 
 
 class Spellings:
@@ -89,42 +93,68 @@ class StringLexicon:
         self.vocab = spellings.vocab
         self.reach = reach
         self.spelling = spellings.of
-        self._spellings = spellings
+        self._direct = spellings.direct
         self._drafter = drafter
-        self._target = target
-        self._found: dict[bytes, tuple[Tensor, Tensor]] = {}
+        self._own = Sorted(drafter.pieces)
+        self._others = Sorted(target.pieces)
+        self._find = lru_cache(TEXTS)(self._search)
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
         """As of `Lexicon`."""
-        text = self._drafter.write(prefix)
-        if text not in self._found:
-            self._found[text] = self._find(text)
-        return self._found[text]
+        return self._find(self._drafter.write(prefix))
 
-    def _find(self, text: bytes) -> tuple[Tensor, Tensor]:
-        pairs = [self._outcome(text, piece) for piece in self._drafter.pieces]
-        device = self._spellings.direct.device
-        into = torch.tensor([token for token, _ in pairs], device=device)
+    def _search(self, text: bytes) -> tuple[Tensor, Tensor]:
+        """For each of the drafter's pieces behind a text: the target's longest token, and whether a longer is possible.
+
+        Only the target's tokens that begin with the text matter, and a piece that goes on as they do.
+        """
+        into = torch.full(self._direct.shape, self._longest(text), dtype=torch.int64)
+        longer = torch.zeros(len(into), dtype=torch.bool)
+        ends = {piece[len(text) :]: token for piece, token in self._others.beginning(text) if piece != text}
+        for end in sorted(ends, key=len):
+            into[self._own.numbers(end)] = ends[end]
+        for beginning in {end[:cut] for end in ends for cut in range(1, len(end))}:
+            if (same := self._own.equal(beginning)) is not None:
+                longer[same] = True
+        into, longer = into.to(self._direct.device), longer.to(self._direct.device)
         if not text:  # special tokens, which write nothing
-            into = torch.where(into == self.vocab, self._spellings.direct, into)
-        return into, torch.tensor([longer for _, longer in pairs], device=device)
+            into = torch.where(into == self.vocab, self._direct, into)
+        return into, longer
 
-    def _outcome(self, text: bytes, piece: bytes | None) -> tuple[int, bool]:
-        """The longest token of the target that a text begins with, and whether more text may make a longer one."""
-        whole = text + (piece or b"")
-        best = next((end for end in range(len(whole), 0, -1) if whole[:end] in self._numbers), None)
-        token = self.vocab if best is None else self._numbers[whole[:best]]
-        return token, bool(piece) and whole in self._beginnings
+    def _longest(self, text: bytes) -> int:
+        """The target's longest token that a text begins with; `vocab` where there is none."""
+        for end in range(len(text), 0, -1):
+            if (same := self._others.equal(text[:end])) is not None:
+                return int(same[0])
+        return self.vocab
 
-    @cached_property
-    def _numbers(self) -> dict[bytes, int]:
-        numbers: dict[bytes, int] = {}
-        for number, piece in enumerate(self._target.pieces):
-            if piece:
-                numbers.setdefault(piece, number)
-        return numbers
 
-    @cached_property
-    def _beginnings(self) -> set[bytes]:
-        """The proper beginnings of the target's tokens."""
-        return {piece[:end] for piece in self._numbers for end in range(1, len(piece))}
+class Sorted:
+    """The pieces of a vocabulary in order: those that begin alike stand together."""
+
+    def __init__(self, pieces: Sequence[bytes | None]) -> None:
+        order = sorted((piece, number) for number, piece in enumerate(pieces) if piece)
+        self._pieces = [piece for piece, _ in order]
+        self._numbers = torch.tensor([number for _, number in order], dtype=torch.int64)
+
+    def numbers(self, beginning: bytes) -> Tensor:
+        """The tokens whose pieces begin with some bytes, int64 [n]."""
+        return self._numbers[self._range(beginning)]
+
+    def beginning(self, text: bytes) -> Iterator[tuple[bytes, int]]:
+        """The pieces that begin with a text, and the first token of each."""
+        found = self._range(text)
+        last = None
+        for piece, number in zip(self._pieces[found], self._numbers[found].tolist(), strict=True):
+            if piece != last:
+                yield piece, number
+            last = piece
+
+    def equal(self, piece: bytes) -> Tensor | None:
+        """The tokens that write just this, in order; None without any."""
+        start, end = bisect_left(self._pieces, piece), bisect_right(self._pieces, piece)
+        return self._numbers[start:end] if start < end else None
+
+    def _range(self, beginning: bytes) -> slice:
+        start = bisect_left(self._pieces, beginning)
+        return slice(start, bisect_right(self._pieces, beginning, start, key=lambda piece: piece[: len(beginning)]))

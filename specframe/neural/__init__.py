@@ -23,6 +23,7 @@
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
+| `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
@@ -36,6 +37,7 @@ from specframe.neural.levels import Depths, own_lm_heads, too_deep
 from specframe.neural.masks import block_causal, block_end
 from specframe.neural.network import DraftNetwork, DraftSession, Embed, FeatureNetwork
 from specframe.neural.pairs import TapFusion, gather
+from specframe.neural.quantized.rounding import Quantization, round_layers, round_linear
 from specframe.neural.state.cache import SlotCache
 from specframe.neural.state.rows import Pending, RowSession
 from specframe.neural.state.session import FeatureSession
@@ -59,6 +61,7 @@ __all__ = [
     "LastFeature",
     "NeuralDrafter",
     "Pending",
+    "Quantization",
     "RowSession",
     "SlotCache",
     "State",
@@ -73,6 +76,8 @@ __all__ = [
     "neural_target",
     "output_weight",
     "own_lm_heads",
+    "round_layers",
+    "round_linear",
     "seeded",
     "support_of",
     "too_deep",

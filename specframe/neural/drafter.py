@@ -16,6 +16,7 @@ from specframe.kernel.miniatures import Untrained
 from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
 from specframe.neural.heads import make_proposal, support_of
+from specframe.neural.quantized.rounding import Quantization, round_layers, rounds
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.fitting import seeded
 
@@ -40,6 +41,7 @@ class NeuralDrafter(Generic[NetworkT]):
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained, the same in every run.
         head: how what the network predicts becomes logits; none: the network's own LM heads, or the target's.
+        quantize: the network's linear layers in 4 or 8 bits while it decodes; trained and saved is what it was.
     """
 
     name: ClassVar[str]
@@ -52,17 +54,22 @@ class NeuralDrafter(Generic[NetworkT]):
     levels: int = 1
     """How many predictions it makes from an entry in training."""
 
-    def __init__(self, *, weights: str | None = None, head: Head | None = None) -> None:
+    def __init__(
+        self, *, weights: str | None = None, head: Head | None = None, quantize: Quantization | None = None
+    ) -> None:
         self.weights = weights
         self.head = head
+        self.quantize = quantize
         self._bound: tuple[NeuralTarget, NetworkT] | None = None
         self._session: DraftSession | None = None
+        self._rounded: tuple[list[int], NetworkT] | None = None
         self._reader: Callable[[Tensor], Tensor] | None = None
 
     def untrained(self, vocab: int) -> Self:
         """The same drafter without weights, not yet bound, for a target of `vocab` tokens."""
         drafter = copy.copy(self)
         drafter.weights, drafter._bound, drafter._session, drafter._reader = None, None, None, None
+        drafter._rounded = None
         if isinstance(self.head, Untrained):
             drafter.head = self.head.untrained(vocab)
         return drafter
@@ -98,7 +105,9 @@ class NeuralDrafter(Generic[NetworkT]):
 
     def session(self, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
-        return self._plan.open(self.target.embed, slots, room)
+        plan: Any = self.decoding
+        opened: DraftSession = plan.open(self.target.embed, slots, room)
+        return opened
 
     def bind(self, target: Target) -> None:
         """Builds the network after the target's own shape, or loads it.
@@ -110,7 +119,7 @@ class NeuralDrafter(Generic[NetworkT]):
         network = self.fresh(model) if self.weights is None else self.load(model, self.weights)
         if self.weights is not None:
             checkpoint.require_vocabulary(self.weights, target.vocab_size)
-        self._bound, self._session = (model, network), None
+        self._bound, self._session, self._rounded = (model, network), None, None
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
         self.taps = frozenset(self.spec.taps)
         model.request(self.taps)
@@ -141,6 +150,24 @@ class NeuralDrafter(Generic[NetworkT]):
     def network(self) -> NetworkT:
         """The network."""
         return self._both()[1]
+
+    @property
+    def decoding(self) -> NetworkT:
+        """The network that drafts: with `quantize` a copy in few bits, made again when the weights have changed.
+
+        Raises CompositionError for a target that is not on a CPU.
+        """
+        target, network = self._both()
+        if self.quantize is None or not rounds(f"drafter {self.name}", self.quantize, target.device):
+            return network
+        versions = [part._version for part in (*network.parameters(), *network.buffers())]
+        if self._rounded is None or self._rounded[0] != versions:
+            self._rounded = versions, self.round(network, self.quantize)
+        return self._rounded[1]
+
+    def round(self, network: NetworkT, quantization: Quantization) -> NetworkT:
+        """A copy of the network in few bits; a family whose matrices are not all linear layers rounds the others."""
+        return round_layers(network, quantization)
 
     @property
     def support(self) -> Tensor | None:

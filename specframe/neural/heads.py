@@ -10,17 +10,18 @@ from torch import Tensor
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.types import Proposal
+from specframe.neural.quantized.rounding import Quantization
 
 
 @runtime_checkable
 class DivisibleTarget(NeuralTarget, Protocol):
     """A neural target whose LM head can be read in part: the targets `hf` and `table`."""
 
-    def head_for(self, tokens: slice | Tensor) -> Callable[[Tensor], Tensor]:
+    def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
         """The LM head of these tokens alone, T of them: a function [..., D] -> [..., T], differentiable.
 
-        Rows of a slice are shared with the target, those of int64 [T] are copied, once. Raises
-        CompositionError for a head that has no rows.
+        Rows of a slice are shared with the target, those of int64 [T] are copied, once; with `quantize` into blocks of
+        4 or 8 bits. Raises CompositionError for a head that has no rows, or none that can be quantized.
         """
         ...
 

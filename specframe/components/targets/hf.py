@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from specframe.components.targets import architectures, loading, probe
 from specframe.components.targets.passes import ModelPasses, Passes, QuantizedPasses
 from specframe.components.targets.quantized.decoder import Decoder, unfit
-from specframe.components.targets.quantized.replacement import Quantization, quantize
+from specframe.components.targets.quantized.replacement import quantize
 from specframe.components.targets.sharing import Sharing
 from specframe.components.targets.state import State
 from specframe.components.targets.taps import Taps
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.neural.quantized.rounding import Quantization
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -242,9 +243,9 @@ class HFTarget:
         """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
         return self._shared().head(features)
 
-    def head_for(self, tokens: slice | Tensor) -> Callable[[Tensor], Tensor]:
+    def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
         """The LM head of these tokens alone: a function [..., D] -> [..., T]. Differentiable."""
-        return self._shared().head_for(tokens)
+        return self._shared().head_for(tokens, quantize)
 
     def _shared(self) -> Sharing:
         if self._sharing is None:

@@ -13,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.quantized.linear import QuantizedLinear
 from specframe.kernel.errors import CompositionError
+from specframe.neural.quantized.blocks import BLOCK
+from specframe.neural.quantized.linear import QuantizedLinear
+from specframe.neural.quantized.rounding import BITS, Quantization, round_linear, rounds
 
 Rule = Callable[[Tensor], Tensor]
 
@@ -53,11 +55,13 @@ class Sharing:
         logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
         return warp(logits)
 
-    def head_for(self, tokens: slice | Tensor) -> Rule:
+    def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Rule:
         """The logits of these tokens alone; rows of a slice are shared, others copied."""
         warp, output = self._known(), self._output
         if isinstance(output, QuantizedLinear):
             part = output.take(tokens)
+            if quantize is not None and part.bits != BITS[quantize]:
+                part = round_linear(part.blocks.values(), part.bias, quantize)
             return lambda features: warp(part(features))
         if not isinstance(output, nn.Linear) or not output.weight.is_floating_point():
             raise CompositionError(
@@ -65,6 +69,9 @@ class Sharing:
             )
         weight = output.weight.detach()[tokens]
         bias = None if output.bias is None else output.bias.detach()[tokens]
+        if quantize is not None and rounds("the LM head", quantize, weight.device) and weight.shape[1] % BLOCK == 0:
+            rounded = round_linear(weight, bias, quantize)
+            return lambda features: warp(rounded(features))
         return lambda features: warp(nn.functional.linear(features, weight, bias))
 
     def _known(self) -> Rule:

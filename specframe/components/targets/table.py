@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from transformers import LlamaConfig
 
+    from specframe.neural.quantized.rounding import Quantization
+
 LARGEST_TABLE = 1 << 20
 
 
@@ -98,8 +100,8 @@ class TableTarget:
         """The logits for features of the tap `last`: [..., D] -> [..., V]."""
         return nn.functional.linear(features, self._head)
 
-    def head_for(self, tokens: slice | Tensor) -> Callable[[Tensor], Tensor]:
-        """The LM head of these tokens alone: a function [..., D] -> [..., T]."""
+    def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
+        """The LM head of these tokens alone: a function [..., D] -> [..., T]; it is too narrow for blocks."""
         rows = self._head[tokens]
         return lambda features: nn.functional.linear(features, rows)
 

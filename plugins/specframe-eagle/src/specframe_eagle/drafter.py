@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from specframe import WeightsError
-from specframe.neural import Export, NeuralDrafter
+from specframe.neural import Export, NeuralDrafter, Quantization
 from specframe_eagle import engines, published
 from specframe_eagle.network import Network, Variant
 from specframe_eagle.published import Layout
@@ -43,6 +43,7 @@ class Eagle(NeuralDrafter[Network]):
         feature_sampling: whether a new drafter's tokens gate its features (FSPAD); a loaded one has its own.
         partial_alignment: whether a new drafter's logits and features come from two halves of its output
             (FSPAD); a loaded one has its own.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
     """
 
     name = "eagle"
@@ -56,8 +57,9 @@ class Eagle(NeuralDrafter[Network]):
         bias: bool = True,
         feature_sampling: bool = False,
         partial_alignment: bool = False,
+        quantize: Quantization | None = None,
     ) -> None:
-        super().__init__(weights=weights, head=head)
+        super().__init__(weights=weights, head=head, quantize=quantize)
         self.variant = Variant(bias, feature_sampling, partial_alignment)
         self._layout: Layout | None = None
 

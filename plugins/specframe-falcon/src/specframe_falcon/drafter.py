@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from specframe import InputError
-from specframe.neural import NeuralDrafter
+from specframe.neural import NeuralDrafter, Quantization
 from specframe_falcon.network import Network
 
 if TYPE_CHECKING:
@@ -28,24 +28,35 @@ class Falcon(NeuralDrafter[Network]):
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
         dropout: between the LSTM's layers, in training only.
+        quantize: its matrices in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
     """
 
     name = "falcon"
 
     def __init__(
-        self, *, block: int = 2, weights: str | None = None, head: Head | None = None, dropout: float = 0.1
+        self,
+        *,
+        block: int = 2,
+        weights: str | None = None,
+        head: Head | None = None,
+        dropout: float = 0.1,
+        quantize: Quantization | None = None,
     ) -> None:
         if block < 1:
             raise InputError(f"falcon: block must be at least 1, got {block}")
         if not 0 <= dropout < 1:
             raise InputError(f"falcon: dropout must be at least 0 and below 1, got {dropout}")
-        super().__init__(weights=weights, head=head)
+        super().__init__(weights=weights, head=head, quantize=quantize)
         self.block = block
         self.dropout = dropout
 
     def build(self, target: NeuralTarget) -> Network:
         """A new network for the target."""
         return Network(target.config, self.block, self.dropout)
+
+    def round(self, network: Network, quantization: Quantization) -> Network:
+        """A copy of the network in few bits, its LSTM too."""
+        return network.rounded(quantization)
 
     def identity(self, config: Any) -> dict[str, Any]:
         """What a checkpoint and the drafter must agree on."""

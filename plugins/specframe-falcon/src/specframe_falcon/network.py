@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,11 +12,13 @@ from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from specframe import CompositionError, PairSpec
-from specframe.neural import DecoderLayer, FeatureNetwork, State, block_causal
+from specframe.neural import DecoderLayer, FeatureNetwork, Quantization, State, block_causal, round_layers, round_linear
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
 
+Cell = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
+"""What a layer of the LSTM makes of its input, and of its hidden state: the four gates, [.., D] -> [.., 4H]."""
 LSTM_LAYERS = 2
 FEW = 4
 """Up to so many pairs a row are unrolled on a CPU, where each call of nn.LSTM packs its weights anew."""
@@ -37,6 +41,8 @@ class Network(FeatureNetwork):
         hidden = config.hidden_size
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
         self.layer = DecoderLayer(config)
+        self.cells: list[Cell] = []
+        """The LSTM's layers in few bits, where the network was rounded."""
 
     def forward(
         self,
@@ -83,10 +89,10 @@ class Network(FeatureNetwork):
     def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
         """What the LSTM computes, pair by pair and without dropout: on a CPU it saves packing its weights."""
         outputs, ends = pairs, []
-        for (into, back, bias_into, bias_back), hidden, cell in zip(self.lstm.all_weights, *state, strict=True):
+        for (into, back), hidden, cell in zip(self.cells or self._cells(), *state, strict=True):
             steps = []
-            for x in linear(outputs, into, bias_into + bias_back).unbind(1):  # [B, 4H]
-                gates = torch.addmm(x, hidden, back.T)
+            for x in into(outputs).unbind(1):  # [B, 4H]
+                gates = x + back(hidden)
                 enter, forget, _, leave = gates.sigmoid().chunk(4, 1)
                 content = gates.chunk(4, 1)[2].tanh()
                 cell = torch.addcmul(forget * cell, enter, content)
@@ -96,3 +102,19 @@ class Network(FeatureNetwork):
             ends.append((hidden, cell))
         hidden, cell = (torch.stack(parts) for parts in zip(*ends, strict=True))
         return outputs, (hidden, cell)
+
+    def _cells(self) -> list[Cell]:
+        return [
+            (partial(linear, weight=into, bias=bias_into + bias_back), partial(linear, weight=back))
+            for into, back, bias_into, bias_back in self.lstm.all_weights
+        ]
+
+    def rounded(self, quantization: Quantization) -> Network:
+        """A copy in few bits; the LSTM, which is most of it, where a cycle runs it, pair by pair."""
+        network = round_layers(self, quantization)
+        if self.lstm.hidden_size % 32 == 0:
+            network.cells = [
+                (round_linear(into, bias_into + bias_back, quantization), round_linear(back, None, quantization))
+                for into, back, bias_into, bias_back in self.lstm.all_weights
+            ]
+        return network

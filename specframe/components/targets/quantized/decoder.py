@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.quantized.blocks import TILE
-from specframe.components.targets.quantized.library import Batch, Layer, Shape, load_kernels
-from specframe.components.targets.quantized.linear import QuantizedLinear
+from specframe.neural.quantized.blocks import TILE
+from specframe.neural.quantized.library import Batch, Layer, Shape, load_kernels
+from specframe.neural.quantized.linear import QuantizedLinear
 from specframe.neural.state.cache import SlotCache
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.quantized.blocks import BLOCK, Bits, PackedBlocks, round_to_blocks
-from specframe.components.targets.quantized.library import load_kernels
-from specframe.components.targets.quantized.linear import QuantizedLinear
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.neural.quantized.blocks import BLOCK, Bits, PackedBlocks, round_to_blocks
+from specframe.neural.quantized.library import load_kernels
+from specframe.neural.quantized.linear import QuantizedLinear
+from specframe.neural.quantized.rounding import BITS, Quantization
 
-Quantization = Literal["int4", "int8"]
-BITS: dict[Quantization, Bits] = {"int4": 4, "int8": 8}
 HEAD_BITS: Bits = 8
 """Of the LM head, whatever the layers have: llama.cpp's habit, for its rounding reaches every logit directly."""
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.components.targets.quantized.blocks import BLOCK, Bits, PackedBlocks
+from specframe.neural.quantized.blocks import BLOCK, Bits, PackedBlocks
 
 HEAD = "output.weight"
 EMBEDDING = "token_embd.weight"

@@ -13,8 +13,8 @@ from specframe.components.targets import probe
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.passes import CHUNK, ModelPasses, QuantizedPasses
 from specframe.components.targets.quantized import replacement
-from specframe.components.targets.quantized.linear import QuantizedLinear
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.neural.quantized.linear import QuantizedLinear
 from tests.components.targets.models import PROMPTS, VOCABULARY, accept, batch, random_tree
 from tests.small_gguf import write_gguf
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quants
 
-from specframe.components.targets.quantized import library
-from specframe.components.targets.quantized.blocks import round_to_blocks, unpack
-from specframe.components.targets.quantized.linear import QuantizedLinear
 from specframe.components.targets.quantized.stored import _read
 from specframe.kernel.errors import InputError
+from specframe.neural.quantized import library
+from specframe.neural.quantized.blocks import round_to_blocks, unpack
+from specframe.neural.quantized.linear import QuantizedLinear
 
 SHAPES = [(50, 64), (96, 160), (16, 32), (1, 32)]
 
@@ -72,7 +72,7 @@ def test_without_vector_instructions_the_result_is_the_same(bits, monkeypatch):
     x = torch.randn(9, 96)
     fast = layer(x)
     portable = library.load_kernels((*library.FLAGS, "-DPORTABLE"))
-    monkeypatch.setattr("specframe.components.targets.quantized.linear.load_kernels", lambda: portable)
+    monkeypatch.setattr("specframe.neural.quantized.linear.load_kernels", lambda: portable)
     torch.testing.assert_close(layer(x), fast, rtol=1e-6, atol=1e-6)
 
 

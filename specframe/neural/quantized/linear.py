@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.quantized.blocks import PackedBlocks, unpack
-from specframe.components.targets.quantized.library import Weight, load_kernels
+from specframe.neural.quantized.blocks import PackedBlocks, unpack
+from specframe.neural.quantized.library import Weight, load_kernels
 
 
 class QuantizedLinear(nn.Module):

@@ -1,0 +1,93 @@
+"""Drafters whose matrices have few bits: what they compute, what stays, and where it cannot be done."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from specframe import CompositionError
+from specframe.components.heads.trimmed import Trimmed
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import random_model
+from specframe.components.trees.policies.dynamic import Dynamic
+from specframe.components.verifiers.match import Match
+from specframe.decoding.compose import compose
+from specframe.kernel.errors import InputError
+from specframe.neural.quantized import rounding
+from specframe.neural.quantized.linear import QuantizedLinear
+from specframe.neural.quantized.rounding import round_layers
+from specframe_eagle.drafter import Eagle
+from specframe_falcon.drafter import Falcon
+
+PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9]]
+
+
+@pytest.fixture
+def target() -> HFTarget:
+    return HFTarget.from_model(random_model(vocab=50, size=64), None)
+
+
+def layers(network: nn.Module) -> list[QuantizedLinear]:
+    return [part for part in network.modules() if isinstance(part, QuantizedLinear)]
+
+
+@pytest.mark.parametrize("quantization", ["int4", "int8"])
+@pytest.mark.parametrize("kind", [Eagle, Falcon])
+def test_texts_are_those_of_the_target(kind, quantization, target):
+    head = Trimmed(keep=40, quantize=quantization)
+    drafter = kind(quantize=quantization, head=head)
+    tree = Dynamic(depth=3, width=2, nodes=6)
+    for temperature in (0.0, 1.0):
+        sampling = {"temperature": temperature, "max_new_tokens": 24}
+        pipeline = compose(target=target, drafter=drafter, tree=tree, verifier=Match(), sampling=sampling)
+        plain = compose(target=target, drafter="none", verifier=Match(), sampling=sampling)
+        assert pipeline.generate(PROMPTS).tokens == plain.generate(PROMPTS).tokens
+    assert layers(drafter.decoding) and not layers(drafter.network)
+
+
+def test_its_predictions_are_near_those_of_the_weights(target):
+    """A rounded weight is off by half a step of its block at the most; what is computed with it, by little."""
+    drafter = Falcon(quantize="int8")
+    drafter.bind(target)
+    exact, rounded = drafter.network, drafter.decoding
+    pairs = torch.randn(3, 2, 128, dtype=torch.float64)
+    with torch.no_grad():
+        outputs, (hidden, cell) = rounded.inputs(pairs, rounded.start(3))
+        expected, (other_hidden, other_cell) = exact.inputs(pairs, exact.start(3))
+    for found, wanted in ((outputs, expected), (hidden, other_hidden), (cell, other_cell)):
+        assert not torch.equal(found, wanted)
+        torch.testing.assert_close(found, wanted, atol=0.02, rtol=0)
+
+
+def test_weights_that_change_are_rounded_again(target):
+    drafter = Eagle(quantize="int8")
+    drafter.bind(target)
+    first = drafter.decoding
+    assert drafter.decoding is first
+    with torch.no_grad():
+        drafter.network.fc.weight.mul_(2)
+    again = drafter.decoding
+    assert again is not first
+    torch.testing.assert_close(again.fc.blocks.values(), 2 * first.fc.blocks.values(), atol=1e-3, rtol=1e-2)
+
+
+def test_widths_that_blocks_do_not_divide_stay():
+    rounded = round_layers(nn.Sequential(nn.Linear(32, 8), nn.Linear(8, 3)), "int8")
+    assert isinstance(rounded[0], QuantizedLinear) and type(rounded[1]) is nn.Linear
+
+
+def test_without_a_compiler_it_stays_as_it_is(target, monkeypatch, caplog):
+    def missing() -> None:
+        raise InputError("there is no C++ compiler (g++)")
+
+    monkeypatch.setattr(rounding, "load_kernels", missing)
+    drafter = Eagle(quantize="int4")
+    drafter.bind(target)
+    assert drafter.decoding is drafter.network
+    assert "drafter eagle stays in the target's precision" in caplog.text
+
+
+def test_another_device_is_one_line():
+    with pytest.raises(CompositionError, match="quantize: int8 computes on a CPU"):
+        rounding.rounds("drafter eagle", "int8", torch.device("cuda"))

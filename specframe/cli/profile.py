@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--prompts", type=as_path, metavar="FILE", help="a JSONL benchmark file or text file of prompts"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+    parser.add_argument(
+        "--context", type=int, default=0, metavar="N", help="put other prompts before each, up to N tokens"
+    )
     parser.add_argument("--depth", type=int, default=4, metavar="N", help="levels to measure (default: 4)")
     parser.add_argument("--width", type=int, default=8, metavar="N", help="choices to measure per node (default: 8)")
     parser.add_argument(
@@ -72,7 +75,6 @@ def execute(options: argparse.Namespace) -> int:
     prompts = valid.settings["run"].prompts
     if options.prompts is not None:
         prompts = read_prompts(options.prompts, options.limit)
-    others = read_prompts(options.check, options.limit) if isinstance(options.check, Path) else prompts
     if not prompts:
         raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
     if min(options.depth, options.width) < 1:
@@ -82,10 +84,13 @@ def execute(options: argparse.Namespace) -> int:
         check_file(options.out, "give --out another place")
 
     from specframe.decoding.pipeline import Pipeline
-    from specframe.inspect.profile import profile
+    from specframe.inspect.profile import lengthen, profile
 
     draw = Draw[options.draw.upper()]
     pipeline = Pipeline.build(valid)
+    if options.context:
+        prompts = lengthen(pipeline, prompts, options.context)
+    others = read_prompts(options.check, options.limit) if isinstance(options.check, Path) else prompts
     found = profile(pipeline, prompts, depth=options.depth, width=options.width, draw=draw, sizes=options.sizes)
     print("\n".join([*show_table(found), "", *show_trees(found, options.depth)]))
     if options.precisions:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path as FilePath
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
@@ -102,6 +102,8 @@ class Profile:
     """A cycle without the drafter's forwards, by the number of nodes, the root included."""
     rows: int
     """How many rows were decoded together."""
+    context: float
+    """How many tokens the longest of them had, on average over cycles."""
     calibration: Calibration
     """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
 
@@ -127,6 +129,7 @@ class Profile:
                 "draft_seconds": self.draft_seconds,
                 "block": self.block,
                 "rows": self.rows,
+                "context": self.context,
                 "cycle_seconds": self.cycle_seconds,
                 "calibration": list(self.calibration.powers),
             },
@@ -169,9 +172,14 @@ def profile(
         else:
             pipelines[size] = pipeline.with_parts(tree=Fixed(paths=[str(rank) for rank in range(size - 1)], draw=draw))
     clocks: dict[int, list[Clock]] = {size: [] for size in pipelines}
+    longest: list[int] = []  # by cycle
     for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
         clock = Clock.on(getattr(pipeline.parts.target, "device", None))
-        for _, cycle in cycles_of(pipelines[size], chunk, clock, start):
+        lengths = {start + place: len(pipeline.encode(prompt)) for place, prompt in enumerate(chunk)}
+        for rows, cycle in cycles_of(pipelines[size], chunk, clock, start):
+            longest.append(max(lengths[row] for row in rows))
+            for row, count in zip(rows, cycle.verdict.count.tolist(), strict=True):
+                lengths[row] += count
             if size == comb.shape.nodes:
                 ranks.add(cycle)
                 recording.teach(fit, cycle)
@@ -185,7 +193,33 @@ def profile(
     draft_seconds = median(clock.seconds["drafter"] / max(clock.calls["drafter"], 1) for clock in combs)
     calls = [sum(clock.calls[name] for clock in combs) for name in ("drafter", "draft")]
     block = -(-depth // max(round(calls[0] / calls[1]), 1))
-    return Profile(ranks, draft_seconds, block, seconds, min(pipeline.run.batch, len(prompts)), fit.calibration)
+    rows_together = min(pipeline.run.batch, len(prompts))
+    return Profile(ranks, draft_seconds, block, seconds, rows_together, fmean(longest), fit.calibration)
+
+
+def lengthen(pipeline: Pipeline, prompts: Sequence[Prompt], context: int) -> list[Prompt]:
+    """Every prompt behind as many of the others, from the next one on, as make it `context` tokens long or longer.
+
+    Raises InputError where all of them together are shorter.
+    """
+    longer: list[Prompt] = []
+    for place in range(len(prompts)):
+        others = [*prompts[place + 1 :], *prompts[:place]]
+        count = 0
+        while len(pipeline.encode(prompt := _joined(others[:count], prompts[place]))) < context:
+            if count == len(others):
+                raise InputError(
+                    f"all prompts together have fewer than {context} tokens; give more, or a shorter context"
+                )
+            count += 1
+        longer.append(prompt)
+    return longer
+
+
+def _joined(before: Sequence[Prompt], last: Prompt) -> Prompt:
+    if isinstance(last, str):
+        return "\n\n".join([prompt for prompt in before if isinstance(prompt, str)] + [last])
+    return [token for prompt in (*before, last) for token in prompt if isinstance(token, int)]
 
 
 def take_turns(

@@ -21,7 +21,13 @@ def measured() -> Profile:
     shares = Shares(visits=[[100, 100]] * 3, accepted=[[70, 10]] * 3)
     calibration = Calibration((1.0,))
     return Profile(
-        Ranks(shares, shares), draft_seconds=0.001, block=1, cycle_seconds={}, calibration=calibration, rows=1
+        Ranks(shares, shares),
+        draft_seconds=0.001,
+        block=1,
+        cycle_seconds={},
+        calibration=calibration,
+        rows=1,
+        context=0.0,
     )
 
 

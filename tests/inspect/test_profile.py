@@ -20,7 +20,7 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.inspect.forecast import Measured, measure_tau
-from specframe.inspect.profile import Ranks, Shares, comb_paths, profile, take_turns
+from specframe.inspect.profile import Ranks, Shares, comb_paths, lengthen, profile, take_turns
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.testing import GivenDrafter, GivenTarget
@@ -109,6 +109,19 @@ def test_turns_change_nothing_of_what_is_counted():
     assert alone.ranks == among.ranks and alone.calibration == among.calibration
     small = replace(pipeline(Chain(), Match()), run=RunSettings(seed=3, batch=7))
     assert profile(small, PROMPTS, depth=2, width=3).ranks == alone.ranks, "a row's numbers are its prompt's"
+
+
+def test_the_context_is_that_of_the_longest_row():
+    found = profile(pipeline(Chain(), Match()), [[0, 1, 2], [0] * 50], depth=1, width=1)
+    assert 50 < found.context < 150, "behind its prompt, and 100 new tokens at most"
+    assert found.context > profile(pipeline(Chain(), Match()), [[0, 1, 2]] * 2, depth=1, width=1).context + 40
+
+
+def test_prompts_are_made_longer_by_the_others():
+    ids = pipeline(Chain(), Match())
+    assert lengthen(ids, [[0], [1, 1], [2, 2, 2]], 5) == [[1, 1, 2, 2, 2, 0], [2, 2, 2, 1, 1], [0, 1, 1, 2, 2, 2]]
+    with pytest.raises(InputError, match="fewer than 7 tokens"):
+        lengthen(ids, [[0], [1, 1], [2, 2, 2]], 7)
 
 
 def test_answers_of_one_token_are_refused():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -73,6 +74,23 @@ def test_openais_client_works_unmodified(pipeline):
             client.chat.completions.create(**ask, extra_body={"magic": 1})
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(**ask | {"model": "other"})
+
+
+@pytest.mark.skipif(shutil.which("guidellm") is None, reason="pip install guidellm, into an environment of its own")
+def test_guidellm_works_unmodified(pipeline, tmp_path):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(f'{{"prompt": "hello {name}", "output_tokens_count": 7}}\n' for name in "abcd"))
+    with listening(pipeline) as (_, address):
+        command = ["guidellm", "run", "--backend", f"kind=openai_http,target={address}"]
+        command += ["--profile", "kind=concurrent,streams=2", "--constraint", "kind=max_requests,count=4"]
+        command += ["--data", f"kind=json_file,path={prompts}", "--output", f"kind=json,path={tmp_path / 'found.json'}"]
+        offline = os.environ | {"HF_HUB_OFFLINE": "1"}
+        done = subprocess.run([*command, "--disable-console"], env=offline, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (found,) = json.loads((tmp_path / "found.json").read_text())["benchmarks"]
+    requests = found["requests"]["successful"]
+    assert len(requests) == 4 and not found["requests"]["errored"]
+    assert [request["output_metrics"]["text_tokens"] for request in requests] == [7] * 4, "ignore_eos is understood"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -1,6 +1,7 @@
 """One depth for all rows: the one that pays by what cycles of so many rows cost, and no text depends on it."""
 
 import json
+from dataclasses import replace
 from itertools import accumulate
 from operator import mul
 from typing import ClassVar
@@ -18,8 +19,9 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Draw
+from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
 from specframe.testing import GivenDrafter, check_tree, tiny_target
+from specframe.testing.conformance.observers import cycle_of
 
 DEPTH = 4
 
@@ -31,7 +33,7 @@ def seconds(rows, nodes):
 
 def write(folder, rows, acceptance=(0.8, 0.7, 0.6, 0.5), **changes):
     """A file as `specframe profile` writes it for so many rows."""
-    path = folder / f"costs-{rows}.json"
+    path = folder / f"costs-{rows}-{changes.get('context', 0)}.json"
     cycle = {nodes: seconds(rows, nodes) for nodes in (1, 2, 3, 5)}
     found = {"rows": rows, "draft_seconds": 0.5, "block": 1, "cycle_seconds": cycle}
     path.write_text(json.dumps(found | {"acceptance": [[share] for share in acceptance]} | changes))
@@ -65,6 +67,43 @@ def test_a_few_rows_speculate_and_many_do_not(costs):
     policy = Goodput(costs=costs, depth=DEPTH)
     depths = [int(policy.goodput(torch.zeros(rows, dtype=torch.int64)).argmax()) for rows in (1, 4, 8, 16, 64)]
     assert depths[0] == 4 and depths[-1] == 0 and depths == sorted(depths, reverse=True)
+
+
+def test_a_long_context_makes_drafts_cheaper_in_proportion(tmp_path):
+    dear = {nodes: 10.0 * nodes for nodes in (1, 2, 3, 5)}
+    files = [write(tmp_path, rows, context=100, cycle_seconds=dear) for rows in (1, 4)]
+    files += [write(tmp_path, 4, context=1100, cycle_seconds={nodes: 200 + time for nodes, time in dear.items()})]
+    policy = Goodput(costs=files, depth=2)
+    short, long = policy.seconds(4, 100), policy.seconds(4, 1100)
+    assert torch.equal(policy.seconds(4), short)
+    assert torch.allclose(policy.seconds(4, 600), (short + long) / 2)
+    assert torch.allclose(policy.seconds(4, 2100), 2 * long - short)
+    assert torch.allclose(policy.seconds(2, 1100), short + (long - short) / 3), "one row was not timed at length"
+    drafted = {}
+    for length in (20, 1500):
+        root = torch.zeros(4, dtype=torch.int64)
+        tokens = torch.ones(4, length, dtype=torch.int64)
+        policy.open(4, 2000)
+        policy.observe(admission(tokens))
+        drafted[length] = int(policy.goodput(root).argmax())
+    assert drafted == {20: 0, 1500: 2}
+
+
+def admission(tokens):
+    """The cycle that admits prompts, [B, L]."""
+    root = tokens[:, -1:]
+    verdict = Verdict(root[:, :0], torch.zeros(len(tokens), dtype=torch.int64), root[:, 0])
+    cycle = cycle_of(TokenTree.root_only(root[:, 0]), verdict, 2)
+    prompt = Prompts(tokens, torch.full((len(tokens),), tokens.shape[1]))
+    return replace(cycle, committed=replace(cycle.committed, prompt=prompt))
+
+
+def test_lengths_are_those_of_the_rows_that_stay(costs):
+    policy = Goodput(costs=costs, depth=2)
+    policy.observe(admission(torch.ones(3, 5, dtype=torch.int64)))
+    policy.observe(admission(torch.ones(1, 9, dtype=torch.int64)))
+    policy.keep(torch.tensor([3, 1]))
+    assert policy._length.tolist() == [10, 6]
 
 
 def test_between_and_beyond_what_was_timed(tmp_path):

@@ -42,6 +42,8 @@ class Known:
     """Seconds of a cycle with a draft of 0, 1, 2 ... levels."""
     rows: int
     """How many rows were decoded together."""
+    context: float
+    """How many tokens the longest of them had, on average."""
     acceptance: list[float]
     """By level, the share of cycles that go on to one of its nodes, behind first choices, as deep as was measured."""
 
@@ -54,7 +56,7 @@ def read_known(path: Path, widths: Sequence[int]) -> Known:
     sizes = list(accumulate(accumulate(widths, mul), initial=1))
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        batch = int(found.get("rows", 1))
+        batch, context = int(found.get("rows", 1)), float(found.get("context", 0))
         draft, block = float(found["draft_seconds"]), int(found["block"])
         cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
         shares = [[float(share) for share in row] for row in found["acceptance"]]
@@ -63,7 +65,9 @@ def read_known(path: Path, widths: Sequence[int]) -> Known:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
     costs = cycle_costs(sizes, draft_seconds=draft, cycle_seconds=cycle, block=max(block, 1))
-    return Known(costs, batch, [min(sum(row[:width]), 1.0) for row, width in zip(shares, widths, strict=False)])
+    return Known(
+        costs, batch, context, [min(sum(row[:width]), 1.0) for row, width in zip(shares, widths, strict=False)]
+    )
 
 
 def _rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -1,0 +1,266 @@
+"""A server under load, on loopback: ``python docs/analysis/serving.py texts`` and so on, one analysis after the other.
+
+    texts       16 clients at a time, others that vanish, and each text next to that of a lone run with the same seed
+    memory      the server's memory while it answers 2,000 requests
+    batches     tokens per second next to those of closed batches of the same requests, in turns
+    costs       what `goodput` reads, in processor time
+    control     speculation as deep as pays next to none and to fixed depths, in turns
+    first-token what a running stream waits while a long prompt is read, whole and in pieces
+
+Every analysis starts the servers it needs with `specframe serve` and prints JSON; numbers go to serving.json. On a busy
+machine read `tokens_per_cpu_second`: the tokens of a second of the processor.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+from time import perf_counter, process_time
+from typing import Any
+
+import httpx2
+from first_token import first_token
+from sample import keep
+from served import Served, start
+
+import specframe
+from specframe.decoding import clock
+from specframe.inspect.profile import profile
+from specframe_serve.load import read_prompts
+
+HERE = Path(__file__).resolve().parent
+NUMBERS = HERE / "serving.json"
+RECIPES = HERE.parent.parent / "recipes"
+QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "prompts" / "specframe.jsonl"
+JOINED = (1, 1, 2, 1, 3, 1, 2, 1, 6, 1)
+"""How many of the bench's questions make one prompt, in turn."""
+LONG = 36
+"""And of every fiftieth prompt: about 900 tokens, which are read in pieces."""
+
+
+def mixed(folder: Path, count: int, longest: int = LONG) -> Path:
+    """A file of prompts of many lengths, made of the bench's questions."""
+    questions = list(read_prompts(QUESTIONS))
+    path, place = folder / "prompts.jsonl", 0
+    with path.open("w", encoding="utf-8") as file:
+        for number in range(count):
+            size = longest if number % 50 == 25 else JOINED[number % len(JOINED)]
+            prompt = "\n\n".join(questions[(place + i) % len(questions)] for i in range(size))
+            file.write(json.dumps({"prompt": prompt}) + "\n")
+            place += size
+    return path
+
+
+def texts(options: argparse.Namespace) -> dict[str, Any]:
+    """How many of the texts that 16 clients got differ from those of lone runs with the same seeds."""
+    with tempfile.TemporaryDirectory() as folder:
+        prompts, answers = mixed(Path(folder), options.requests), Path(folder) / "texts.jsonl"
+        with start(options.recipe, options.overrides, slots=16) as server:
+            left, done = [0], Event()
+            leaver = Thread(target=leave, args=(server, done, left))
+            leaver.start()
+            try:
+                found = server.load(
+                    prompts,
+                    requests=options.requests,
+                    concurrency=16,
+                    tokens=options.tokens,
+                    temperature=options.temperature,
+                    more=["--texts", str(answers)],
+                )
+            finally:
+                done.set()
+                leaver.join()
+            size = server.memory
+        given = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
+        pipeline = specframe.load(options.recipe, overrides=options.overrides)
+        different = []
+        for number, prompt in enumerate(read_prompts(prompts)):
+            budget = 1 + options.tokens * (1 + number % 4) // 4
+            settings = replace(pipeline.sampling, temperature=options.temperature, max_new_tokens=budget)
+            alone = replace(pipeline, sampling=settings).generate(prompt, seed=number).texts[0]
+            if alone != given[number]["text"]:
+                different.append({"number": number, "served": given[number]["text"], "alone": alone})
+    return found | {"left": left[0], "memory_mb": size, "different": len(different), "differences": different[:3]}
+
+
+def leave(server: Served, done: Event, left: list[int]) -> None:
+    """Asks for a stream and leaves at its first piece, again and again, until `done`."""
+    ask = {"prompt": "Write a long story about a dragon.", "max_tokens": 200, "stream": True, "ignore_eos": True}
+    while not done.wait(10.0):
+        with httpx2.stream("POST", f"{server.url}/completions", json=ask, timeout=600) as reply:
+            next(reply.iter_bytes(), None)
+        left[0] += 1
+
+
+def memory(options: argparse.Namespace) -> dict[str, Any]:
+    """The server's resident memory in megabytes, after every tenth of the requests."""
+    with tempfile.TemporaryDirectory() as folder, start(options.recipe, options.overrides, slots=16) as server:
+        prompts = mixed(Path(folder), 200, 6)
+        begin, sizes, failed = server.memory, [], 0
+        for _ in range(10):
+            size = options.requests // 10
+            found = server.load(
+                prompts, requests=size, concurrency=16, tokens=options.tokens, temperature=options.temperature
+            )
+            sizes.append(server.memory)
+            failed += found["failed"]
+    return {"requests": options.requests, "failed": failed, "begin_mb": begin, "mb": sizes}
+
+
+def batches(options: argparse.Namespace) -> dict[str, Any]:
+    """Tokens per second of a server and of closed batches over the same requests: medians of rounds in turns."""
+    pipeline = specframe.load(options.recipe, overrides=options.overrides)
+    found: dict[str, Any] = {}
+    for concurrency in options.concurrency:
+        rounds = Rounds(["served", "closed"])
+        with start(options.recipe, options.overrides, slots=concurrency) as server:
+            for _ in range(options.rounds):
+                rounds.add("served", ask(server, concurrency, options))
+                rounds.add("closed", in_batches(pipeline, concurrency, options))
+        found[str(concurrency)] = rounds.summary()
+        print(concurrency, json.dumps(found[str(concurrency)]), flush=True)
+    return found
+
+
+class Rounds:
+    """What several contestants did in turns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+
+    def add(self, name: str, figures: dict[str, Any]) -> None:
+        """Notes one round of a contestant."""
+        self._rows[name].append(figures)
+
+    def summary(self) -> dict[str, Any]:
+        """By figure and contestant the median and every round; the load average's range."""
+        loads = [row["load_average"] for rows in self._rows.values() for row in rows]
+        found: dict[str, Any] = {"load": [min(loads), max(loads)]}
+        for figure in ("tokens_per_second", "tokens_per_cpu_second"):
+            every = {name: [row[figure] for row in rows] for name, rows in self._rows.items()}
+            found[figure] = {name: median(row) for name, row in every.items()} | {"rounds": every}
+        return found
+
+
+def ask(server: Served, concurrency: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The figures of one load, every answer decoded to its budget."""
+    return server.load(
+        QUESTIONS,
+        requests=options.requests,
+        concurrency=concurrency,
+        tokens=options.tokens,
+        temperature=options.temperature,
+        more=["--ignore-eos"],
+    )
+
+
+def in_batches(pipeline: specframe.Pipeline, size: int, options: argparse.Namespace) -> dict[str, Any]:
+    """The same requests in batches of `size`, each begun when the one before has ended."""
+    questions = list(read_prompts(QUESTIONS))
+    tokens, begin, cpu = 0, perf_counter(), process_time()
+    requests = []
+    for number in range(options.requests):
+        settings = replace(pipeline.sampling, temperature=options.temperature)
+        (request,) = pipeline.requests([pipeline.encode(questions[number % len(questions)])], settings, number)
+        budget = 1 + options.tokens * (1 + number % 4) // 4
+        requests.append(replace(request, max_new_tokens=budget, ends=frozenset()))
+    with pipeline.open_endless(size, longest=512) as session:
+        for first in range(0, len(requests), size):
+            tokens += sum(len(entry.tokens) for entry in session.run(requests[first : first + size]))
+    return {
+        "tokens_per_second": tokens / (perf_counter() - begin),
+        "tokens_per_cpu_second": tokens / (process_time() - cpu),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def costs(options: argparse.Namespace) -> dict[str, Any]:
+    """Files of `specframe profile` for `control`, one for each concurrency, in processor time."""
+    clock.perf_counter = process_time  # of this process alone: one thread decodes
+    questions = list(read_prompts(QUESTIONS))
+    options.costs.mkdir(parents=True, exist_ok=True)
+    found: dict[str, Any] = {}
+    for rows in options.concurrency:
+        settings = [f"run.batch={rows}", "sampling.ignore_eos=true", f"sampling.max_new_tokens={options.tokens}"]
+        pipeline = specframe.load(options.recipe, overrides=[*options.overrides, *settings])
+        prompts = [questions[number % len(questions)] for number in range(max(12, 2 * rows))]
+        sizes = range(1, options.depth + 2)
+        measured = profile(pipeline, prompts, depth=options.depth, width=1, sizes=sizes)
+        measured.write(options.costs / f"costs-{rows}.json")
+        found[str(rows)] = json.loads((options.costs / f"costs-{rows}.json").read_text(encoding="utf-8"))
+        print(rows, json.dumps(found[str(rows)]), flush=True)
+    return found
+
+
+def control(options: argparse.Namespace) -> dict[str, Any]:
+    """Tokens per second with no speculation, chains of fixed depth and `goodput`: medians of rounds in turns."""
+    files = ", ".join(map(str, sorted(options.costs.glob("costs-*.json"))))
+    depths = range(1, options.depth + 1)
+    overrides = {
+        "none": ["drafter={use: none}", "tree=null"],
+        **{f"chain {depth}": [f"tree={{use: chain, depth: {depth}}}"] for depth in depths},
+        "goodput": [f"tree={{use: goodput, depth: {options.depth}, costs: [{files}]}}"],
+    }
+    found: dict[str, Any] = {}
+    with ExitStack() as stack:
+        slots = max(options.concurrency)
+        servers = {
+            name: stack.enter_context(start(options.recipe, [*options.overrides, *own], slots=slots))
+            for name, own in overrides.items()
+        }
+        for concurrency in options.concurrency:
+            rounds, names = Rounds(list(servers)), list(servers)
+            for turn in range(options.rounds):
+                first = turn % len(names)
+                for name in names[first:] + names[:first]:
+                    rounds.add(name, ask(servers[name], concurrency, options))
+            found[str(concurrency)] = rounds.summary()
+            print(concurrency, json.dumps(found[str(concurrency)]), flush=True)
+    return found
+
+
+ANALYSES = {
+    "texts": texts,
+    "memory": memory,
+    "batches": batches,
+    "costs": costs,
+    "control": control,
+    "first-token": first_token,
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints and writes what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("analysis", choices=ANALYSES)
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
+    parser.add_argument("--recipe", type=Path, default=RECIPES / "suffix-recycling.yaml")
+    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--tokens", type=int, default=32, help="of an answer at most; they have a quarter to all of it")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 4, 8, 16])
+    parser.add_argument("--costs", type=Path, default=HERE / "costs", help="the folder of what `goodput` reads")
+    parser.add_argument("--depth", type=int, default=4, help="levels that `goodput` drafts at most")
+    parser.add_argument("--prompt", type=int, default=3000, help="tokens of the long prompt")
+    options = parser.parse_args(arguments)
+    begin = os.getloadavg()[0]
+    found = ANALYSES[options.analysis](options)
+    found = {"command": " ".join(sys.argv[1:]), "load_begin": begin, "load_end": os.getloadavg()[0]} | found
+    print(json.dumps(found, indent=1))
+    keep(NUMBERS, {options.analysis: found})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

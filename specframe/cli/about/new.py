@@ -27,15 +27,15 @@ FILES = {
 """The templates, and the files that they become."""
 
 COMMANDS = {
-    "target": "specframe validate recipes/falcon.yaml target.use=$name drafter.use=lookup tree=null",
-    "drafter": "specframe run recipes/falcon.yaml drafter.use=$name",
-    "tree": "specframe run recipes/falcon.yaml tree.use=$name",
-    "verifier": "specframe certify recipes/falcon.yaml verifier.use=$name",
-    "loss": 'specframe train recipes/falcon.yaml "loss=[{use: $name}]"',
-    "rollout": "specframe train recipes/falcon.yaml train.rollout.use=$name",
-    "head": 'specframe run recipes/falcon.yaml "drafter.head={use: $name}"',
-    "store": 'specframe run recipes/falcon.yaml tree=null "drafter={use: retrieval, store: {use: $name}}"',
-    "contestant": "specframe bench recipes/falcon.yaml $name --limit 5",
+    "target": "specframe validate recipes/small/falcon.yaml target.use=$name drafter.use=lookup tree=null",
+    "drafter": "specframe run recipes/small/falcon.yaml drafter.use=$name",
+    "tree": "specframe run recipes/small/falcon.yaml tree.use=$name",
+    "verifier": "specframe certify recipes/small/falcon.yaml verifier.use=$name",
+    "loss": 'specframe train recipes/small/falcon.yaml "loss=[{use: $name}]"',
+    "rollout": "specframe train recipes/small/falcon.yaml train.rollout.use=$name",
+    "head": 'specframe run recipes/small/falcon.yaml "drafter.head={use: $name}"',
+    "store": 'specframe run recipes/small/falcon.yaml tree=null "drafter={use: retrieval, store: {use: $name}}"',
+    "contestant": "specframe bench recipes/small/falcon.yaml $name --limit 5",
 }
 """The kinds there are templates for, and how a component of each is tried in the repository's first recipe."""
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from specframe.kernel.types import Frontier, Proposal, TokenTree
@@ -70,6 +72,13 @@ class PathDrafter:
         self.calls += 1
         logits = [[torch.stack([self.raw(p, level) for level in range(self.block)]) for p in row] for row in paths]
         return Proposal(torch.stack([torch.stack(row) for row in logits]))
+
+
+def path_drafters(vocab: int = 6, block: int = 3, steps: Sequence[float] = (0.0,)) -> st.SearchStrategy[PathDrafter]:
+    """Any drafter with at most `vocab` tokens and at most `block` levels a forward pass."""
+    return st.builds(
+        PathDrafter, st.integers(2, vocab), st.integers(1, block), st.integers(0, 999), st.sampled_from(steps)
+    )
 
 
 def literal_dynamic(drafter: PathDrafter, root: int, depth: int, width: int, nodes: int) -> tuple[list[int], list[int]]:

@@ -28,7 +28,7 @@ from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_tree
 from specframe.testing.conformance.verifiers import law_pairs
 from specframe.testing.cycles import compare_cycle
-from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, path
+from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, path, path_drafters
 
 WARM = Sampling(temperature=1.0)
 ROOTS = torch.tensor([1, 0, 1])
@@ -136,22 +136,15 @@ def draw(random: object, weights: list[float]) -> int:
 
 
 @settings(max_examples=40, deadline=None)
-@given(
-    width=st.integers(1, 4),
-    depth=st.integers(1, 4),
-    block=st.integers(1, 3),
-    vocab=st.integers(2, 6),
-    salt=st.integers(0, 999),
-)
-def test_beam_is_its_literal_restatement(width: int, depth: int, block: int, vocab: int, salt: int) -> None:
-    drafter = PathDrafter(vocab, block, salt)
+@given(width=st.integers(1, 4), depth=st.integers(1, 4), drafter=path_drafters())
+def test_beam_is_its_literal_restatement(width: int, depth: int, drafter: PathDrafter) -> None:
     policy = Beam(width=width, depth=depth)
-    tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(salt)))
+    tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(drafter.salt)))
     assert_sound(tree, depth)
     assert tree.tokens.shape[1] == policy.promise.nodes == width * depth + 1
     recorded(tree, drafter, WARM)
     for row, root in enumerate(ROOTS.tolist()):
-        assert children(tree, row) == literal_beam(drafter, root, width, depth, Keyed(salt))
+        assert children(tree, row) == literal_beam(drafter, root, width, depth, Keyed(drafter.salt))
 
 
 @pytest.mark.parametrize(("vocab", "depth", "width"), [(2, 2, 2), (2, 2, 3), (3, 1, 2), (2, 3, 2)])
@@ -227,20 +220,17 @@ def literal_dyspec(drafter: PathDrafter, root: int, nodes: int, depth: int, thre
 @given(
     nodes=st.integers(1, 9),
     depth=st.integers(1, 5),
-    block=st.integers(1, 3),
-    vocab=st.integers(2, 6),
-    salt=st.integers(0, 999),
+    drafter=path_drafters(),
     threshold=st.sampled_from([0.0, 0.1, 0.4]),
 )
-def test_dyspec_is_the_papers_heap(nodes: int, depth: int, block: int, vocab: int, salt: int, threshold: float) -> None:
-    drafter = PathDrafter(vocab, block, salt)
+def test_dyspec_is_the_papers_heap(nodes: int, depth: int, drafter: PathDrafter, threshold: float) -> None:
     policy = DySpec(nodes=nodes, depth=depth, width=nodes, threshold=threshold)
-    tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(salt)))
+    tree = policy.grow(drafter.expand, ROOTS, Context(WARM, Keyed(drafter.salt)))
     assert_sound(tree, min(depth, policy.budget))
     assert tree.tokens.shape[1] <= policy.promise.nodes
     recorded(tree, drafter, WARM)
     for row, root in enumerate(ROOTS.tolist()):
-        assert children(tree, row) == literal_dyspec(drafter, root, nodes, depth, threshold, Keyed(salt))
+        assert children(tree, row) == literal_dyspec(drafter, root, nodes, depth, threshold, Keyed(drafter.salt))
     if threshold:
         assert tree.tokens.shape[1] == 1 + int(tree.valid[:, 1:].sum(1).max()), "no wider than the fullest row"
 
@@ -269,16 +259,13 @@ def test_dyspec_at_temperature_0_is_a_chain() -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     widths=st.lists(st.integers(1, 4), min_size=1, max_size=3),
-    block=st.integers(1, 3),
-    vocab=st.integers(2, 6),
-    salt=st.integers(0, 999),
+    drafter=path_drafters(),
     top_k=st.integers(0, 3),
 )
-def test_greedy_is_its_literal_restatement(widths: list[int], block: int, vocab: int, salt: int, top_k: int) -> None:
-    drafter = PathDrafter(vocab, block, salt)
+def test_greedy_is_its_literal_restatement(widths: list[int], drafter: PathDrafter, top_k: int) -> None:
     sampling = Sampling(temperature=0.8, top_k=top_k)
     policy = Greedy(widths=widths)
-    tree = policy.grow(drafter.expand, ROOTS, Context(sampling, Keyed(salt)))
+    tree = policy.grow(drafter.expand, ROOTS, Context(sampling, Keyed(drafter.salt)))
     assert_sound(tree, len(widths))
     assert tree.tokens.shape[1] == policy.promise.nodes
     root_only = TokenTree.root_only(torch.zeros(1, dtype=torch.int64))
@@ -291,7 +278,7 @@ def test_greedy_is_its_literal_restatement(widths: list[int], block: int, vocab:
                 top = logits.argsort(descending=True).tolist()[: width - 1]
                 law = sampling.law(logits[None, None], root_only)[0, 0].tolist()
                 rest = [0.0 if token in top else mass for token, mass in enumerate(law)]
-                wanted[line] = [draw(Keyed(salt), rest)] * (sum(rest) > 0) + top if sum(rest) > 0 else top
+                wanted[line] = [draw(Keyed(drafter.salt), rest)] * (sum(rest) > 0) + top if sum(rest) > 0 else top
             level = [(*line, token) for line in level for token in wanted[line]]
         assert children(tree, row) == {line: tokens for line, tokens in wanted.items() if tokens}
     first = tree.draw[:, 1]

@@ -17,7 +17,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Draw, Frontier, Proposal, TokenTree
 from specframe.sampling.laws import History, Sampling
 from specframe.sampling.random import SeededRandom
-from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, literal_dynamic, path
+from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, literal_dynamic, path, path_drafters
 
 EAGLE = (
     "0 1 2 3 0.0 0.1 0.2 1.0 1.1 2.0 2.1 3.0 0.0.0 0.0.1 0.0.2 0.1.0 0.1.1 0.2.0 0.2.1 1.0.0 "
@@ -25,6 +25,8 @@ EAGLE = (
 )
 WARM = Sampling(temperature=1.0)
 ROOTS = torch.tensor([3, 0])
+TIES = (0.0, 1.5, 50.0)
+"""Logits as they are, some of them equal, and most of them equal."""
 
 
 def shapes(gaps: bool) -> st.SearchStrategy[list[str]]:
@@ -198,15 +200,9 @@ def test_laws_see_each_nodes_own_path() -> None:
     depth=st.integers(1, 5),
     width=st.integers(1, 5),
     nodes=st.integers(1, 30),
-    block=st.integers(1, 4),
-    vocab=st.integers(2, 9),
-    salt=st.integers(0, 999),
-    step=st.sampled_from([0.0, 0.0, 1.5, 50.0]),
+    drafter=path_drafters(vocab=9, block=4, steps=TIES),
 )
-def test_dynamic_tree_is_eagle_2(
-    depth: int, width: int, nodes: int, block: int, vocab: int, salt: int, step: float
-) -> None:
-    drafter = PathDrafter(vocab, block, salt, step)
+def test_dynamic_tree_is_eagle_2(depth: int, width: int, nodes: int, drafter: PathDrafter) -> None:
     policy = Dynamic(depth=depth, width=width, nodes=nodes)
     roots = torch.tensor([0, 1, 1])
     tree = policy.grow(drafter.expand, roots, Context(Sampling(temperature=0.3, top_k=1), Ranked()))
@@ -217,7 +213,7 @@ def test_dynamic_tree_is_eagle_2(
         assert tree.tokens[b].tolist() == tokens
     assert tree.levels == min(depth, policy.budget) and tree.q is None and tree.valid.all()
     assert int(tree.depth.max()) <= tree.levels
-    assert drafter.calls == -(-depth // block)
+    assert drafter.calls == -(-depth // drafter.block)
 
 
 @settings(max_examples=60, deadline=None)
@@ -225,10 +221,7 @@ def test_dynamic_tree_is_eagle_2(
     depth=st.integers(1, 5),
     width=st.integers(1, 4),
     nodes=st.integers(1, 20),
-    block=st.integers(1, 3),
-    vocab=st.integers(2, 6),
-    salt=st.integers(0, 999),
-    step=st.sampled_from([0.0, 1.5, 50.0]),
+    drafter=path_drafters(steps=TIES),
     gain=st.sampled_from([0.0, 0.1, 0.4]),
     impossible=st.booleans(),
     calibration=st.sampled_from([None, [1.7], [0.6, 2.3, 1.1]]),
@@ -237,10 +230,7 @@ def test_dynamic_trees_are_the_same_wherever_they_are_searched(
     depth: int,
     width: int,
     nodes: int,
-    block: int,
-    vocab: int,
-    salt: int,
-    step: float,
+    drafter: PathDrafter,
     gain: float,
     impossible: bool,
     calibration: list[float] | None,
@@ -257,7 +247,7 @@ def test_dynamic_trees_are_the_same_wherever_they_are_searched(
 
     trees = []
     for search in (policy.search, policy.search_on_host):
-        drafter = PathDrafter(vocab, block, salt, step)
+        drafter.calls = 0
         captured.append([])
         trees.append(search(overhear, torch.tensor([0, 1, 1])))
     frontiers = [[frontier.nodes for frontier in row] for row in captured]

@@ -43,6 +43,16 @@ class Event:
         return end_event.time - self.time
 
 
+@pytest.fixture
+def device():
+    return Device()
+
+
+@pytest.fixture
+def clock(device):
+    return Clock(DeviceTimer(device.event))
+
+
 def cycle(clock, device):
     with clock.phase("draft"):
         device.work(10)
@@ -52,9 +62,7 @@ def cycle(clock, device):
         device.work(100)
 
 
-def test_phases_take_the_devices_time_not_that_of_the_launch():
-    device = Device()
-    clock = Clock(DeviceTimer(device.event))
+def test_phases_take_the_devices_time_not_that_of_the_launch(device, clock):
     with clock.phase("session"):
         cycle(clock, device)
     clock.settle()
@@ -62,9 +70,7 @@ def test_phases_take_the_devices_time_not_that_of_the_launch():
     assert clock.running is None
 
 
-def test_a_cycle_waits_once_and_uses_its_events_again():
-    device = Device()
-    clock = Clock(DeviceTimer(device.event))
+def test_a_cycle_waits_once_and_uses_its_events_again(device, clock):
     for _ in range(5):
         cycle(clock, device)
         clock.settle()
@@ -75,18 +81,14 @@ def test_a_cycle_waits_once_and_uses_its_events_again():
     assert clock.calls["score"] == 5
 
 
-def test_settling_twice_books_once():
-    device = Device()
-    clock = Clock(DeviceTimer(device.event))
+def test_settling_twice_books_once(device, clock):
     cycle(clock, device)
     clock.settle()
     clock.settle()
     assert clock.seconds["score"] == pytest.approx(0.1) and len(device.waits) == 1
 
 
-def test_a_stretch_that_is_running_is_booked_when_it_ends():
-    device = Device()
-    clock = Clock(DeviceTimer(device.event))
+def test_a_stretch_that_is_running_is_booked_when_it_ends(device, clock):
     with clock.phase("session"):
         cycle(clock, device)
         clock.settle()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.kernel.types import Draw, TokenTree
@@ -53,17 +54,22 @@ def test_a_budget_keeps_the_first_new_nodes(rows: list[tuple[list[list[int]], li
         assert sorted(real_paths(one.merge(other, nodes), row)) == sorted(expected)
 
 
+def drawn(tokens: list[int], parent: list[int], draw: list[int], law: Tensor, levels: int = 1) -> TokenTree:
+    """A tree of one row, its nodes drawn from the same law [1, 1, V]."""
+    return TokenTree(
+        tokens=torch.tensor([tokens]),
+        parent=torch.tensor([parent]),
+        valid=torch.ones(1, len(tokens), dtype=torch.bool),
+        draw=torch.tensor([draw]),
+        levels=levels,
+        q=law,
+        q_row=torch.zeros(1, len(tokens), dtype=torch.int64),
+    )
+
+
 def test_nothing_is_merged_into_a_sampled_node() -> None:
     law = torch.tensor([[[0.5, 0.5, 0.0]]])
-    sampled = TokenTree(
-        tokens=torch.tensor([[2, 0, 1]]),
-        parent=torch.tensor([[-1, 0, 0]]),
-        valid=torch.tensor([[True, True, True]]),
-        draw=torch.tensor([[0, Draw.IID, Draw.TOP]]),
-        levels=1,
-        q=law,
-        q_row=torch.zeros(1, 3, dtype=torch.int64),
-    )
+    sampled = drawn([2, 0, 1], [-1, 0, 0], [0, Draw.IID, Draw.TOP], law)
     tries = [Trie(2)]
     tries[0].add_path([0, 1])
     tries[0].add_path([1, 1])
@@ -98,16 +104,7 @@ def test_a_chain_is_grafted_below_one_node(
 
 
 def test_a_chain_below_a_sampled_node_is_top() -> None:
-    law = torch.tensor([[[0.5, 0.5]]])
-    sampled = TokenTree(
-        tokens=torch.tensor([[1, 0, 0]]),
-        parent=torch.tensor([[-1, 0, 1]]),
-        valid=torch.tensor([[True, True, True]]),
-        draw=torch.tensor([[0, Draw.IID, Draw.IID]]),
-        levels=2,
-        q=law,
-        q_row=torch.zeros(1, 3, dtype=torch.int64),
-    )
+    sampled = drawn([1, 0, 0], [-1, 0, 1], [0, Draw.IID, Draw.IID], torch.tensor([[[0.5, 0.5]]]), levels=2)
     both = sampled.graft([2], [[1, 0]])
     assert both.parent.tolist() == [[-1, 0, 1, 2, 3]] and both.levels == 4
     assert both.draw[0, 1:].tolist() == [Draw.IID, Draw.IID, Draw.TOP, Draw.TOP]

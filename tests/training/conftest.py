@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import random
+
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
+from specframe.components.rollouts.glancing import Glancing
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.promises import Promise
 from specframe.kernel.types import PairSpec, Predicted, Teacher
 from specframe.neural import checkpoint
 from specframe.testing import tiny_target
+from specframe.training.settings import TrainSettings
 
 torch.set_num_threads(1)
 
@@ -30,22 +35,28 @@ class TinyNet(nn.Module):
         self.drop = nn.Dropout(dropout)
         self.outer = nn.Linear(32, size)
 
-    def forward(self, pair: Tensor) -> Tensor:
+    def forward(self, pair: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         return self.outer(self.drop(torch.tanh(self.inner(pair))))
 
 
 class TinyDrafter:
-    """A FeatureDrafter that sees one pair a position, plus the end of its block."""
+    """A FeatureDrafter of any network over pairs, which remembers what it was asked.
+
+    The network is called with the pairs [B, n, 2 D], their positions and a mask; without one it is a TinyNet.
+    """
 
     taps = frozenset({"last"})
     promise = Promise()
     spec = PairSpec()
     levels = 1
 
-    def __init__(self, target: HFTarget, block: int = 2, dropout: float = 0.0) -> None:
+    def __init__(
+        self, target: HFTarget, block: int = 2, dropout: float = 0.0, net: type[nn.Module] | None = None
+    ) -> None:
         self.target = target
         self.block = block
-        self.net = TinyNet(target.config.hidden_size, dropout).to(target.dtype)
+        made = TinyNet(target.config.hidden_size, dropout) if net is None else net(target.config)
+        self.net = made.to(target.dtype)
         self.inputs: list[tuple[Tensor, Tensor]] = []
 
     @property
@@ -62,7 +73,7 @@ class TinyDrafter:
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Tensor:
         self.inputs.append((features, tokens))
-        return self.net(torch.cat([features, self.target.embed(tokens)], -1))
+        return self.net(torch.cat([features, self.target.embed(tokens)], -1), positions, mask)
 
     def unroll(self, features: Tensor, tokens: Tensor, positions=None, mask=None) -> Predicted:
         predicted = self.predict(features, tokens, positions, mask)[:, :, None]
@@ -104,6 +115,42 @@ def teacher(target) -> Teacher:
     mask[1, 9:] = False
     mask[2, 12:] = False
     return target.teach(tokens, mask)
+
+
+@pytest.fixture
+def numbered() -> Teacher:
+    """Two rows of 7 tokens; the feature at position i of row b is 100 b + i."""
+    batch, length = 2, 7
+    tokens = torch.randint(1, 99, (batch, length))
+    features = (100 * torch.arange(batch)[:, None] + torch.arange(length)).double()[..., None]
+    return Teacher(tokens, torch.rand(batch, length) < 0.7, {"last": features}, torch.zeros(batch, length, 3))
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    path = tmp_path / "texts.jsonl"
+    words = ["the cat sat", "on a mat", "and saw", "a dog run", "to the sea"]
+    draw = random.Random(0)
+    lines = [json.dumps({"text": " ".join(draw.choice(words) for _ in range(5))}) for _ in range(24)]
+    path.write_text("\n".join(lines))
+    return str(path)
+
+
+@pytest.fixture
+def settings(corpus, tmp_path):
+    return TrainSettings(
+        data=[corpus],
+        rollout=Glancing(first=True),
+        out=tmp_path / "out",
+        steps=12,
+        batch=4,
+        length=40,
+        lr=3e-3,
+        validation=0.1,
+        save_every=4,
+        log_every=1,
+        validate_every=6,
+    )
 
 
 TEMPLATE = (

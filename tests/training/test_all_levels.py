@@ -10,7 +10,7 @@ from torch import nn
 
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.all_levels import AllLevels
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import InputError
 from specframe.kernel.types import PairSpec, Predicted, Student, Teacher
 from specframe.testing import check_loss
 from specframe.training.validation import agreement
@@ -41,13 +41,10 @@ class Recorder:
 
 
 @pytest.mark.parametrize("levels", [1, 2, 4])
-def test_every_position_predicts_every_level_inside_the_text(levels):
-    batch, length = 2, 7
-    tokens = torch.randint(1, 99, (batch, length))
-    features = (100 * torch.arange(batch)[:, None] + torch.arange(length)).double()[..., None]  # 100 b + i
-    mask = torch.rand(batch, length) < 0.7
-    teacher = Teacher(tokens, mask, {"last": features}, torch.zeros(batch, length, 3))
-    student = AllLevels()(Recorder(levels), teacher, 0.0)
+def test_every_position_predicts_every_level_inside_the_text(levels, numbered):
+    tokens, mask = numbered.tokens, numbered.mask
+    batch, length = tokens.shape
+    student = AllLevels()(Recorder(levels), numbered, 0.0)
     assert student.logits.shape[:2] == student.position.shape == student.mask.shape == (batch, (length - 1) * levels)
     seen = set()
     for b in range(batch):
@@ -65,16 +62,10 @@ def test_every_position_predicts_every_level_inside_the_text(levels):
     assert len(seen) == batch * sum(min(levels, length - 1 - i) for i in range(length - 1))
 
 
-def test_noise_and_refusals(target, teacher):
+def test_noise_is_at_most_so_large(teacher):
     still, noisy = (AllLevels(noise=noise)(Recorder(2), teacher, 0.0) for noise in (0.0, 0.5))
     gap = (still.logits - noisy.logits)[..., 0].abs()
     assert 0 < gap.max() <= 0.5
-    with pytest.raises(InputError, match="noise"):
-        AllLevels(noise=-1.0)
-    with pytest.raises(CompositionError, match="reads the target's features"):
-        AllLevels()(object(), teacher, 0.0)
-    with pytest.raises(InputError, match=r"train\.length"):
-        AllLevels()(Recorder(2), target.teach(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1).bool()), 0.0)
 
 
 @pytest.mark.parametrize("labels", ["law", "text"])

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 
 from specframe.components.rollouts.groups import Groups
-from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.types import PairSpec, Predicted, Teacher
+from specframe.kernel.types import PairSpec, Predicted
 
 
 class Recorder:
@@ -38,13 +37,10 @@ class Recorder:
 
 
 @pytest.mark.parametrize("levels", [1, 2, 5])
-def test_every_position_begins_a_group(levels):
-    batch, length = 2, 7
-    tokens = torch.randint(1, 99, (batch, length))
-    features = (100 * torch.arange(batch)[:, None] + torch.arange(length)).double()[..., None]  # 100 b + i
-    mask = torch.rand(batch, length) < 0.7
-    teacher = Teacher(tokens, mask, {"last": features}, torch.zeros(batch, length, 3))
-    student = Groups()(Recorder(levels), teacher, 0.0)
+def test_every_position_begins_a_group(levels, numbered):
+    tokens, mask = numbered.tokens, numbered.mask
+    batch, length = tokens.shape
+    student = Groups()(Recorder(levels), numbered, 0.0)
     assert student.position.shape == student.mask.shape == (batch, (length - 1) * levels)
     assert torch.equal(student.logits, -student.features)
     for b in range(batch):
@@ -68,12 +64,3 @@ def test_noise_is_for_training(teacher):
     assert torch.equal(still[..., 1:], noisy[..., 1:])
     recorder.module.eval()
     assert torch.equal(still, Groups(noise=0.5)(recorder, teacher, 1.0).features)
-
-
-def test_refusals(target, teacher):
-    with pytest.raises(InputError, match="noise"):
-        Groups(noise=-1.0)
-    with pytest.raises(CompositionError, match="reads the target's features"):
-        Groups()(object(), teacher, 0.0)
-    with pytest.raises(InputError, match=r"train\.length"):
-        Groups()(Recorder(2), target.teach(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1).bool()), 0.0)

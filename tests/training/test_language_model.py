@@ -29,22 +29,10 @@ LOSSES = [(Distillation(alpha=1.0), 1.0, "distillation")]
 
 
 @pytest.fixture
-def settings(tmp_path) -> TrainSettings:
+def settings(settings, tmp_path) -> TrainSettings:
     path = tmp_path / "texts.jsonl"
     path.write_text("\n".join(f'{{"text": "the cat sat on a mat and saw {name} run"}}' for name in "abcdefghijklmnop"))
-    return TrainSettings(
-        data=[str(path)],
-        rollout=AlongText(),
-        out=tmp_path / "out",
-        steps=10,
-        batch=4,
-        length=32,
-        lr=1e-2,
-        validation=0.1,
-        save_every=4,
-        log_every=1,
-        validate_every=5,
-    )
+    return replace(settings, data=[str(path)], rollout=AlongText(), steps=10, length=32, lr=1e-2, validate_every=5)
 
 
 def fresh(target) -> ModelDrafter:

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from specframe.components.rollouts.multi_step import MultiStep, visible
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.promises import Promise
-from specframe.kernel.types import PairSpec, Predicted, Teacher
+from specframe.kernel.types import Teacher
 from specframe.neural import DecoderLayer
 from specframe_falcon.drafter import Falcon
 
@@ -25,44 +24,16 @@ class LayerNet(nn.Module):
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layer = DecoderLayer(config)
 
-
-class LayerDrafter:
-    """A FeatureDrafter that attends, and remembers what it was asked."""
-
-    taps = frozenset({"last"})
-    promise = Promise()
-    spec = PairSpec()
-    block = levels = 1
-
-    def __init__(self, target) -> None:
-        self.target = target
-        self.net = LayerNet(target.config).to(target.dtype)
-        self.inputs: list[Tensor] = []
-
-    @property
-    def module(self) -> nn.Module:
-        return self.net
-
-    def save(self, folder) -> None: ...
-
-    def predict(self, features, tokens, positions=None, mask=None) -> Tensor:
-        self.inputs.append(features)
+    def forward(self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
         if positions is None:
-            positions = torch.arange(tokens.shape[1]).expand_as(tokens)
-        return self.net.layer(self.net.fc(torch.cat([self.target.embed(tokens), features], -1)), positions, mask)
+            positions = torch.arange(pairs.shape[1]).expand(pairs.shape[:2])
+        return self.layer(self.fc(pairs), positions, mask)
 
-    def fuse(self, features: Tensor) -> Tensor:
-        return features
 
-    def unroll(self, features, tokens, positions=None, mask=None) -> Predicted:
-        predicted = self.predict(features, tokens, positions, mask)[:, :, None]
-        return Predicted(predicted, predicted)
-
-    def read(self, predicted: Predicted) -> Tensor:
-        return self.logits(predicted.hidden)
-
-    def logits(self, features: Tensor) -> Tensor:
-        return self.target.head(features)
+@pytest.fixture
+def attending(make_drafter):
+    """Makes the drafter of a target that attends."""
+    return lambda target: make_drafter(target, block=1, net=LayerNet)
 
 
 def texts(target, batch=3, length=11) -> Teacher:
@@ -85,9 +56,9 @@ def test_who_sees_whom(steps):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 4])
-def test_a_step_is_its_literal_restatement(make_target, steps):
+def test_a_step_is_its_literal_restatement(make_target, steps, attending):
     target = make_target(dtype=torch.float64)
-    drafter, teacher = LayerDrafter(target), texts(target)
+    drafter, teacher = attending(target), texts(target)
     student = MultiStep(steps=steps, noise=0.0)(drafter, teacher, 0.0)
     n = teacher.tokens.shape[1] - 1
     truth, tokens = teacher.features["last"], teacher.tokens
@@ -109,18 +80,18 @@ def test_a_step_is_its_literal_restatement(make_target, steps):
             torch.testing.assert_close(student.features[:, entry], predicted, rtol=1e-6, atol=1e-6)
 
 
-def test_one_step_is_teacher_forcing(target):
-    drafter, teacher = LayerDrafter(target), texts(target)
+def test_one_step_is_teacher_forcing(target, attending):
+    drafter, teacher = attending(target), texts(target)
     one, plain = MultiStep(steps=1, noise=0.0)(drafter, teacher, 0.0), TeacherForced(noise=0.0)(drafter, teacher, 0.0)
     for name in ("logits", "position", "mask", "level", "features"):
         assert torch.equal(getattr(one, name), getattr(plain, name)), name
 
 
-def test_nothing_flows_back_through_predicted_features_and_all_steps_are_scored(target):
-    drafter, teacher = LayerDrafter(target), texts(target)
+def test_nothing_flows_back_through_predicted_features_and_all_steps_are_scored(target, attending):
+    drafter, teacher = attending(target), texts(target)
     student = MultiStep(steps=3)(drafter, teacher, 0.0)
-    assert [len(inputs[0]) for inputs in drafter.inputs] == [10, 20, 30]
-    assert not any(inputs.requires_grad for inputs in drafter.inputs)
+    assert [features.shape[1] for features, _ in drafter.inputs] == [10, 20, 30]
+    assert not any(features.requires_grad for features, _ in drafter.inputs)
     for step in (1, 2, 3):
         grads = torch.autograd.grad(
             student.logits[:, student.level == step].sum(), list(drafter.module.parameters()), retain_graph=True
@@ -128,20 +99,21 @@ def test_nothing_flows_back_through_predicted_features_and_all_steps_are_scored(
         assert any(grad.abs().sum() > 0 for grad in grads)
 
 
-def test_noise_is_on_the_true_features_and_scaled_by_length(target):
+def test_noise_is_on_the_true_features_and_scaled_by_length(target, attending):
     teacher = texts(target, batch=16, length=33)
     truth = teacher.features["last"][:, :-1]
     for rollout, width in [(MultiStep(noise=0.2), 0.2), (MultiStep(noise=0.2, noise_length=66), 0.4)]:
-        drafter = LayerDrafter(target)
+        drafter = attending(target)
         rollout(drafter, teacher, 0.0)
-        gap = drafter.inputs[-1][:, :32] - truth
+        first, last = drafter.inputs[0][0], drafter.inputs[-1][0][:, :32]
+        gap = last - truth
         assert gap.abs().max() <= width + 1e-5
         assert gap.std() == pytest.approx(width / math.sqrt(3), rel=0.05)
-        assert torch.equal(drafter.inputs[-1][:, :32], drafter.inputs[0]), "all steps start from the same noise"
+        assert torch.equal(last, first), "all steps start from the same noise"
 
 
-def test_rows_do_not_leak_into_each_other(target):
-    drafter, teacher = LayerDrafter(target), texts(target)
+def test_rows_do_not_leak_into_each_other(target, attending):
+    drafter, teacher = attending(target), texts(target)
     whole = MultiStep(noise=0.0)(drafter, teacher, 0.0)
     tokens = teacher.tokens.clone()
     tokens[1:] = torch.randint(1, 40, tokens[1:].shape)

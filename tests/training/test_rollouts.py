@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from specframe.components.rollouts import shifted
+from specframe.components.rollouts.all_levels import AllLevels
 from specframe.components.rollouts.glancing import Glancing, glances
+from specframe.components.rollouts.groups import Groups
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import PairSpec, Student, Teacher
@@ -168,9 +170,18 @@ def test_rows_do_not_leak_into_each_other(target, make_drafter, rollout):
     assert not torch.allclose(whole.logits[1], other.logits[1])
 
 
-def test_unfit_drafters_options_and_texts_are_refused(target, make_drafter, teacher):
+@pytest.mark.parametrize("rollout", [TeacherForced, AllLevels, Groups])
+def test_negative_noise_unfit_drafters_and_short_texts_are_refused(rollout, target, make_drafter, teacher):
+    with pytest.raises(InputError, match="noise"):
+        rollout(noise=-1.0)
     with pytest.raises(CompositionError, match="reads the target's features"):
-        TeacherForced()(object(), teacher, 0.0)
+        rollout()(object(), teacher, 0.0)
+    short = target.teach(torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1).bool())
+    with pytest.raises(InputError, match=r"train\.length"):
+        rollout()(make_drafter(target, block=1), short, 0.0)
+
+
+def test_unfit_drafters_options_and_texts_are_refused(target, make_drafter, teacher):
     with pytest.raises(CompositionError, match="glancing"):
         Glancing()(object(), teacher, 0.0)
     with pytest.raises(InputError, match="start"):

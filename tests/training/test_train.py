@@ -49,33 +49,6 @@ class Watch(Silent):
 
 
 @pytest.fixture
-def corpus(tmp_path):
-    path = tmp_path / "texts.jsonl"
-    words = ["the cat sat", "on a mat", "and saw", "a dog run", "to the sea"]
-    draw = random.Random(0)
-    lines = [json.dumps({"text": " ".join(draw.choice(words) for _ in range(5))}) for _ in range(24)]
-    path.write_text("\n".join(lines))
-    return str(path)
-
-
-@pytest.fixture
-def settings(corpus, tmp_path):
-    return TrainSettings(
-        data=[corpus],
-        rollout=Glancing(first=True),
-        out=tmp_path / "out",
-        steps=12,
-        batch=4,
-        length=40,
-        lr=3e-3,
-        validation=0.1,
-        save_every=4,
-        log_every=1,
-        validate_every=6,
-    )
-
-
-@pytest.fixture
 def run(make_target, make_drafter, tokenizer):
     float32 = make_target(vocab=257)
 

@@ -166,11 +166,15 @@ class MatchRedraws:
         token = random.categorical(p[:, 0])  # [B]
         if not tree.levels:
             return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(token), bonus=token)
-        same = (tree.tokens[:, 1:] == token[:, None]) & tree.valid[:, 1:]
-        hit, child = same.any(1), same.int().argmax(1) + 1
-        node = child.where(hit, 0)
-        bonus = random.categorical(p.gather(1, node[:, None, None].expand_as(p[:, :1]))[:, 0])
-        return Verdict(path=child.where(hit, -1)[:, None], length=hit.long(), bonus=bonus)
+        return to_first((tree.tokens[:, 1:] == token[:, None]) & tree.valid[:, 1:], p, random)
+
+
+def to_first(hits: Tensor, p: Tensor, random: RandomSource) -> Verdict:
+    """A path to the first of the root's children that is hit [B, N - 1], and a bonus drawn after it."""
+    hit, child = hits.any(1), hits.int().argmax(1) + 1
+    node = child.where(hit, 0)
+    bonus = random.categorical(p.gather(1, node[:, None, None].expand_as(p[:, :1]))[:, 0])
+    return Verdict(path=child.where(hit, -1)[:, None], length=hit.long(), bonus=bonus)
 
 
 # --- Randomness -----------------------------------------------------------------------------------------
@@ -284,11 +288,7 @@ class DrawPerPath(Rejection):
         drawn = torch.stack([random.categorical(p[:, 0]) for _ in range(max(1, tree.levels * 2))], 1)
         if not tree.levels:
             return Verdict(path=tree.parent[:, :0], length=torch.zeros_like(drawn[:, 0]), bonus=drawn[:, 0])
-        hits = drawn == tree.tokens[:, 1:]
-        hit, node = hits.any(1), (hits.int().argmax(1) + 1)
-        node = node.where(hit, 0)
-        bonus = random.categorical(p.gather(1, node[:, None, None].expand_as(p[:, :1]))[:, 0])
-        return Verdict(path=node.where(hit, -1)[:, None], length=hit.long(), bonus=bonus)
+        return to_first(drawn == tree.tokens[:, 1:], p, random)
 
 
 class OneCoinPerRequest(Rejection):

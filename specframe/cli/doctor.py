@@ -15,30 +15,22 @@ SUMMARY = "check that a drafter reads its target as it was trained to, and find 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments, as_path
+    from specframe.cli.main import add_prompts_arguments, add_recipe_arguments
 
     add_recipe_arguments(parser)
-    parser.add_argument(
-        "--prompts", type=as_path, metavar="FILE", help="a JSONL benchmark file or text file of prompts"
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+    add_prompts_arguments(parser)
     parser.add_argument("--json", action="store_true", help="the diagnosis as one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the diagnosis; 1 if something is wrong."""
-    from specframe.cli.main import read_plan
-    from specframe.files.prompts import read_prompts
+    from specframe.cli.main import prompts_to_measure, read_plan
     from specframe.kernel.errors import InputError
 
     if options.limit is not None and options.prompts is None:
         raise InputError("--limit needs --prompts FILE; the recipe's own prompts are all decoded")
     valid = read_plan(options)
-    prompts = valid.settings["run"].prompts
-    if options.prompts is not None:
-        prompts = read_prompts(options.prompts, options.limit)
-    if not prompts:
-        raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
+    prompts = prompts_to_measure(options, valid)
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.doctor import examine, require_draft

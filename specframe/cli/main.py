@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 from specframe import __version__
 from specframe.cli.extensions import add_plugin_commands
 from specframe.files.text import printable, require_unicode
-from specframe.kernel.errors import SpecframeError
+from specframe.kernel.errors import InputError, SpecframeError
 
 if TYPE_CHECKING:
+    from specframe.decoding.pipeline import Prompt
     from specframe.kernel.build import Plan
 
 COMMANDS = {
@@ -120,6 +121,14 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     add_environment_argument(parser)
 
 
+def add_prompts_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the prompts of a file, for commands that measure a drafter on more than the recipe's own."""
+    parser.add_argument(
+        "--prompts", type=as_path, metavar="FILE", help="a JSONL benchmark file or text file of prompts"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+
+
 def add_environment_argument(parser: argparse.ArgumentParser) -> None:
     """The argument of every command that reads recipes at all."""
     parser.add_argument(
@@ -137,6 +146,21 @@ def read_plan(options: argparse.Namespace) -> Plan:
 
     recipe = Recipe.read(options.recipe, options.overrides, environment=options.allow_env)
     return plan(recipe, discover(), local_code=not options.no_local_code)
+
+
+def prompts_to_measure(options: argparse.Namespace, plan: Plan) -> Sequence[Prompt]:
+    """The prompts of the file that `add_prompts_arguments` asks for, else the recipe's own.
+
+    Raises InputError where there are none.
+    """
+    from specframe.files.prompts import read_prompts
+
+    prompts: Sequence[Prompt] = plan.settings["run"].prompts
+    if options.prompts is not None:
+        prompts = read_prompts(options.prompts, options.limit)
+    if not prompts:
+        raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
+    return prompts
 
 
 def as_path(text: str) -> Path:

@@ -16,13 +16,10 @@ SUMMARY = "measure acceptance by level and rank, and compute the best tree from 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments, as_path
+    from specframe.cli.main import add_prompts_arguments, add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
-    parser.add_argument(
-        "--prompts", type=as_path, metavar="FILE", help="a JSONL benchmark file or text file of prompts"
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+    add_prompts_arguments(parser)
     parser.add_argument(
         "--context", type=int, default=0, metavar="N", help="put other prompts before each, up to N tokens"
     )
@@ -65,18 +62,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints the table and the best trees; writes the table when asked to."""
-    from specframe.cli.main import read_plan
+    from specframe.cli.main import prompts_to_measure, read_plan
     from specframe.files.folders import check_file
     from specframe.files.prompts import read_prompts
     from specframe.kernel.errors import InputError
     from specframe.kernel.types import Draw
 
     valid = read_plan(options)
-    prompts = valid.settings["run"].prompts
-    if options.prompts is not None:
-        prompts = read_prompts(options.prompts, options.limit)
-    if not prompts:
-        raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
+    prompts = prompts_to_measure(options, valid)
     if min(options.depth, options.width) < 1:
         raise InputError("--depth and --width must be at least 1")
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.certify.foreign.races import Race, lacking
+from specframe.certify.foreign.races import Race, as_array, lacking
 from specframe.certify.foreign.replay import Replay
 from specframe.kernel.errors import InputError
 
@@ -221,6 +221,4 @@ HINT = "write a wrapper that makes the same decision with torch.rand and a compa
 def _numbers(value: Any) -> np.ndarray:
     if isinstance(value, LazyTensor):
         raise InputError(f"two random numbers are compared or combined with each other; {HINT}")
-    if isinstance(value, Tensor):
-        value = value.detach().double().cpu().numpy()
-    return np.asarray(value, dtype=np.float64)
+    return as_array(value)

@@ -226,6 +226,11 @@ def _run(clocks: np.ndarray, weights: np.ndarray) -> int:
 def _numbers(value: Any) -> np.ndarray:
     if isinstance(value, Race):
         raise InputError(f"two exponential or Gumbel numbers are combined with each other; {HINT}")
+    return as_array(value)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor's or anyone's numbers on the host, in float64."""
     if isinstance(value, Tensor):
         value = value.detach().double().cpu().numpy()
     return np.asarray(value, dtype=np.float64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.traversal import Traversal, path_to, ratios, settle
 from specframe.kernel.interfaces import RandomSource
@@ -26,8 +25,8 @@ class Block:
     with r_i is drawn first, and only its S_i is summed up: it stays with what S_i leaves of r_i, or else the next
     one is drawn. Each of these steps costs as much as one of Recursive, and a few are enough.
 
-    A tree with siblings is verified by Traversal, the same rule for trees; one without q is all `top`, and there
-    the rule is Match's. Needs exact laws and fresh noise.
+    A tree with siblings is verified by Traversal, the same rule for trees, and so is one without q: it is all `top`,
+    and there the rule is Match's. Needs exact laws and fresh noise.
 
     Source: block verification accelerates speculative decoding (Sun et al., 2024, arXiv 2403.10444,
     algorithm 2).
@@ -38,11 +37,9 @@ class Block:
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        if tree.q is None or tree.q_row is None:
-            return Match().verify(tree, p, random)
         batch, count, vocab = p.shape
         index = torch.arange(count, device=p.device)
-        if count == 1 or bool((tree.valid & (tree.parent != index - 1)).any()):
+        if tree.q is None or tree.q_row is None or count == 1 or bool((tree.valid & (tree.parent != index - 1)).any()):
             return Traversal().verify(tree, p, random)
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
         q = tree.q.to(p.dtype)

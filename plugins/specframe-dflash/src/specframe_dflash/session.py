@@ -22,12 +22,7 @@ class BlockSession(RowSession):
 
     Slot i of the cache holds the keys and values of context feature i, in all layers.
 
-    Args:
-        network: the drafter's.
-        embed: the target's token embedding, [..] -> [.., D].
-        slots: how many rows there will be, at most.
-        room: how many positions a row will take, at most; the cache is made for so many.
-        spare: how many slots more than it needs the cache gets when it is made or grown.
+    The arguments are those of `specframe.neural.FeatureSession`.
     """
 
     def __init__(self, network: Backbone, embed: Embed, slots: int, *, room: int = 0, spare: int = 256) -> None:

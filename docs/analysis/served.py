@@ -75,4 +75,7 @@ def start(recipe: Path, overrides: Sequence[str] = (), **options: int) -> Iterat
             yield Served(line.split(" at ")[1].split(",")[0], process.pid)
         finally:
             process.terminate()
-            process.wait(120)
+            try:
+                process.wait(120)
+            except subprocess.TimeoutExpired:
+                process.kill()

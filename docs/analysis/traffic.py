@@ -1,4 +1,4 @@
-"""A server under load, on loopback: ``python docs/analysis/serving.py texts`` and so on, one analysis after the other.
+"""A server under load, on loopback: ``python docs/analysis/traffic.py texts`` and so on, one analysis after the other.
 
     texts       16 clients at a time, others that vanish, and each text next to that of a lone run with the same seed
     memory      the server's memory while it answers 2,000 requests
@@ -7,7 +7,7 @@
     control     speculation as deep as pays next to none and to fixed depths, in turns
     first-token what a running stream waits while a long prompt is read, whole and in pieces
 
-Every analysis starts the servers it needs with `specframe serve` and prints JSON; numbers go to serving.json. On a busy
+Every analysis starts the servers it needs with `specframe serve` and prints JSON; numbers go to traffic.json. On a busy
 machine read `tokens_per_cpu_second`: the tokens of a second of the processor.
 """
 
@@ -38,7 +38,7 @@ from specframe.inspect.profile import profile
 from specframe_serve.load import read_prompts
 
 HERE = Path(__file__).resolve().parent
-NUMBERS = HERE / "serving.json"
+NUMBERS = HERE / "traffic.json"
 RECIPES = HERE.parent.parent / "recipes"
 QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "prompts" / "specframe.jsonl"
 JOINED = (1, 1, 2, 1, 3, 1, 2, 1, 6, 1)

@@ -27,8 +27,8 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
         return run
 
     tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
-    model = getattr(parts.target, "model", None)
-    hooks = _time_forwards(model, clock) if isinstance(model, nn.Module) else []
+    computing = getattr(parts.target, "computing", None)
+    hooks = _time_forwards(computing, clock) if isinstance(computing, nn.Module) else []
     try:
         yield replace(parts, tree=tree)
     finally:

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
-from specframe.components.targets.passes import ModelPasses, Passes, QuantizedPasses
-from specframe.components.targets.quantized.decoder import Decoder, unfit
+from specframe.components.targets.passes import KernelPasses, ModelPasses, Passes
+from specframe.components.targets.quantized.decoder import Decoder, packed, unfit, unfit_halves
 from specframe.components.targets.quantized.replacement import quantize
 from specframe.components.targets.sharing import Sharing
 from specframe.components.targets.state import State
@@ -33,7 +33,9 @@ class HFTarget:
     that transformers prefers. `otherwise` names the model that `specframe run` decodes with where `model` has to be
     fetched and cannot be reached; every other command refuses then. Weights load from safetensors, or from a GGUF
     file, whose blocks are unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in so many bits,
-    on a CPU; the law is then the quantized model's, and so are plain decoding and every report.
+    on a CPU; the law is then the quantized model's, and so are plain decoding and every report. With `kernels` the
+    layers of a bfloat16 model on a CPU are computed by compiled kernels, as those of a quantized one are, if they are
+    like Llama's; other models, dtypes and devices keep transformers' forward pass.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
     weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound or
@@ -50,12 +52,15 @@ class HFTarget:
         attention: str | None = None,
         otherwise: str | None = None,
         quantize: Quantization | None = None,
+        kernels: bool = False,
     ) -> None:
         loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
         place = loading.locate(model)
         self._attach(loaded, loading.TokenizerSource(place, revision), loading.gguf_file(place))
         if quantize is not None:
             self._quantize(quantize)
+        elif kernels and self.device.type == "cpu":
+            self._take_kernels()
         probe.check_once(self)
 
     @classmethod
@@ -71,7 +76,7 @@ class HFTarget:
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self._tokenizer, self.gguf)
         target.quantization = self.quantization
-        if isinstance(self._passes, QuantizedPasses):
+        if isinstance(self._passes, KernelPasses):
             target._passes = self._passes.around(target._taps)
         return target
 
@@ -103,12 +108,29 @@ class HFTarget:
         """Replaces the matrices, and takes the decoder that computes them fastest, where there is one."""
         quantize(self.model, quantization, self.gguf)
         self.quantization = quantization
-        reason = unfit(self.config, self._decoder, self._layers)
-        if reason is None:
-            decoder = Decoder(self.model, self.config, self._decoder, self._layers)
-            self._passes = QuantizedPasses(decoder, self.model.get_output_embeddings(), self._taps)  # type: ignore[operator]
-        else:
-            logging.getLogger(__name__).warning("quantize: %s, so its forward pass is transformers' own", reason)
+        self._compute(unfit(self.config, self._decoder, self._layers), "quantize")
+
+    def _take_kernels(self) -> None:
+        """Takes the decoder that computes a bfloat16 model's layers fastest, where there is one."""
+        self._compute(unfit_halves(self.config, self._decoder, self._layers), "kernels")
+
+    def _compute(self, reason: str | None, option: str) -> None:
+        if reason is not None:
+            logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
+            return
+        decoder = Decoder(self.config, self._decoder, self._layers)
+        head = packed(self.model.get_output_embeddings())  # type: ignore[operator]
+        self._passes = KernelPasses(decoder, head, self._taps)
+
+    @property
+    def computing(self) -> nn.Module:
+        """What a forward pass over a tree is a call of, for whoever times it."""
+        return self._passes if isinstance(self._passes, KernelPasses) else self.model
+
+    @property
+    def kernels(self) -> bool:
+        """Whether its forward passes are computed by compiled kernels."""
+        return isinstance(self._passes, KernelPasses)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:

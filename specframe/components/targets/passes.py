@@ -85,19 +85,20 @@ class ModelPasses:
         return logits, features
 
 
-class QuantizedPasses:
-    """The quantized decoder's forward pass, and the LM head. Its kernels know no window."""
+class KernelPasses(nn.Module):
+    """The forward pass of the compiled kernels, and the LM head. They know no window."""
 
     masked = False
 
     def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
+        super().__init__()
         self._decoder = decoder
         self._head = head
         self._taps = taps
 
-    def around(self, taps: Taps) -> QuantizedPasses:
+    def around(self, taps: Taps) -> KernelPasses:
         """The same with other taps."""
-        return QuantizedPasses(self._decoder, self._head, taps)
+        return KernelPasses(self._decoder, self._head, taps)
 
     def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
         """In chunks, which changes no bit of the result."""
@@ -118,6 +119,10 @@ class QuantizedPasses:
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
-        nodes = Nodes(tree.tokens, positions, tree.ancestors, state.length, state.base)
+        found: Found = self(Nodes(tree.tokens, positions, tree.ancestors, state.length, state.base), state)
+        return found
+
+    def forward(self, nodes: Nodes, state: State) -> Found:
+        """Over the nodes of one forward pass."""
         hidden, features = self._decoder.run(nodes, state.cache, self._taps.wanted)
         return self._head(hidden), features

@@ -38,8 +38,8 @@ REROUTED = 0.2
 def check_once(target: HFTarget) -> None:
     """Checks a target of a kind that was not checked on this machine before; costs nothing for any other.
 
-    A kind is a model class, its config, dtype, attention and the releases of torch and transformers: what decides on
-    masks and positions, weights left out. Raises CompositionError.
+    A kind is a model class, its config, dtype, attention, kernels, torch and transformers: what decides
+    on masks and positions, weights left out. Raises CompositionError.
     """
     if target.model.training or target.device.type == "meta" or target.reach[0] < ROOM:
         return
@@ -63,6 +63,7 @@ def fingerprint(target: HFTarget) -> str:
         str(target.dtype),
         target.device.type,
         target.quantization,
+        target.kernels,
         torch.__version__,
         transformers.__version__,
     )

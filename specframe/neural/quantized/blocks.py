@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in blocks of 32 inputs: what they stand for, and the order in which the kernels read them."""
+"""Weights of 4 or 8 bits in blocks of 32 inputs, or of 16 bits: what they stand for, and how the kernels read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 32
 """Inputs that share a scale."""
 TILE = 16
 """Outputs that the kernels compute at once."""
-Bits = Literal[4, 8]
+Bits = Literal[4, 8, 16]
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,11 @@ class PackedBlocks:
     codes: Tensor  # [N, K] uint8; with 4 bits 0 .. 15
     scale: Tensor  # [N, K / 32] float16
     low: Tensor | None  # [N, K / 32] float16; None with 8 bits
+
+    @property
+    def shape(self) -> torch.Size:
+        """Outputs and inputs."""
+        return self.codes.shape
 
     @property
     def bits(self) -> Bits:
@@ -61,9 +66,46 @@ class PackedBlocks:
         return torch.cat(parts, -1).contiguous()
 
 
-def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks:
-    """The blocks that were packed, without the outputs that were filled up."""
+@dataclass(frozen=True)
+class Halves:
+    """A matrix [N, K] of bfloat16, as it is."""
+
+    weight: Tensor  # [N, K] bfloat16
+
+    @property
+    def shape(self) -> torch.Size:
+        """Outputs and inputs."""
+        return self.weight.shape
+
+    @property
+    def bits(self) -> Bits:
+        """Of a weight."""
+        return 16
+
+    def values(self) -> Tensor:
+        """The weights, [N, K] float32."""
+        return self.weight.float()
+
+    def take(self, rows: slice | Tensor) -> Halves:
+        """These outputs alone."""
+        return Halves(self.weight[rows])
+
+    def pack(self) -> Tensor:
+        """The bytes as `kernels.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
+        outputs, inputs = self.weight.shape
+        whole = torch.cat([self.weight, self.weight.new_zeros(-outputs % TILE, inputs)])
+        pairs = whole.view(-1, TILE, inputs // BLOCK, BLOCK // 2, 2).permute(
+            0, 2, 3, 1, 4
+        )  # [tiles, K / 32, 16, 16, 2]
+        return pairs.contiguous().view(torch.uint8).flatten(2)
+
+
+def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Halves:
+    """The weights that were packed, without the outputs that were filled up."""
     tiles, count, _ = packed.shape
+    if bits == 16:
+        pairs = packed.view(torch.bfloat16).view(tiles, count, BLOCK // 2, TILE, 2).permute(0, 3, 1, 2, 4)
+        return Halves(pairs.reshape(tiles * TILE, count * BLOCK)[:outputs])
     behind = TILE * BLOCK * bits // 8
     quads = packed[..., :behind].view(tiles, count, -1, TILE, 4)
     if bits == 4:

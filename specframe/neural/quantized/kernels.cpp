@@ -1,6 +1,7 @@
-// Forward passes of Llama-like decoders over weights of 4 or 8 bits, for processors.
+// Forward passes of Llama-like decoders over weights of 4, 8 or 16 bits, for processors.
 //
-// A weight stands in tiles of 16 outputs. A tile holds, for each block of 32 inputs, the codes of its 16 outputs and
+// A weight stands in tiles of 16 outputs. With 16 bits a tile holds, for each pair of inputs, the bfloat16 of its 16
+// outputs; activations are rounded to bfloat16. With fewer it holds, for each block of 32 inputs, the codes of its 16 outputs and
 // behind them a scale for each output in half precision, with 4 bits also a lowest value:
 // weight = scale * code + low, where codes of 8 bits are stored plus 128 and low is -128 * scale.
 // Activations are rounded to 8 bits, with a scale for each row and block; products of codes are exact integers.
@@ -22,10 +23,16 @@
 #include <immintrin.h>
 #define VNNI
 #endif
+#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__) && !defined(PORTABLE)
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#define AMX
+#endif
 
 namespace {
 
-constexpr int64_t BLOCK = 32, TILE = 16, GROUP = 8;  // inputs a block, outputs a tile, rows at once
+constexpr int64_t BLOCK = 32, TILE = 16, GROUP = 8, MANY = 16;  // inputs a block, outputs a tile, rows at once
 constexpr int SPINS = 4000;                          // pauses of a waiting thread, some hundred microseconds
 
 struct Weight {
@@ -93,18 +100,77 @@ struct Worker {
   }
 };
 
-constexpr int64_t block_bytes(int64_t bits) { return TILE * BLOCK * bits / 8 + TILE * (bits == 4 ? 4 : 2); }
+constexpr int64_t block_bytes(int64_t bits) { return TILE * BLOCK * bits / 8 + TILE * (bits == 4 ? 4 : bits == 8 ? 2 : 0); }
 
-// Rows rounded to 8 bits.
+typedef float Lane __attribute__((vector_size(64), aligned(4), may_alias));  // 16 floats, wherever they stand
+
+typedef uint32_t Words __attribute__((vector_size(64)));
+
+inline Lane lane(Words words) {
+  Lane floats;
+  std::memcpy(&floats, &words, sizeof(floats));
+  return floats;
+}
+
+inline float widen(uint16_t half) {
+  const uint32_t word = static_cast<uint32_t>(half) << 16;
+  float value;
+  std::memcpy(&value, &word, sizeof(value));
+  return value;
+}
+
+inline uint16_t narrow(float value) {  // to the nearest, to even where two are
+  uint32_t word;
+  std::memcpy(&word, &value, sizeof(word));
+  return static_cast<uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+
+#ifdef AMX
+
+// Lets this process use the tile registers, once; false where the system refuses.
+bool has_tiles() {
+  constexpr int REQUEST = 0x1023, TILES = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, REQUEST, TILES) == 0;
+  return granted;
+}
+
+// This thread's tiles: 0, the sums of so many rows; 1, their activations; 2, the weights.
+void configure(int64_t rows) {
+  struct alignas(64) {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {64, 64, 64};
+    uint8_t rows[16] = {};
+  } shape;
+  shape.rows[0] = shape.rows[1] = static_cast<uint8_t>(rows);
+  shape.rows[2] = 16;
+  _tile_loadconfig(&shape);
+}
+
+#endif
+
+// Rows rounded to 8 bits; or to bfloat16, for weights of 16.
 struct Codes {
   int64_t inputs;
+  bool halves;
+  std::unique_ptr<uint16_t[]> half;       // [M, inputs]
   std::unique_ptr<int8_t[]> code;         // [M, inputs]
   std::unique_ptr<float[]> scale, total;  // [M, blocks]: of the codes, and scale times their sum
 
-  Codes(int64_t rows, int64_t most)
-      : inputs(most), code(new int8_t[rows * most]), scale(new float[rows * most / BLOCK]), total(new float[rows * most / BLOCK]) {}
+  Codes(int64_t rows, int64_t most, int64_t bits) : inputs(most), halves(bits == 16) {
+    if (halves) {
+      half.reset(new uint16_t[rows * most]);
+      return;
+    }
+    code.reset(new int8_t[rows * most]);
+    scale.reset(new float[rows * most / BLOCK]);
+    total.reset(new float[rows * most / BLOCK]);
+  }
 
   void set(int64_t row, const float* values, int64_t count) {
+    if (halves) {
+      for (int64_t i = 0; i < count; ++i) half[row * inputs + i] = narrow(values[i]);
+      return;
+    }
     int8_t* to = code.get() + row * inputs;
     for (int64_t block = 0; block < count / BLOCK; ++block, values += BLOCK, to += BLOCK) {
       float most = 0;
@@ -126,7 +192,7 @@ struct Codes {
 #ifdef VNNI
 
 template <int BITS, int R>
-inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (&out)[GROUP][TILE]) {
+inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
   __m512 sums[R];
   for (int r = 0; r < R; ++r) sums[r] = _mm512_setzero_ps();
   const __m512i nibble = _mm512_set1_epi8(15);
@@ -172,7 +238,7 @@ inline float half(const uint8_t* at) {
 }
 
 template <int BITS, int R>
-inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (&out)[GROUP][TILE]) {
+inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
   for (int r = 0; r < R; ++r) std::fill_n(out[r], TILE, 0.f);
   for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
     const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
@@ -203,8 +269,46 @@ inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, i
 
 #endif
 
+// R rows' products with a tile of bfloat16: 16 pairs of inputs a block, of 16 outputs each.
+template <int R>
+inline void multiply_tile_halves(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
+  const uint16_t* values = x.half.get() + row * x.inputs;
+  Lane even[R] = {}, odd[R] = {};
+  for (int64_t k = 0; k < blocks * BLOCK; k += 2, data += 4 * TILE) {
+    Words pairs;
+    std::memcpy(&pairs, data, sizeof(pairs));
+    const Lane a = lane(pairs << 16), b = lane(pairs & 0xffff0000u);
+    for (int r = 0; r < R; ++r) {
+      even[r] += a * widen(values[r * x.inputs + k]);
+      odd[r] += b * widen(values[r * x.inputs + k + 1]);
+    }
+  }
+  for (int r = 0; r < R; ++r) *reinterpret_cast<Lane*>(out[r]) = even[r] + odd[r];
+}
+
+// The same of up to MANY rows; with AMX the tiles are configured for so many.
+inline void multiply_halves(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, int64_t rows, bool tiles,
+                            float (*out)[TILE]) {
+#ifdef AMX
+  if (tiles) {
+    const uint16_t* values = x.half.get() + row * x.inputs;
+    _tile_zero(0);
+    for (int64_t block = 0; block < blocks; ++block) {
+      _tile_loadd(1, values + BLOCK * block, 2 * x.inputs);
+      _tile_loadd(2, data + block_bytes(16) * block, 4 * TILE);
+      _tile_dpbf16ps(0, 1, 2);
+    }
+    _tile_stored(0, out, 4 * TILE);
+    return;
+  }
+#endif
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) multiply_tile_halves<4>(data, blocks, x, row + r, out + r);
+  for (; r < rows; ++r) multiply_tile_halves<1>(data, blocks, x, row + r, out + r);
+}
+
 template <int BITS>
-inline void multiply_rows(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, int64_t rows, float (&out)[GROUP][TILE]) {
+inline void multiply_rows(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, int64_t rows, float (*out)[TILE]) {
   switch (rows) {
     case 1: return multiply_tile<BITS, 1>(data, blocks, x, row, out);
     case 2: return multiply_tile<BITS, 2>(data, blocks, x, row, out);
@@ -219,14 +323,24 @@ inline void multiply_rows(const uint8_t* data, int64_t blocks, const Codes& x, i
 
 // out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team.
 void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t rows, float* out, int64_t stride, bool add) {
-  const int64_t tiles = (w.outputs + TILE - 1) / TILE, blocks = w.inputs / BLOCK;
+  const int64_t tiles = (w.outputs + TILE - 1) / TILE, blocks = w.inputs / BLOCK, group = w.bits == 16 ? MANY : GROUP;
+#ifdef AMX
+  const bool registers = w.bits == 16 && has_tiles();
+#else
+  const bool registers = false;
+#endif
+  int64_t configured = 0;
   worker.share(tiles, [&](int64_t tile) {
     const uint8_t* data = w.data + tile * blocks * block_bytes(w.bits);
     const int64_t start = tile * TILE, width = std::min(TILE, w.outputs - start);
-    for (int64_t row = 0; row < rows; row += GROUP) {
-      const int64_t count = std::min(GROUP, rows - row);
-      float found[GROUP][TILE];
-      if (w.bits == 4) multiply_rows<4>(data, blocks, x, row, count, found);
+    for (int64_t row = 0; row < rows; row += group) {
+      const int64_t count = std::min(group, rows - row);
+      alignas(64) float found[MANY][TILE];
+#ifdef AMX
+      if (registers && count != configured) configure(configured = count);
+#endif
+      if (w.bits == 16) multiply_halves(data, blocks, x, row, count, registers, found);
+      else if (w.bits == 4) multiply_rows<4>(data, blocks, x, row, count, found);
       else multiply_rows<8>(data, blocks, x, row, count, found);
       for (int64_t r = 0; r < count; ++r) {
         float* to = out + (row + r) * stride + start;
@@ -237,6 +351,9 @@ void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t row
       }
     }
   });
+#ifdef AMX
+  if (configured) _tile_release();
+#endif
 }
 
 // exp for x <= 0 within a few units in the last place (Cephes' polynomial); loops over it become vector code.
@@ -269,8 +386,6 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
     head[half + i] = b * cosine[i] + a * sine[i];
   }
 }
-
-typedef float Lane __attribute__((vector_size(64), aligned(4), may_alias));  // 16 floats, wherever they stand
 
 inline float sum(Lane lane) {
   typedef float Half __attribute__((vector_size(32)));
@@ -317,7 +432,7 @@ constexpr Attend ATTEND[] = {attend<1>, attend<2>, attend<3>, attend<4>, attend<
 
 // out [M, outputs] = x [M, inputs] W^T + bias.
 extern "C" void specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) {
-  Codes codes(rows, w->inputs);
+  Codes codes(rows, w->inputs, w->bits);
   Barrier barrier;
 #pragma omp parallel
   {
@@ -336,7 +451,7 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
   const int64_t line = queries + 2 * keys, most = b.base + b.nodes, wide = std::max({s.width, queries, s.mlp});
   const int64_t head_stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * head_stride;
-  Codes codes(rows, wide);
+  Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
   std::unique_ptr<int32_t[]> seen(new int32_t[rows * most]);
   std::unique_ptr<int64_t[]> counts(new int64_t[rows]);

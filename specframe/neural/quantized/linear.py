@@ -1,4 +1,4 @@
-"""A linear layer whose weights stay in 4 or 8 bits."""
+"""A linear layer whose weights stay in 4, 8 or 16 bits."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from specframe.neural.quantized.blocks import PackedBlocks, unpack
+from specframe.neural.quantized.blocks import Halves, PackedBlocks, unpack
 from specframe.neural.quantized.library import Weight, load_kernels
 
 
 class QuantizedLinear(nn.Module):
-    """x W^T + bias, where W is held in blocks and x is rounded to 8 bits, row by row and block by block.
+    """x W^T + bias: W in blocks and x rounded to 8 bits, row by row and block by block; or both rounded to bfloat16.
 
     A row's result does not depend on the rows next to it. With gradients the weights are unpacked, x is not rounded,
     and gradients reach x alone.
     """
 
-    def __init__(self, blocks: PackedBlocks, bias: Tensor | None = None) -> None:
+    def __init__(self, blocks: PackedBlocks | Halves, bias: Tensor | None = None) -> None:
         super().__init__()
-        self.out_features, self.in_features = blocks.codes.shape
+        self.out_features, self.in_features = blocks.shape
         self.bits = blocks.bits
         self.packed: Tensor
         self.bias: Tensor | None
@@ -29,7 +29,7 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
 
     @property
-    def blocks(self) -> PackedBlocks:
+    def blocks(self) -> PackedBlocks | Halves:
         """The weights, unpacked to codes."""
         return unpack(self.packed, self.out_features, self.bits)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from specframe.neural.quantized.blocks import TILE
+from specframe.components.targets import architectures
+from specframe.kernel.errors import InputError
+from specframe.neural.quantized.blocks import BLOCK, TILE, Halves
 from specframe.neural.quantized.library import Batch, Layer, Shape, load_kernels
 from specframe.neural.quantized.linear import QuantizedLinear
 from specframe.neural.state.cache import SlotCache
@@ -36,16 +38,19 @@ class Nodes:
 
 
 class Decoder:
-    """The layers of a model that was quantized, over a cache in float32.
+    """The layers of a model of bfloat16 or that was quantized, over a cache in float32.
 
     Hidden states are float32. The passes over a tree and over the same text token by token give the same bits: see
     `kernels.cpp`.
     """
 
-    def __init__(self, model: Any, config: Any, decoder: Any, layers: nn.ModuleList) -> None:
-        """Of a model for which `unfit` finds no reason; its layers then share their storage with this decoder."""
+    def __init__(self, config: Any, decoder: Any, layers: nn.ModuleList) -> None:
+        """Of a model for which `unfit` or `unfit_halves` finds no reason.
+
+        Quantized layers then share their storage with this decoder; weights of bfloat16 are copied, the model's stay.
+        """
         self._decoder = decoder
-        self._kept: list[Tensor] = []
+        self._kept: list[Tensor | QuantizedLinear] = []
         attention: Any = layers[0].self_attn
         size: int = attention.head_dim
         heads, groups = attention.q_proj.out_features // size, attention.k_proj.out_features // size
@@ -122,26 +127,73 @@ class Decoder:
             query_norm=self._pointer(_weight(attention, "q_norm")),
             key_norm=self._pointer(_weight(attention, "k_norm")),
             qkv=self._join(attention.q_proj, attention.k_proj, attention.v_proj).record,
-            output=attention.o_proj.record,
+            output=self._matrix(attention.o_proj).record,
             gate_up=self._join(mlp.gate_proj, mlp.up_proj).record,
-            down=mlp.down_proj.record,
+            down=self._matrix(mlp.down_proj).record,
         )
 
     def _pointer(self, weight: Tensor | None) -> int | None:
         if weight is None:
             return None
-        self._kept.append(weight.detach().float().contiguous())
-        return self._kept[-1].data_ptr()
+        values = weight.detach().float().contiguous()
+        self._kept.append(values)
+        return values.data_ptr()
 
-    def _join(self, *parts: QuantizedLinear) -> QuantizedLinear:
+    def _matrix(self, linear: nn.Module) -> QuantizedLinear:
+        self._kept.append(matrix := packed(linear))
+        return matrix
+
+    def _join(self, *parts: nn.Module) -> QuantizedLinear:
         """One layer of these outputs, whose storage they share from now on."""
-        joined = QuantizedLinear.join(parts)
-        self._kept += [joined.packed, *([] if joined.bias is None else [joined.bias])]
+        self._kept.append(joined := QuantizedLinear.join([packed(part) for part in parts]))
         return joined
+
+
+def packed(linear: nn.Module) -> QuantizedLinear:
+    """A linear layer as the kernels take it: itself if it was quantized, else a copy in bfloat16."""
+    if isinstance(linear, QuantizedLinear):
+        return linear
+    assert isinstance(linear, nn.Linear)
+    return QuantizedLinear(Halves(linear.weight.detach().to(torch.bfloat16)), linear.bias)
 
 
 def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
     """Why the kernels cannot run a quantized model's layers, or None if they can."""
+    if (reason := _other_layers(config, decoder, layers)) is not None:
+        return reason
+    matrices = [module for module in layers.modules() if isinstance(module, QuantizedLinear)]
+    if not matrices:
+        return "its weights are unpacked"
+    return _odd_outputs(matrices)
+
+
+def unfit_halves(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
+    """Why the kernels cannot run a model's layers in bfloat16, or None if they can."""
+    if (reason := _other_layers(config, decoder, layers)) is not None:
+        return reason
+    limits = [view.limit for view in architectures.views(config).values() if view.limit is not None]
+    if min(limits, default=architectures.context(config)) < architectures.context(config):
+        return "its attention has a window"
+    matrices = [module for module in layers.modules() if isinstance(module, nn.Linear)]
+    if {matrix.weight.dtype for matrix in matrices} != {torch.bfloat16}:
+        return "its weights are not in bfloat16"
+    if any(matrix.in_features % BLOCK for matrix in matrices):
+        return f"one of its matrices has inputs that {BLOCK} does not divide"
+    try:
+        load_kernels()
+    except InputError as error:
+        return str(error)
+    return _odd_outputs(matrices)
+
+
+def _odd_outputs(matrices: Sequence[QuantizedLinear | nn.Linear]) -> str | None:
+    if any(matrix.out_features % TILE for matrix in matrices):
+        return f"one of its matrices has outputs that {TILE} does not divide"
+    return None
+
+
+def _other_layers(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
+    """What in a model's layers the kernels do not compute, or None."""
     if config.model_type not in FAMILIES:
         return f"the layers of {config.model_type} are not Llama's"
     if (activation := getattr(config, "hidden_act", None)) != "silu":
@@ -149,11 +201,6 @@ def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
     rotary = getattr(decoder.rotary_emb, "rope_type", "default")
     if rotary not in ROTARY:
         return f"its rotary embedding, {rotary}, changes with the length of the text"
-    matrices = [module for module in layers.modules() if isinstance(module, QuantizedLinear)]
-    if not matrices:
-        return "its weights are unpacked"
-    if any(matrix.out_features % TILE for matrix in matrices):
-        return f"one of its matrices has outputs that {TILE} does not divide"
     first: Any = layers[0]
     size: int = first.self_attn.head_dim
     if size % TILE or size > LARGEST_HEAD:

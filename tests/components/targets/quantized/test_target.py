@@ -11,7 +11,7 @@ import specframe
 from specframe.cli.main import main
 from specframe.components.targets import probe
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.passes import CHUNK, ModelPasses, QuantizedPasses
+from specframe.components.targets.passes import CHUNK, KernelPasses, ModelPasses
 from specframe.components.targets.quantized import replacement
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.quantized.linear import QuantizedLinear
@@ -30,11 +30,16 @@ FAMILIES = ["llama", "mistral", "qwen2", "qwen3"]
 
 @pytest.fixture
 def quantized(build):
-    """A tiny random model as a quantized target in float32."""
+    """A tiny random model as a quantized target in float32; or in bfloat16 as it is, with the kernels."""
 
     def make(family: str = "llama", quantization: str = "int4", **changes) -> HFTarget:
-        target = HFTarget.from_model(build(family, **(BROAD | changes)).float())
-        target._quantize(quantization)
+        model = build(family, **(BROAD | changes))
+        if quantization == "kernels":
+            target = HFTarget.from_model(model.bfloat16())
+            target._take_kernels()
+        else:
+            target = HFTarget.from_model(model.float())
+            target._quantize(quantization)
         return target
 
     return make
@@ -80,16 +85,17 @@ def test_weights_of_another_size_are_rounded(tmp_path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("quantization", ["int4", "int8"])
+@pytest.mark.parametrize("quantization", ["int4", "int8", "kernels"])
 def test_its_forward_pass_is_transformers_over_the_same_weights(family, quantization, quantized):
     target = quantized(family, quantization)
-    assert isinstance(target._passes, QuantizedPasses)
+    assert isinstance(target._passes, KernelPasses) and target.kernels
     assert probe.deviation(target) < 2e-2, "activations that differ by an ulp may round to another of 255 steps"
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_its_features_are_transformers(family, quantized):
-    target = quantized(family)
+@pytest.mark.parametrize("quantization", ["int4", "kernels"])
+def test_its_features_are_transformers(family, quantization, quantized):
+    target = quantized(family, quantization)
     target.request(frozenset({"last", "layer.0", "layer.2"}))
     prompts = batch(PROMPTS)
     target.open(3, 20)
@@ -101,8 +107,9 @@ def test_its_features_are_transformers(family, quantized):
             assert difference < 2e-2, tap
 
 
-def test_a_tree_gets_the_very_bits_of_each_path_alone(quantized):
-    target, noise = quantized(), torch.Generator().manual_seed(3)
+@pytest.mark.parametrize("quantization", ["int4", "kernels"])
+def test_a_tree_gets_the_very_bits_of_each_path_alone(quantization, quantized):
+    target, noise = quantized(quantization=quantization), torch.Generator().manual_seed(3)
     target.request(frozenset({"last", "layer.1"}))
     target.open(3, 64)
     tree, scores = target.admit(batch(PROMPTS))
@@ -126,8 +133,9 @@ def test_a_tree_gets_the_very_bits_of_each_path_alone(quantized):
                     assert torch.equal(scores.features[tap][row, node], features[0, -1]), tap
 
 
-def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantized, monkeypatch):
-    target = quantized()
+@pytest.mark.parametrize("quantization", ["int4", "kernels"])
+def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantization, quantized, monkeypatch):
+    target = quantized(quantization=quantization)
     prompt = batch([torch.randint(VOCABULARY, (CHUNK + 50,)).tolist(), [1, 2, 3]])
 
     def read():
@@ -142,8 +150,9 @@ def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantized, monke
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["lookup", {"use": "recycling", "nodes": 8}])
-def test_speculative_texts_are_plain_texts(temperature, drafter, quantized):
-    target = quantized()
+@pytest.mark.parametrize("quantization", ["int4", "kernels"])
+def test_speculative_texts_are_plain_texts(temperature, drafter, quantization, quantized):
+    target = quantized(quantization=quantization)
     sampling = {"temperature": temperature, "max_new_tokens": 40}
     prompts = [list(prompt) for prompt in PROMPTS]
     plain = specframe.compose(target=target, sampling=sampling).generate(prompts).tokens
@@ -162,6 +171,30 @@ def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
         "quantize: the layers of gemma are not Llama's, so its forward pass is transformers' own"
     ]
     assert probe.deviation(target) < 2e-2
+
+
+@pytest.mark.parametrize(
+    ("family", "dtype", "changes", "reason"),
+    [
+        ("llama", torch.float32, {}, "its weights are not in bfloat16"),
+        ("gemma", torch.bfloat16, {"hidden_act": "gelu_pytorch_tanh"}, "the layers of gemma are not Llama's"),
+        ("mistral", torch.bfloat16, {"sliding_window": 8}, "its attention has a window"),
+        ("llama", torch.bfloat16, {"intermediate_size": 104}, "inputs that 32 does not divide"),
+    ],
+)
+def test_what_the_kernels_do_not_compute_is_transformers(family, dtype, changes, reason, build, caplog):
+    target = HFTarget.from_model(build(family, **(BROAD | changes)).to(dtype))
+    target._take_kernels()
+    assert not target.kernels
+    assert reason in caplog.text and caplog.text.count("so its forward pass is transformers' own") == 1
+
+
+def test_the_model_of_a_target_with_kernels_stays_transformers(tmp_path):
+    file = str(write_gguf(tmp_path / "small.gguf", blocks="Q4_1"))
+    target = HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True)
+    assert target.kernels and not layers(target)
+    assert HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True, quantize="int4").quantization == "int4"
+    assert target.sibling().kernels
 
 
 def test_drafters_share_its_embedding_and_head(quantized):
@@ -227,3 +260,11 @@ def test_run_reports_it(tmp_path: Path, capsys):
     assert '"quantize": "int4"' in (tmp_path / "out" / "run.json").read_text()
     assert main(["run", str(recipe), "target.quantize=int3", "--out", str(tmp_path / "out")]) == 2
     assert "quantize" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("quantization", ["int4", "kernels"])
+def test_its_forward_passes_are_timed(quantization, quantized):
+    target = quantized(quantization=quantization)
+    found = specframe.compose(target=target, drafter="lookup", sampling={"max_new_tokens": 8}).generate([[1, 2, 3]])
+    assert found.clock.calls["target"] == found.clock.calls["score"] > 0
+    assert 0 < found.clock.seconds["target"] <= found.clock.seconds["score"]

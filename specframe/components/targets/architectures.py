@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from specframe.components.targets.state import View
+from specframe.kernel.errors import CompositionError
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 """Layer types whose state is keys and values, which can be dropped token by token."""
@@ -120,6 +121,15 @@ def reach(config: Any, masked: bool) -> tuple[int, str]:
             original = part.get("original_max_position_embeddings") or context(config)
             limits.append((original, "where its rotary embedding changes over to long texts"))
     return min(limits, key=lambda limit: limit[0])
+
+
+def require_reach(needed: int, limit: int, reason: str) -> None:
+    """Raises CompositionError for more positions than the limit, whose reason is given."""
+    if needed > limit:
+        raise CompositionError(
+            f"prompt and output take up to {needed} positions, more than {limit}, "
+            f"{reason}; use shorter prompts or a smaller max_new_tokens"
+        )
 
 
 def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
-from specframe.components.targets.passes import KernelPasses, ModelPasses, Passes
-from specframe.components.targets.quantized.decoder import Decoder, packed, unfit, unfit_halves
+from specframe.components.targets.passes import KernelPasses, ModelPasses, Passes, kernel_passes
+from specframe.components.targets.quantized.decoder import Unfit, unfit, unfit_halves
 from specframe.components.targets.quantized.replacement import quantize
 from specframe.components.targets.sharing import Sharing
 from specframe.components.targets.state import State
@@ -33,9 +32,8 @@ class HFTarget:
     that transformers prefers. `otherwise` names the model that `specframe run` decodes with where `model` has to be
     fetched and cannot be reached; every other command refuses then. Weights load from safetensors, or from a GGUF
     file, whose blocks are unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in so many bits,
-    on a CPU; the law is then the quantized model's, and so are plain decoding and every report. With `kernels` the
-    layers of a bfloat16 model on a CPU are computed by compiled kernels, as those of a quantized one are, if they are
-    like Llama's; other models, dtypes and devices keep transformers' forward pass.
+    on a CPU; the law is then the quantized model's, and so are plain decoding and every report. `kernels` computes the
+    layers of a bfloat16 model on a CPU as those of a quantized one, by compiled kernels, if they are Llama's.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
     weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound or
@@ -108,29 +106,16 @@ class HFTarget:
         """Replaces the matrices, and takes the decoder that computes them fastest, where there is one."""
         quantize(self.model, quantization, self.gguf)
         self.quantization = quantization
-        self._compute(unfit(self.config, self._decoder, self._layers), "quantize")
+        self._take_kernels("quantize", unfit)
 
-    def _take_kernels(self) -> None:
-        """Takes the decoder that computes a bfloat16 model's layers fastest, where there is one."""
-        self._compute(unfit_halves(self.config, self._decoder, self._layers), "kernels")
-
-    def _compute(self, reason: str | None, option: str) -> None:
-        if reason is not None:
-            logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
-            return
-        decoder = Decoder(self.config, self._decoder, self._layers)
-        head = packed(self.model.get_output_embeddings())  # type: ignore[operator]
-        self._passes = KernelPasses(decoder, head, self._taps)
+    def _take_kernels(self, option: str = "kernels", unfit: Unfit = unfit_halves) -> None:
+        parts = (self.config, self._decoder, self._layers)
+        self._passes = kernel_passes(self.model, parts, self._taps, option, unfit) or self._passes
 
     @property
     def computing(self) -> nn.Module:
-        """What a forward pass over a tree is a call of, for whoever times it."""
+        """The module that is called for a forward pass over a tree, to be timed."""
         return self._passes if isinstance(self._passes, KernelPasses) else self.model
-
-    @property
-    def kernels(self) -> bool:
-        """Whether its forward passes are computed by compiled kernels."""
-        return isinstance(self._passes, KernelPasses)
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -169,14 +154,8 @@ class HFTarget:
 
         Raises CompositionError for more positions than the architecture can score as a tree.
         """
-        limit, reason = self.reach
         # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
-        needed = min(room, self.context)
-        if needed > limit:
-            raise CompositionError(
-                f"prompt and output take up to {needed} positions, more than {limit}, "
-                f"{reason}; use shorter prompts or a smaller max_new_tokens"
-            )
+        architectures.require_reach(min(room, self.context), *self.reach)
         self._state = State(len(self._layers), slots, room, self.dtype, self.device)
 
     @torch.no_grad()

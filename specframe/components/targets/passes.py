@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.quantized.decoder import Decoder, Nodes
+from specframe.components.targets.quantized.decoder import Decoder, Nodes, Unfit, packed
 from specframe.components.targets.state import ALL, State, View
 from specframe.components.targets.taps import Taps
 from specframe.kernel.types import TokenTree
@@ -126,3 +127,16 @@ class KernelPasses(nn.Module):
         """Over the nodes of one forward pass."""
         hidden, features = self._decoder.run(nodes, state.cache, self._taps.wanted)
         return self._head(hidden), features
+
+
+def kernel_passes(
+    model: nn.Module, parts: tuple[Any, Any, nn.ModuleList], taps: Taps, option: str, unfit: Unfit
+) -> KernelPasses | None:
+    """Forward passes by the kernels of a model whose config, decoder and layers are `parts`.
+
+    None, with a warning in the option's name, where `unfit` finds a reason.
+    """
+    if (reason := unfit(*parts)) is not None:
+        logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
+        return None
+    return KernelPasses(Decoder(*parts), packed(model.get_output_embeddings()), taps)  # type: ignore[operator]

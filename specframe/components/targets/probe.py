@@ -63,7 +63,7 @@ def fingerprint(target: HFTarget) -> str:
         str(target.dtype),
         target.device.type,
         target.quantization,
-        target.kernels,
+        target.computing is target.model,
         torch.__version__,
         transformers.__version__,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,8 @@ ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings that are a table: the same for every length of text."""
 
 LARGEST_HEAD = 256
+Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
+"""Why the kernels cannot run a model's layers, given its config, decoder and layers; None if they can."""
 
 
 @dataclass(frozen=True)

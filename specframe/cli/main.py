@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from specframe import __version__
 from specframe.cli.extensions import add_plugin_commands
@@ -91,14 +91,20 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose messages show the command line's words as text."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with exit status 2."""
+        super().error(printable(message))
+
+
 def build_parser(called: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands. Of plugins' commands the one that is called is imported; without `called`, all are.
 
     Raises PluginError for a call of a command whose package is not installed, or broken.
     """
-    parser = argparse.ArgumentParser(
-        prog="specframe", description="Speculative decoding from parts, by recipe, certified lossless."
-    )
+    parser = _Parser(prog="specframe", description="Speculative decoding from parts, by recipe, certified lossless.")
     parser.add_argument("--version", action="version", version=f"specframe {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, place in COMMANDS.items():

@@ -119,11 +119,13 @@ def sampling_of(entries: Sequence[Entry]) -> Sampling | RowSampling:
     return RowSampling(samplings)
 
 
-def following(sampling: Sampling | RowSampling, entries: Sequence[Entry]) -> Sampling | RowSampling:
-    """The sampling, bound to the entries' committed tokens when it looks at history."""
+def following(
+    sampling: Sampling | RowSampling, entries: Sequence[Entry], device: torch.device | None = None
+) -> Sampling | RowSampling:
+    """The sampling, bound to the entries' committed tokens, on the device of the logits, when it looks at history."""
     if not sampling.processors:
         return sampling
-    return sampling.following(History(*pad([entry.text for entry in entries])))
+    return sampling.following(History(*pad([entry.text for entry in entries], device)))
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -173,7 +173,8 @@ class Session:
             prompts = as_prompts([request.tokens for request in requests], self._device)
             tree, scores = self.parts.target.admit(prompts)
         random = self._random.start([request.seed for request in requests])
-        cycle = self._conclude(entries, tree, scores, random, following(sampling_of(entries), entries))
+        sampling = following(sampling_of(entries), entries, self._device)
+        cycle = self._conclude(entries, tree, scores, random, sampling)
         self._random.join(random)
         self.live += entries
         self._root = torch.cat([self._root, cycle.committed.root])
@@ -184,7 +185,7 @@ class Session:
     def step(self) -> Cycle:
         """One cycle of all live rows."""
         require_claim(self.parts.target, self)
-        parts, sampling = self.parts, following(self._sampling, self.live)
+        parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
             draft = parts.drafter.propose(self._root, parts.tree, Context(sampling, self._random.draft))
         with self.clock.phase("score"):

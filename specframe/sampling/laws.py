@@ -247,7 +247,7 @@ def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
         dropped[:, -1] = False
         return ~dropped.scatter(-1, order, dropped)
     best, order = law.topk(sizes[0])
-    inside = best.cumsum(-1) - best < p  # where the mass before a token falls short
+    inside = ~(best.cumsum(-1) - best >= p)  # where the mass before a token falls short, or is not a number
     inside[:, 0] = True
     kept = torch.zeros_like(law, dtype=torch.bool).scatter_(1, order, inside)
     last = inside.sum(-1, keepdim=True) - 1

@@ -99,12 +99,14 @@ def test_generate_names_the_row_and_the_position(temperature):
 @pytest.mark.parametrize("logits", [[-torch.inf] * 3, [torch.nan] * 3, [0.0, torch.nan, 1.0], [torch.inf, 0.0, 0.0]])
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("options", [{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}])
-def test_a_law_is_a_law_whatever_the_logits(logits, temperature, options):
+@pytest.mark.parametrize("unlikely", [0, 2000])
+def test_a_law_is_a_law_whatever_the_logits(logits, temperature, options, unlikely):
     from specframe.kernel.types import TokenTree
 
     tree = TokenTree.root_only(torch.zeros(2, dtype=torch.int64))
-    given = torch.tensor([[logits], [[0.0, 1.0, 2.0]]])
+    rest = [logits[0] if logits[0] == logits[1] else -30.0] * unlikely  # so many that top_p looks at a part of them
+    given = torch.tensor([[[*logits, *rest]], [[0.0, 1.0, 2.0, *[-30.0] * unlikely]]])
     law, gaps = Sampling(temperature=temperature, **options).law_and_gaps(given, tree)
     certain = logits[0] == torch.inf and temperature == 0
     assert gaps.tolist() == [[not certain], [False]]
-    assert law[0, 0].tolist() == [1.0, 0.0, 0.0] and float(law[1].sum()) == pytest.approx(1.0)
+    assert law[0, 0].tolist() == [1.0] + [0.0] * (2 + unlikely) and float(law[1].sum()) == pytest.approx(1.0)

@@ -280,6 +280,7 @@ def test_a_field_that_a_later_transformers_may_add_is_refused_when_set(model, lo
         original(self, **options)
 
     monkeypatch.setattr(GenerationConfig, "__init__", grown)
+    assert unknown_fields(GenerationConfig) == {"brand_new"}, "the test of the installed release would fail"
     model.generate(**call(ONE), custom_generate=loop)
     with pytest.raises(InputError, match="brand_new is a setting of this transformers release that"):
         model.generate(**call(ONE), brand_new=3, custom_generate=loop)

@@ -79,6 +79,8 @@ def test_history_is_only_made_for_samplings_that_look_at_it():
     history = following(sampling_of(looking), looking).history
     assert history.tokens.tolist() == [[1, 2, 6], [3, 9, 5]]
     assert history.count.tolist() == [3, 3]
+    elsewhere = following(sampling_of(looking), looking, torch.device("meta")).history
+    assert elsewhere.tokens.device.type == elsewhere.count.device.type == "meta", "the history is where the logits are"
 
 
 def test_rows_of_different_settings_have_each_its_own_law():

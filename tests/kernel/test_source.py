@@ -48,6 +48,12 @@ def references(levels):
         ("a: \0\n", "not valid YAML"),
         ("a: !!python/object/apply:os.system [ls]\n", "not valid YAML"),
         ("a: *b\n", "a.yaml:1: not valid YAML: found undefined alias"),
+        (f"a: 1{'0' * 5000}\n", "not valid YAML"),
+        ("a: !!int x\n", "not valid YAML"),
+        ("a: !!int ''\n", "not valid YAML"),
+        ("a: !!bool maybe\n", "not valid YAML"),
+        ("a: !!timestamp x\n", "not valid YAML"),
+        ("a: !!timestamp 2026-13-45\n", "not valid YAML"),
         ("#" + "x" * (1 << 20), "it is too large for a recipe: more than 1024 KiB"),
     ],
     ids=lambda value: value[:12].strip(),
@@ -58,6 +64,13 @@ def test_a_hostile_recipe_is_refused_in_one_line(tmp_path, text, words, capsys):
     with pytest.raises(RecipeError, match=words):
         Recipe.read(tmp_path / "a.yaml")
     assert main(["validate", str(tmp_path / "a.yaml")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", [f"1{'0' * 5000}", "!!int x", "!!int ''", "!!bool maybe", "!!timestamp 2026-13-45"])
+def test_a_hostile_override_is_refused_in_one_line(tmp_path, value, capsys):
+    (tmp_path / "a.yaml").write_text(GOOD)
+    assert main(["validate", str(tmp_path / "a.yaml"), f"target.vocab={value}"]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 

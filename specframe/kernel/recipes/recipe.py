@@ -7,14 +7,12 @@ from os.path import normpath
 from pathlib import Path
 from typing import Any
 
-import yaml
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.recipes.interpolation import interpolate
 from specframe.kernel.recipes.shipped import find_recipe
-from specframe.kernel.recipes.source import Key, read_source
+from specframe.kernel.recipes.source import UNREADABLE, Key, read_source
 
 SUFFIXES = (".yaml", ".yml")
 """How the names of parents end: no other file is opened for a recipe's sake."""
@@ -74,7 +72,7 @@ class Recipe:
             raise RecipeError(f"{COMMAND_LINE}: '{override}' is not of the form key=value")
         try:
             value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
-        except (OmegaConfBaseException, yaml.YAMLError, RecursionError) as error:
+        except (*UNREADABLE, RecursionError) as error:
             problem = str(getattr(error, "problem", None) or error).splitlines()[0]
             raise RecipeError(f"{COMMAND_LINE}: the value of '{override}' is no YAML: {problem}") from error
         if name.strip() == "extends":

@@ -21,6 +21,8 @@ MOST = 100_000
 """Values of a recipe once its aliases are written out."""
 DEEPEST = 50
 """Levels of sections within sections."""
+UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, TypeError, AttributeError)
+"""What YAML raises: its own errors, and Python's for a value that is not what its tag says or has too many digits."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ def read_source(path: Path, quote: bool = True) -> Source:
         if not isinstance(node, yaml.MappingNode | None):  # OmegaConf makes a mapping of a text, too
             raise RecipeError(f"{path}: a recipe is a mapping of sections (target, drafter, tree, verifier, ...)")
         data: Any = OmegaConf.to_container(OmegaConf.create(text)) if text.strip() else {}
-    except (yaml.YAMLError, OmegaConfBaseException) as error:
+    except UNREADABLE as error:
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = str(getattr(error, "problem", None) or error).splitlines()[0]

@@ -416,3 +416,4 @@ def test_costs_are_read_off_between_the_sizes_that_were_timed(tmp_path: Path) ->
 def test_broken_options_are_refused(options: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Adaptive(**options)
+    assert Adaptive(costs=[1.0, 2.0], depth=1, memory=1.0).promise.nodes == 2, "the smallest options are options"

@@ -350,6 +350,14 @@ def test_threshold_is_its_literal_restatement(
     assert drafter.calls == -(-ended // block), "no forward once all rows have stopped"
 
 
+@pytest.mark.parametrize("threshold", [0.0, 1.0])
+def test_threshold_goes_on_while_a_rejection_is_ruled_out(threshold: float) -> None:
+    sure = GivenDrafter(torch.eye(5, dtype=torch.float64))
+    tree = Threshold(depth=3, threshold=threshold).grow(sure.expand, ROOTS, Context(WARM, Keyed(0)))
+    assert tree.levels == 3 and bool(tree.valid.all()), "a chance of exactly 0 is at most any threshold"
+    assert Threshold(depth=1, threshold=threshold).promise.nodes == 2
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [

@@ -63,6 +63,11 @@ def test_the_depth_is_that_of_the_most_tokens_per_second(costs, rows):
         assert spent == pytest.approx([seconds(rows, depth + 1) + 0.5 * depth for depth in range(DEPTH + 1)], abs=1.0)
 
 
+def test_it_does_not_promise_that_a_row_is_its_own(costs):
+    policy = Goodput(costs=costs, depth=DEPTH)
+    assert not policy.promise.alone and not policy.smaller().promise.alone
+
+
 def test_a_few_rows_speculate_and_many_do_not(costs):
     policy = Goodput(costs=costs, depth=DEPTH)
     depths = [int(policy.goodput(torch.zeros(rows, dtype=torch.int64)).argmax()) for rows in (1, 4, 8, 16, 64)]

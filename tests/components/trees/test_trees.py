@@ -331,6 +331,11 @@ def test_broken_options_are_refused(build: object, message: str) -> None:
         build()  # type: ignore[operator]
 
 
+def test_the_smallest_options_are_options() -> None:
+    assert Dynamic(depth=1, width=1, nodes=1, gain=0).promise.nodes == Fixed(widths=[1]).promise.nodes == 2
+    assert Chain(depth=1).promise.nodes == 2
+
+
 def test_policies_declare_what_they_draw() -> None:
     assert Dynamic().promise.draws == Chain().promise.draws == {Draw.TOP}
     assert Fixed(widths=[2], draw=Draw.IID).promise.draws == {Draw.IID}

@@ -137,6 +137,15 @@ def test_top_nodes_are_judged_as_match_judges_them(verifier):
         assert far_apart(verdict_law(verifier, tree, p), reference_law(match_reference, tree, p)) < 1e-12
 
 
+@pytest.mark.parametrize("verifier", [Recursive(), Traversal(), Block(), KSeq(), Transport()])
+def test_a_top_node_may_name_a_row_that_q_does_not_have(verifier):
+    drafts = list(chains(10)) if isinstance(verifier, Block) else list(trees(6, [TOP, TOP, IID]))
+    for tree, p in drafts:
+        for row in (-2, tree.q.shape[1] + 1):
+            other = replace(tree, q_row=torch.where(tree.draw == TOP, row, tree.q_row))
+            assert verdict_law(verifier, other, p) == verdict_law(verifier, tree, p)
+
+
 def bottom_up(row, node):
     return [*(below for child in row.children(node) for below in bottom_up(row, child)), node]
 
@@ -360,3 +369,6 @@ def test_options_out_of_range_are_refused():
         KSeq(steps=-1)
     with pytest.raises(InputError, match="classes"):
         Transport(classes=0)
+    with pytest.raises(InputError, match="rounds"):
+        Transport(rounds=-1)
+    assert Transport(classes=1, rounds=0).classes == 1 and KSeq(steps=0).steps == 0

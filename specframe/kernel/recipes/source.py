@@ -22,7 +22,7 @@ MOST = 100_000
 DEEPEST = 50
 """Levels of sections within sections."""
 UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, TypeError, AttributeError)
-"""What YAML raises: its own errors, and those of Python for a value that does not fit its tag or has too many digits."""
+"""What YAML raises: its own errors, and those of Python for a value that its tag does not fit or that is too long."""
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,21 @@ def test_traversal_judges_as_its_reference():
         assert far_apart(verdict_law(Traversal(), tree, p), reference_law(traversal_reference, tree, p)) < 1e-12
 
 
+@pytest.mark.parametrize("row", [0, 1])
+def test_a_sibling_without_replacement_has_what_the_earlier_ones_left_of_its_row(row):
+    tree = TokenTree(
+        tokens=torch.tensor([[0, 0, 1, 2]]),
+        parent=torch.tensor([[-1, 0, 0, 0]]),
+        valid=torch.ones(1, 4, dtype=torch.bool),
+        draw=torch.full((1, 4), int(WOR)),
+        levels=1,
+        q=torch.tensor([[[0.5, 0.2, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1]]], dtype=torch.float64),
+        q_row=torch.full((1, 4), row),
+    )
+    p = torch.tensor([[[0.2, 0.25, 0.15, 0.4]] * 4], dtype=torch.float64)
+    assert far_apart(verdict_law(Traversal(), tree, p), reference_law(traversal_reference, tree, p)) < 1e-12
+
+
 def test_block_judges_chains_as_its_reference_and_as_traversal_does():
     for tree, p in chains(60):
         law = verdict_law(Block(), tree, p)

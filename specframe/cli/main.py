@@ -99,12 +99,16 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
+def _empty_parser() -> argparse.ArgumentParser:
+    return _Parser(prog="specframe", description="Speculative decoding from parts, by recipe, certified lossless.")
+
+
 def build_parser(called: str | None = None) -> argparse.ArgumentParser:
     """The parser of all commands. Of plugins' commands the one that is called is imported; without `called`, all are.
 
     Raises PluginError for a call of a command whose package is not installed, or broken.
     """
-    parser = _Parser(prog="specframe", description="Speculative decoding from parts, by recipe, certified lossless.")
+    parser = _empty_parser()
     parser.add_argument("--version", action="version", version=f"specframe {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, place in COMMANDS.items():

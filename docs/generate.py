@@ -128,7 +128,15 @@ def _render_support(name: str, support: Support) -> str:
     return f"| `{name}` | {support.kind} | {support.note} |"
 
 
+def render_notebook() -> str:
+    """The page of the notebook: its text as it is, its code as blocks, which the tests execute."""
+    notebook = json.loads((ROOT / "docs/tutorials/compare-two-methods.ipynb").read_text(encoding="utf-8"))
+    cells = [("".join(cell["source"]), cell["cell_type"]) for cell in notebook["cells"]]
+    return "\n\n".join(f"```python\n{text}\n```" if kind == "code" else text for text, kind in cells) + "\n"
+
+
 PAGES = {
+    "docs/tutorials/compare-two-methods.md": render_notebook,
     "docs/reference/generate.md": render_generate,
     "docs/reference/components.md": render_components,
     "docs/reference/cli.md": render_commands,

@@ -24,6 +24,9 @@ RESULTS = DOCS / "benchmark" / "results.json"
 BENCH = "specframe bench recipes/small/*.yaml recipes/small/compositions/*.yaml --limit 12 --out docs/benchmark"
 NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and docs/benchmark/results.json. -->\n"
 HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
+OVERVIEW = (
+    "| method | recipe | drafter | tree | training | tau | speed | promise |\n|---|---|---|---|---|---:|---:|---|"
+)
 
 Method = Mapping[str, Any]
 
@@ -40,10 +43,40 @@ def render_methods(results: Path = RESULTS) -> str:
     registry, data = discover(), read_results(results)
     measured = read_measured(data)
     parts = ["# Methods\n", NOTE, *_render_opening(data)]
+    parts.append(_render_overview(registry, measured))
     for group in read_table()["groups"]:
         rows = [_render_row(method, registry, measured) for method in group["methods"]]
         parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *rows]) + "\n")
     return "\n".join(parts)
+
+
+def _render_overview(registry: Registry, measured: Mapping[str, Any]) -> str:
+    """The methods with a recipe in one table, which the page's script sorts by the column that is clicked."""
+    rows = []
+    for method in (each for group in read_table()["groups"] for each in group["methods"]):
+        recipe = find_recipe(method.get("recipe", ""))
+        if recipe is None:
+            continue
+        parts = plan(Recipe.read(RECIPES / recipe), registry).parts
+        tree, drafter = parts.get("tree"), parts["drafter"]
+        entry = measured.get(method["recipe"])
+        same = entry is not None and entry["target"] == Recipe.read(RECIPES / recipe).data["target"].get("model")
+        figures = entry["overall"] if same and entry is not None else {}
+        cells = [
+            f"[{method['name']}]({method['page']})" if "page" in method else method["name"],
+            f"`{recipe}`",
+            f"`{drafter.entry.name}`",
+            f"`{tree.entry.name}`" if tree else "its own",
+            "a drafter" if "weights" in drafter.options else "none",
+            *(f"{figures[name]['value']:.2f}" if figures.get(name) else "" for name in ("tau", "speedup_hf")),
+            "lossless" if parts["verifier"].component.lossless else "lossy",
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    about = (
+        "What has a recipe. A click on a column's name sorts by it. tau and the speed, in multiples of `generate`'s, "
+        "were measured on the embedded model.\n"
+    )
+    return "\n".join(["## All recipes\n", about, OVERVIEW, *rows, ""])
 
 
 def find_recipe(name: str) -> str | None:

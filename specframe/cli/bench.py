@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "contestants",
         nargs="*",
         metavar="CONTESTANT",
-        help="recipe files; plain, hf:generate, hf:prompt-lookup, hf:assisted; a plugin's contestant; "
+        help="recipes, by file or name; plain, hf:generate, hf:prompt-lookup, hf:assisted; a plugin's contestant; "
         "or KEY=VALUE, which replaces a value in every recipe",
     )
     parser.add_argument(
@@ -135,7 +135,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     from specframe.bench.contest.contest import Contest
     from specframe.bench.contest.engines.inprocess import InProcess
     from specframe.bench.contest.engines.ray import Ray
-    from specframe.bench.contest.roster import Selection, plan_roster
+    from specframe.bench.contest.roster import Selection, is_recipe, plan_roster
     from specframe.bench.contest.sets import SHIPPED, read_sets
     from specframe.bench.contest.terms import Terms
     from specframe.files.lock import writing
@@ -153,7 +153,8 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     )
     given = [*options.contestants, *options.overrides]
     words = [word for word in given if not _is_override(word)]
-    if words and all(word.endswith((".yaml", ".yml")) for word in words):
+    registry = discover()
+    if words and all(is_recipe(word, registry) for word in words):
         words += OPPONENTS
     overrides = [word for word in given if _is_override(word)]
     if options.max_new_tokens is not None:
@@ -166,7 +167,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
         tuple(options.vary),
         options.allow_env,
     )
-    roster = plan_roster(selection, discover())
+    roster = plan_roster(selection, registry)
     for name, why in roster.misfits.items():
         print(printable(f"{name} takes no part: {why}"), file=sys.stderr)
     if options.address is not None and options.engine != "ray":

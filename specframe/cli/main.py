@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from specframe import __version__
+from specframe.cli.about.greeting import greeting
 from specframe.cli.extensions import add_plugin_commands
 from specframe.files.text import printable, require_unicode
 from specframe.kernel.errors import InputError, SpecframeError
@@ -48,9 +49,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit status: 0, 1 for a promise that does not hold, 2 for bad input, 130 for Ctrl-C."""
     _print_whatever_comes()
     try:
-        for word in sys.argv[1:] if arguments is None else arguments:
+        words = sys.argv[1:] if arguments is None else arguments
+        for word in words:
             require_unicode(word, "command line")
-        options = parse(arguments)
+        if not words:
+            print(greeting(), flush=True)
+            return 0
+        options = parse(words)
         status: int = options.execute(options)
         sys.stdout.flush()
         return status
@@ -78,11 +83,10 @@ def _print_whatever_comes() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def parse(words: Sequence[str]) -> argparse.Namespace:
     """The parsed arguments; overrides may stand anywhere, which argparse alone does not allow."""
-    words = sys.argv[1:] if arguments is None else arguments
     parser = build_parser(next((word for word in words if not word.startswith("-")), ""))
-    options, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(words)
     late = [word for word in rest if not word.startswith("-")]
     if len(late) < len(rest) or (late and not hasattr(options, "overrides")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")

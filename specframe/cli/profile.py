@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="time the target's forward passes in float32, bfloat16, int8 and int4, and recommend one with its tree",
     )
+    parser.add_argument("--json", action="store_true", help="what --out would write, as one JSON object, and no table")
     parser.add_argument(
         "--out",
         type=as_path,
@@ -72,6 +74,8 @@ def execute(options: argparse.Namespace) -> int:
     prompts = prompts_to_measure(options, valid)
     if min(options.depth, options.width) < 1:
         raise InputError("--depth and --width must be at least 1")
+    if options.json and (options.precisions or options.check is not None):
+        raise InputError("--json prints the measured tables alone: leave --check and --precisions out")
 
     if options.out is not None:
         check_file(options.out, "give --out another place")
@@ -85,6 +89,11 @@ def execute(options: argparse.Namespace) -> int:
         prompts = lengthen(pipeline, prompts, options.context)
     others = read_prompts(options.check, options.limit) if isinstance(options.check, Path) else prompts
     found = profile(pipeline, prompts, depth=options.depth, width=options.width, draw=draw, sizes=options.sizes)
+    if options.json:
+        if options.out is not None:
+            found.write(options.out)
+        print(json.dumps(found.as_data()))
+        return 0
     print("\n".join([*show_table(found), "", *show_trees(found, options.depth)]))
     if options.precisions:
         print("\n".join(["", *show_precisions(options, found)]))

@@ -33,10 +33,18 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
 
 
 def chosen_target(plan: Plan) -> dict[str, Any]:
-    """What a plan decodes with: `model`, and `quantize` where its weights are rounded to fewer bits."""
+    """What a plan decodes with: `model`, `quantize` where its weights are rounded to fewer bits, `drafter_of`.
+
+    The last one is the target that the drafter was trained for, where that is known to be another.
+    """
+    from specframe.kernel.zoo import trained_for
+
     target = plan.parts["target"]
-    rounded = target.options.get("quantize")
-    return {"model": target.options.get("model") or target.entry.name} | ({"quantize": rounded} if rounded else {})
+    model, weights = target.options.get("model"), plan.parts["drafter"].options.get("weights")
+    found = {"model": model or target.entry.name, "quantize": target.options.get("quantize"), "drafter_of": None}
+    if isinstance(model, str) and isinstance(weights, str):
+        found["drafter_of"] = trained_for(weights, model)
+    return {name: value for name, value in found.items() if value}
 
 
 def fetch_target(plan: Plan) -> None:
@@ -49,7 +57,10 @@ def fetch_target(plan: Plan) -> None:
 
 
 def describe_target(chosen: dict[str, Any]) -> str:
-    """The first line of a run."""
+    """The first line of a run, and a second one where the drafter was trained for another target."""
     rounded = f", quantized to {chosen['quantize']}: its distribution is the one kept" if "quantize" in chosen else ""
     because = f", because {chosen['reason']}" if "reason" in chosen else ""
-    return f"target: {chosen['model']}{rounded}{because}"
+    warning = ""
+    if "drafter_of" in chosen:
+        warning = f"\nwarning: the drafter was trained for {chosen['drafter_of']}; few drafts will be accepted"
+    return f"target: {chosen['model']}{rounded}{because}{warning}"

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path as FilePath
 from statistics import fmean, median
+from typing import Any
 
 import torch
 
@@ -120,20 +121,21 @@ class Profile:
 
     def write(self, path: FilePath) -> None:
         """Writes the acceptance tables, with counts, the costs and the calibration, for trees to read."""
-        write_json(
-            path,
-            {
-                "acceptance": self.ranks.table,
-                "off_path": self.ranks.off_path.table,
-                "reached": self.ranks.reached,
-                "draft_seconds": self.draft_seconds,
-                "block": self.block,
-                "rows": self.rows,
-                "context": self.context,
-                "cycle_seconds": self.cycle_seconds,
-                "calibration": list(self.calibration.powers),
-            },
-        )
+        write_json(path, self.as_data())
+
+    def as_data(self) -> dict[str, Any]:
+        """What `write` writes, as plain data; times are in seconds."""
+        return {
+            "acceptance": self.ranks.table,
+            "off_path": self.ranks.off_path.table,
+            "reached": self.ranks.reached,
+            "draft_seconds": self.draft_seconds,
+            "block": self.block,
+            "rows": self.rows,
+            "context": self.context,
+            "cycle_seconds": self.cycle_seconds,
+            "calibration": list(self.calibration.powers),
+        }
 
 
 def profile(

@@ -18,6 +18,7 @@ from specframe.kernel.interfaces import Target
 from specframe.kernel.options import read_options
 from specframe.kernel.plugins.registry import Registry, suggest
 from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipes.shipped import shipped_recipes
 
 HF = "hf:"
 TRANSFORMERS = ("generate", "prompt-lookup", "assisted")
@@ -132,7 +133,7 @@ def _read_selection(selection: Selection, registry: Registry) -> _Selected:
     selected, problems = _Selected(), list[str]()
     for word in dict.fromkeys(selection.words):
         try:
-            if not _is_recipe(word):
+            if not is_recipe(word, registry):
                 selected.others[word] = _build(word, registry, selection.assistant)
                 continue
         except SpecframeError as error:
@@ -180,8 +181,11 @@ def label_targets(targets: Mapping[str, Plan]) -> dict[str, str]:
     return {key: name if counts[name] == 1 else f"{name} ({more[key]})" for key, name in short.items()}
 
 
-def _is_recipe(word: str) -> bool:
-    return word.endswith((".yaml", ".yml")) or Path(word).is_file()
+def is_recipe(word: str, registry: Registry) -> bool:
+    """Whether a word is a recipe's file, or the name of one that comes with specframe and of no contestant."""
+    if word.endswith((".yaml", ".yml")) or Path(word).is_file():
+        return True
+    return word in dict(shipped_recipes()) and all(word != entry.name for entry in registry.of("contestant"))
 
 
 def _kind(word: str) -> str:

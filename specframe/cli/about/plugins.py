@@ -6,6 +6,7 @@ import argparse
 import json
 from importlib.metadata import PackageNotFoundError, version
 
+from specframe import __version__
 from specframe.files.text import printable
 
 SUMMARY = "list every installed component, by package"
@@ -41,6 +42,8 @@ def execute(options: argparse.Namespace) -> int:
 
 
 def _version(package: str) -> str:
+    if package == "specframe":
+        return __version__  # of the code that runs, whatever an installation's metadata has
     try:
         return version(package)
     except PackageNotFoundError:

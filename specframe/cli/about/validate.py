@@ -16,6 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from specframe.cli.main import add_recipe_arguments
 
     add_recipe_arguments(parser)
+    parser.add_argument("--json", action="store_true", help="parts, values and their origins as one JSON object")
     parser.add_argument("--show", action="store_true", help="print the resolved recipe and each value's origin")
 
 
@@ -26,13 +27,21 @@ def execute(options: argparse.Namespace) -> int:
 
     result = read_plan(options)
     recipe = result.recipe
+    values: dict[str, tuple[Any, str]] = {}
+    for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
+        value: Any = recipe.data
+        for step in key:
+            value = value[step]
+        if not isinstance(value, dict | list):
+            values[dotted(key)] = value, origin
+    if options.json:
+        parts = {name: part.entry.qualified for name, part in result.parts.items()}
+        origins = {key: {"value": value, "origin": origin} for key, (value, origin) in values.items()}
+        print(json.dumps({"valid": True, "parts": parts, "recipe": recipe.data, "values": origins}, default=str))
+        return 0
     if options.show:
-        for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
-            value: Any = recipe.data
-            for step in key:
-                value = value[step]
-            if not isinstance(value, dict | list):
-                print(printable(f"{dotted(key)} = {json.dumps(value)}  ({origin})"))
+        for name, (value, origin) in values.items():
+            print(printable(f"{name} = {json.dumps(value)}  ({origin})"))
     names = ", ".join(f"{name} {part.entry.name}" for name, part in result.parts.items())
     print(printable(f"{options.recipe}: valid ({names})"))
     return 0

@@ -107,6 +107,8 @@ def verdict(certificate: dict[str, Any]) -> str:
         off = f"not lossless: total variation {certificate['tv']:.4g}"
         return off if certificate["promised"] else off + ", as its verifier declares"
     if not certificate["control_failed"]:
+        if not certificate["exhausted"]:
+            return NOT_SHOWN
         return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
     if certificate["lossless"]:
         shown = f"{certificate['branches']} branches, total variation {certificate['tv']:.1e}"

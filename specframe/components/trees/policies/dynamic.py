@@ -59,14 +59,14 @@ class Dynamic:
         if gain < 0:
             raise InputError(f"a gain is a number of tokens of at least 0, got {gain}")
         self.depth = depth
-        self.width = width
+        self.width = min(width, nodes)  # behind the best `nodes` of a level nothing can be among the best of all
         self.gain = gain
         self.calibration: Calibration | None = None
         if calibration is not None:
             self.calibration = (
                 read_calibration(calibration) if isinstance(calibration, Path) else Calibration(tuple(calibration))
             )
-        self.budget = min(nodes, width + (depth - 1) * width**2)
+        self.budget = min(nodes, self.width + (depth - 1) * self.width**2)
         self.nodes = self.budget + 1
         self.promise = Promise(frozenset({Draw.TOP}), self.nodes, depth)
 

@@ -1,0 +1,97 @@
+"""Draws the pages' pictures from real runs: ``python docs/pictures/draw.py [NAME ...]`` writes docs/pictures/NAME.svg.
+
+``terminal`` is what `specframe chat` prints; ``tree-METHOD`` is one cycle as `specframe show METHOD --html` draws it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+from specframe.cli.chat import answer
+from specframe.decoding.pipeline import Pipeline
+from specframe.inspect.page.drawing import draw_tree
+from specframe.inspect.trace.collect import trace
+from specframe.inspect.trace.records import TracedCycle
+from specframe.kernel.build import plan
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
+
+FOLDER = Path(__file__).parent
+CHAT = "eagle-suffix"
+"""The recipe whose chat is recorded, on the published target."""
+QUESTION = "List three uses of a paper clip, one line each."
+TREES = {
+    "chimera": ["tree.nodes=10"],
+    "coral": ["tree.nodes=10"],
+    "falcon": ["tree.nodes=10"],
+    "fspad": ["tree.nodes=10"],
+    "hydra": ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
+    "medusa": ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
+    "eagle": ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
+    "compositions/eagle-parallelspec": ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
+}
+"""Recipes of recipes/small, with trees that are small enough for a page."""
+PROMPT = "What do you like to do on a rainy day?"
+STYLE = re.compile(r"^(?::root \{.*?^\}|@media \(prefers-color-scheme: dark\) \{.*?^\}|[^\n]*(?:edge|box|token|number|"
+                   r"space|track|rect\.[pq])[^\n]*\})$", re.MULTILINE | re.DOTALL)  # fmt: skip
+SIZE = re.compile(r'<svg role="img" aria-label="([^"]*)" width="(\d+)" height="(\d+)" viewBox="0 0 \d+ \d+">')
+EDGE = 12  # pixels of ground around a tree
+
+
+def load(recipe: str, *overrides: str) -> Pipeline:
+    """The pipeline of a recipe by name."""
+    return Pipeline.build(plan(Recipe.read(recipe, list(overrides)), discover()))
+
+
+def draw_terminal() -> str:
+    """A question and its answer as `specframe chat` prints them: accepted drafts green, other tokens plain."""
+    console = Console(
+        record=True, width=88, file=io.StringIO(), force_terminal=True, markup=False, emoji=False, highlight=False
+    )
+    console.print(f"$ specframe chat {CHAT}", style="bold")
+    console.print(f"\n> {QUESTION}\n")
+    pipeline = load(CHAT, "sampling.max_new_tokens=96")
+    answer(pipeline, [{"role": "user", "content": QUESTION}], console)
+    drawn = console.export_svg(title="drafted tokens are green", theme=MONOKAI, unique_id="specframe")
+    return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # nothing is fetched from elsewhere
+
+
+def draw_method(recipe: str) -> str:
+    """The cycle of the first 24 tokens that accepts most, as a picture that needs no page's style."""
+    found = trace(load(f"small/{recipe}", *TREES[recipe], "sampling.max_new_tokens=24"), PROMPT)
+    drawn = draw_tree(max(found.cycles, key=interest))
+    label, width, height = SIZE.search(drawn).groups()  # type: ignore[union-attr] - drawn above
+    css = (FOLDER.parents[1] / "specframe/inspect/page/page.css").read_text(encoding="utf-8")
+    style = "\n".join(STYLE.findall(css))
+    wide, high = int(width) + 2 * EDGE, int(height) + 2 * EDGE
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" width="{wide}" height="{high}" '
+        f'viewBox="{-EDGE} {-EDGE} {wide} {high}"><style>\n{style}\n</style>'
+        f'<rect x="{-EDGE}" y="{-EDGE}" width="{wide}" height="{high}" rx="10" style="fill: var(--ground)"/>'
+    )
+    return SIZE.sub(lambda _: opening, drawn) + "\n"
+
+
+def interest(cycle: TracedCycle) -> tuple[int, int]:
+    """How much a cycle shows: accepted tokens, but for the last of them, which most readers do without."""
+    rejected = len(cycle.nodes) - 1 - len(cycle.path)
+    return len(cycle.path), rejected
+
+
+def draw(names: list[str]) -> None:
+    """Writes the pictures that are named, or all."""
+    drawings = {"terminal": draw_terminal}
+    drawings |= {f"tree-{Path(recipe).name}": lambda recipe=recipe: draw_method(recipe) for recipe in TREES}
+    for name in names or drawings:
+        (FOLDER / f"{name}.svg").write_text(drawings[name](), encoding="utf-8")
+        print(FOLDER / f"{name}.svg", flush=True)
+
+
+if __name__ == "__main__":
+    draw(sys.argv[1:])

@@ -1,0 +1,37 @@
+"""What `specframe` without arguments prints: what it is, and what to try next."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+
+from specframe import __version__
+
+TRY = {
+    "specframe run falcon": "decode with a small model that comes along, and see what drafting gains",
+    "specframe run suffix-recycling": "a published assistant, fetched once (93 MB), sped up without training",
+    "specframe run suffix-recycling target.model=MODEL": "your own model: a folder, a GGUF file or a Hub name",
+    "specframe show falcon": "which tokens were drafted, accepted and rejected, cycle by cycle",
+    "specframe certify falcon": "prove that the output's distribution is the target's",
+    "specframe recipes": "list the recipes, or copy one to change it",
+    "specframe new plugin NAME": "begin a method of your own",
+}
+"""Commands, in the order in which a newcomer may try them."""
+SIDE_BY_SIDE = 100
+"""Columns from which on a command and its explanation share a line."""
+
+
+def greeting(columns: int | None = None) -> str:
+    """The text, wrapped to a width in columns: the terminal's unless it is given."""
+    columns = columns or shutil.get_terminal_size().columns
+    about = f"specframe {__version__}: speculative decoding from parts, by recipe, certified lossless."
+    lines = [*textwrap.wrap(about, columns), "", "Try next:", ""]
+    longest = max(map(len, TRY))
+    for command, explanation in TRY.items():
+        if columns >= SIDE_BY_SIDE:
+            first, indent = f"  {command:{longest}}  ", " " * (longest + 4)
+        else:
+            lines += textwrap.wrap(command, columns, initial_indent="  ", subsequent_indent="    ")
+            first = indent = "      "
+        lines += textwrap.wrap(explanation, columns, initial_indent=first, subsequent_indent=indent)
+    return "\n".join([*lines, "", *textwrap.wrap("`specframe --help` lists all commands.", columns)])

@@ -1,0 +1,88 @@
+"""`specframe` without arguments, and how the terminal's width and colours are respected."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from specframe.cli.about.greeting import TRY, greeting
+from specframe.cli.main import COMMANDS, build_parser, main
+from specframe.cli.printing.figures import print_figures
+from specframe.files.terminal import open_console
+
+ESCAPE = "\x1b"
+SUMMARY = {
+    "tokens": 96,
+    "cycles": 28,
+    "tau": 3.43,
+    "alpha": [0.9, 0.7, 0.5, 0.33],
+    "tokens_per_second": 61.4,
+    "speedup": 1.8,
+    "speedup_range": [1.7, 1.9],
+    "speedup_hf": 1.9,
+    "speedup_hf_range": [1.8, 2.0],
+    "plain_vs_hf": 1.02,
+    "overhead": 0.068,
+    "phases": {"draft": 0.2, "score": 0.7, "verify": 0.02, "commit": 0.06, "other": 0.02},
+    "forward_ms": {"target": 15.1, "drafter": 1.2},
+    "lossless": True,
+    "identical_to_generate": True,
+    "divergences": [],
+    "repeats": 3,
+    "peak_memory_bytes": 460_000_000,
+}
+"""The figures of a run, as `summarise` gives them."""
+
+
+def test_no_arguments_greet(capsys):
+    assert main([]) == 0
+    printed = capsys.readouterr()
+    assert "specframe run falcon" in printed.out and not printed.err
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 99, 100, 120, 200])
+def test_it_fits_every_width(columns):
+    lines = greeting(columns).splitlines()
+    assert max(map(len, lines)) <= columns
+    assert " ".join(" ".join(lines).split()).count("specframe ") >= len(TRY)
+
+
+def test_what_it_names_exists(capsys):
+    for command in TRY:
+        program, name, *rest = shlex.split(command)
+        assert program == "specframe" and name in COMMANDS
+        if name in ("run", "show", "certify"):
+            assert main(["validate", rest[0]]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_figures_fit_every_width(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    print_figures(SUMMARY, Path("runs/falcon/run.json"))
+    lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert max(map(len, lines)) <= columns
+    assert "the bonus token included" in " ".join(" ".join(lines).split())
+
+
+def test_no_colour_where_none_is_wanted(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    open_console().print("drafted", style="green")
+    assert ESCAPE in capsys.readouterr().out, "the control: with colours there are escapes"
+    monkeypatch.setenv("NO_COLOR", "1")
+    open_console().print("drafted", style="green")
+    assert ESCAPE not in capsys.readouterr().out
+
+
+def test_validate_gives_values_and_origins_as_json(capsys):
+    assert main(["validate", "small/lookup", "--json", "run.seed=7"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["valid"] and found["parts"]["drafter"] == "specframe/lookup"
+    assert found["values"]["run.seed"] == {"value": 7, "origin": "command line"}
+
+
+def test_completion_tools_can_read_the_parser():
+    """What `shtab specframe.cli.main.build_parser` asks for: every command and its options, plugins' included."""
+    commands = next(action for action in build_parser()._actions if action.choices)
+    assert {*COMMANDS, "serve"} <= set(commands.choices)

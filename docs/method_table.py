@@ -52,10 +52,10 @@ def render_methods(results: Path = RESULTS) -> str:
 
 def _render_overview(registry: Registry, measured: Mapping[str, Any]) -> str:
     """The methods with a recipe in one table, which the page's script sorts by the column that is clicked."""
-    rows = []
+    rows: dict[str, str] = {}
     for method in (each for group in read_table()["groups"] for each in group["methods"]):
         recipe = find_recipe(method.get("recipe", ""))
-        if recipe is None:
+        if recipe is None or recipe in rows:
             continue
         parts = plan(Recipe.read(RECIPES / recipe), registry).parts
         tree, drafter = parts.get("tree"), parts["drafter"]
@@ -71,12 +71,12 @@ def _render_overview(registry: Registry, measured: Mapping[str, Any]) -> str:
             *(f"{figures[name]['value']:.2f}" if figures.get(name) else "" for name in ("tau", "speedup_hf")),
             "lossless" if parts["verifier"].component.lossless else "lossy",
         ]
-        rows.append("| " + " | ".join(cells) + " |")
+        rows[recipe] = "| " + " | ".join(cells) + " |"
     about = (
         "What has a recipe. A click on a column's name sorts by it. tau and the speed, in multiples of `generate`'s, "
         "were measured on the embedded model.\n"
     )
-    return "\n".join(["## All recipes\n", about, OVERVIEW, *rows, ""])
+    return "\n".join(["## All recipes\n", about, OVERVIEW, *rows.values(), ""])
 
 
 def find_recipe(name: str) -> str | None:

@@ -23,9 +23,9 @@ from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.recipes.recipe import Recipe
 
 FOLDER = Path(__file__).parent
-CHAT = "eagle-suffix"
-"""The recipe whose chat is recorded, on the published target."""
-QUESTION = "List three uses of a paper clip, one line each."
+CHAT, ASKED = "eagle-suffix", "List three uses of a paper clip, one line each."
+"""The recipe whose chat is recorded, on the published target, and the question."""
+QUESTION = "What do you like to do on a rainy day?"
 TREES = {
     "chimera": ["tree.nodes=10"],
     "coral": ["tree.nodes=10"],
@@ -37,7 +37,6 @@ TREES = {
     "compositions/eagle-parallelspec": ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
 }
 """Recipes of recipes/small, with trees that are small enough for a page."""
-PROMPT = "What do you like to do on a rainy day?"
 STYLE = re.compile(r"^(?::root \{.*?^\}|@media \(prefers-color-scheme: dark\) \{.*?^\}|[^\n]*(?:edge|box|token|number|"
                    r"space|track|rect\.[pq])[^\n]*\})$", re.MULTILINE | re.DOTALL)  # fmt: skip
 SIZE = re.compile(r'<svg role="img" aria-label="([^"]*)" width="(\d+)" height="(\d+)" viewBox="0 0 \d+ \d+">')
@@ -55,16 +54,16 @@ def draw_terminal() -> str:
         record=True, width=88, file=io.StringIO(), force_terminal=True, markup=False, emoji=False, highlight=False
     )
     console.print(f"$ specframe chat {CHAT}", style="bold")
-    console.print(f"\n> {QUESTION}\n")
+    console.print(f"\n> {ASKED}\n")
     pipeline = load(CHAT, "sampling.max_new_tokens=96")
-    answer(pipeline, [{"role": "user", "content": QUESTION}], console)
+    answer(pipeline, [{"role": "user", "content": ASKED}], console)
     drawn = console.export_svg(title="drafted tokens are green", theme=MONOKAI, unique_id="specframe")
     return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # nothing is fetched from elsewhere
 
 
 def draw_method(recipe: str) -> str:
     """The cycle of the first 24 tokens that accepts most, as a picture that needs no page's style."""
-    found = trace(load(f"small/{recipe}", *TREES[recipe], "sampling.max_new_tokens=24"), PROMPT)
+    found = trace(load(f"small/{recipe}", *TREES[recipe], "sampling.max_new_tokens=24"), QUESTION)
     drawn = draw_tree(max(found.cycles, key=interest))
     label, width, height = SIZE.search(drawn).groups()  # type: ignore[union-attr] - drawn above
     css = (FOLDER.parents[1] / "specframe/inspect/page/page.css").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specframe.files.terminal import open_console
-from specframe.files.text import printable
+from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
     from specframe.bench.contest.contest import Contest
@@ -182,7 +182,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     contest = Contest(roster, terms)
     contest.choose(questions)
     if contest.skipped:
-        print(f"{contest.skipped} prompts are too long for the context and left out", file=sys.stderr)
+        print(f"{counted(contest.skipped, 'prompt')} too long for the context: left out", file=sys.stderr)
     return contest, cluster or InProcess(contest.runner), sets
 
 

@@ -73,13 +73,19 @@ def test_a_case_of_two_tokens_is_named(capsys):
     found = certificate(0.4, 0.0005)
     found["cases"] = [CASE | {"tokens": 2}]
     print_certificate(found, "falcon.yaml")
-    assert "two tokens only are compared in 1 cases" in " ".join(capsys.readouterr().out.split())
+    assert "two tokens only are compared in 1 case:" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_failure_is_printed_before_what_was_not_run():
     found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.2, "control_failed": None, "real": None}
     assert verdict(found) == "not lossless: total variation 0.2"
     assert verdict(found | {"tv": 0.0, "control_failed": True}).startswith("not shown")
+
+
+def test_a_budget_that_ends_before_the_control_fails_is_named():
+    found = certificate(0.4, 0.0005) | {"lossless": False, "tv": 0.0, "control_failed": False, "real": None}
+    assert "raise --budget" in verdict(found | {"exhausted": False})
+    assert "broken on purpose" in verdict(found | {"exhausted": True})
 
 
 def test_where_there_is_no_terminal_progress_is_lines(capsys):

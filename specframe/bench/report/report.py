@@ -25,7 +25,7 @@ from specframe.bench.report.phrases import (
     format_workload,
     is_suspect,
 )
-from specframe.files.text import printable, printable_data
+from specframe.files.text import counted, printable, printable_data
 from specframe.kernel.errors import SpecframeError
 
 HOW_TO_READ = """\
@@ -114,7 +114,7 @@ def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:
     entries = [entry for entry in entries if entry["kind"] != PLAIN]
     yield f"## {title}\n"
-    head = ["contestant", *(f"{_literal(name)} ({count} prompts)" for name, count in groups.items())]
+    head = ["contestant", *(f"{_literal(name)} ({counted(count, 'prompt')})" for name, count in groups.items())]
     for figure, heading, unit in (("speedup", "Speedup vs plain", "x"), ("tau", "tau", "")):
         found = [[format_figure(dig(entry[kind].get(name), figure), unit=unit) for name in groups] for entry in entries]
         rows = [[_name(entry), *cells] for entry, cells in zip(entries, found, strict=True) if set(cells) != {NONE}]

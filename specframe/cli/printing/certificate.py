@@ -136,10 +136,12 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
         yield f"small tree: {', '.join(reduced)} (the recipe's own was run as far as the budget went)"
     short = [case["name"] for case in certificate["cases"] if case["exhausted"] and case["tokens"] < THREE]
     if short:
-        yield f"two tokens only are compared in {len(short)} cases: what depends on a cycle's length is not in them"
+        where = counted(len(short), "case")
+        yield f"two tokens only are compared in {where}: what depends on a cycle's length is not in them"
     apart = [case["name"] for case in certificate["cases"] if not case["side_by_side"]]
     if apart:
-        yield f"rows of one batch changed each other's draws in {len(apart)} cases, which were run one branch at a time"
+        cases = counted(len(apart), "case")
+        yield f"rows of one batch changed each other's draws in {cases}, run again one branch at a time"
     if not certificate["batches"] and certificate["tv"] < EXACT:
         yield "among other rows not every branch was run: nothing is shown for rows of one batch"
     if certificate["tv"] >= EXACT:

@@ -25,6 +25,13 @@ def test_what_is_saved_is_loaded(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True))
 
 
+def test_weights_have_the_permissions_of_new_files(tmp_path):
+    (tmp_path / "new").touch()
+    checkpoint.save(nn.Linear(2, 2), {}, tmp_path)
+    modes = {path.name: path.stat().st_mode for path in tmp_path.iterdir()}
+    assert len(modes) == 3 and set(modes.values()) == {modes["new"]}, "safetensors alone would write mode 600"
+
+
 def test_bfloat16_storage_loads_into_the_module_s_own_dtype(tmp_path):
     one, two = net(), net().double()
     checkpoint.save(one, {}, tmp_path, dtype=torch.bfloat16)

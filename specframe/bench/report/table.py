@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,13 +24,20 @@ from specframe.bench.report.phrases import (
 from specframe.files.terminal import open_console
 from specframe.files.text import printable_data
 
+WIDEST = 1_000
+"""Columns of a table that is printed as wide as it is, at most."""
+
 
 def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
     """Prints the contestants side by side, then tasks, then what a reader must know."""
-    console, summary = console or open_console(), printable_data(summary)
-    console.print(_overall(summary))
-    if len(summary["tasks"]) > 1:
-        console.print(_by_task(summary))
+    summary = printable_data(summary)
+    tables = [_overall(summary)] + ([_by_task(summary)] if len(summary["tasks"]) > 1 else [])
+    is_piped = console is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = console or open_console()
+    for table in tables:
+        # A file or another program has no width to which figures would have to be cut.
+        natural = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+        console.print(table, width=max(console.width, natural) if is_piped else None, crop=not is_piped)
     for note in summary["notes"]:
         console.print(note, style="bold red" if "LOSSY" in note or "DIFFERS" in note else "yellow")
     console.print("Speedups are paired ratios within this bench; vs plain, vs HF generate.", style="dim")

@@ -142,7 +142,10 @@ def locate(name: str | Path) -> Path:
 
 
 class replacing:
-    """A context that gives a temporary path next to `path` to write to, and renames it to `path` on success."""
+    """A context that gives a temporary path next to `path` to write to, and renames it to `path` on success.
+
+    The file gets the permissions that the user gives to new files; safetensors alone would keep it to its owner.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -150,6 +153,8 @@ class replacing:
 
     def __enter__(self) -> Path:
         """The path to write to."""
+        self.temporary.touch()
+        self.mode = self.temporary.stat().st_mode
         return self.temporary
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -159,6 +164,7 @@ class replacing:
             return
         with self.temporary.open("rb") as file:
             os.fsync(file.fileno())
+        self.temporary.chmod(self.mode)
         self.temporary.replace(self.path)
 
 

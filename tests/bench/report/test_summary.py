@@ -208,3 +208,12 @@ def test_a_recipe_called_plain_is_no_baseline(bench):
 def test_another_schema_is_refused(bench):
     with pytest.raises(InputError, match="schema 2"):
         summarise(bench | {"schema": 2})
+
+
+def test_a_piped_table_is_not_cut(bench, capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    lines = printed(summarise(bench), capsys).splitlines()
+    (head,) = [line for line in lines if line.lstrip().startswith("contestant") and "MiB" in line]
+    assert all(name in head for name in ("alpha by depth", "tokens/s", "vs plain", "vs HF", "overhead"))
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, printed(summarise(bench), capsys).splitlines())) <= 60

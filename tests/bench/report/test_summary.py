@@ -214,6 +214,6 @@ def test_a_piped_table_is_not_cut(bench, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = printed(summarise(bench), capsys).splitlines()
     (head,) = [line for line in lines if line.lstrip().startswith("contestant") and "MiB" in line]
-    assert all(name in head for name in ("alpha by depth", "tokens/s", "vs plain", "vs HF", "overhead"))
+    assert all(name in head for name in ("tau", "tokens/s", "vs plain", "vs HF", "overhead"))
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, printed(summarise(bench), capsys).splitlines())) <= 60

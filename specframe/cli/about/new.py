@@ -27,15 +27,15 @@ FILES = {
 """The templates, and the files that they become."""
 
 COMMANDS = {
-    "target": "specframe validate recipes/small/falcon.yaml target.use=$name drafter.use=lookup tree=null",
-    "drafter": "specframe run recipes/small/falcon.yaml drafter.use=$name",
-    "tree": "specframe run recipes/small/falcon.yaml tree.use=$name",
-    "verifier": "specframe certify recipes/small/falcon.yaml verifier.use=$name",
-    "loss": 'specframe train recipes/small/falcon.yaml "loss=[{use: $name}]"',
-    "rollout": "specframe train recipes/small/falcon.yaml train.rollout.use=$name",
-    "head": 'specframe run recipes/small/falcon.yaml "drafter.head={use: $name}"',
-    "store": 'specframe run recipes/small/falcon.yaml tree=null "drafter={use: retrieval, store: {use: $name}}"',
-    "contestant": "specframe bench recipes/small/falcon.yaml $name --limit 5",
+    "target": "specframe validate small/falcon target.use=$name drafter.use=lookup tree=null",
+    "drafter": "specframe run small/falcon drafter.use=$name",
+    "tree": "specframe run small/falcon tree.use=$name",
+    "verifier": "specframe certify small/falcon verifier.use=$name",
+    "loss": 'specframe train small/falcon "loss=[{use: $name}]"',
+    "rollout": "specframe train small/falcon train.rollout.use=$name",
+    "head": 'specframe run small/falcon "drafter.head={use: $name}"',
+    "store": 'specframe run small/falcon tree=null "drafter={use: retrieval, store: {use: $name}}"',
+    "contestant": "specframe bench small/falcon $name --limit 5",
 }
 """The kinds there are templates for, and how a component of each is tried in the repository's first recipe."""
 

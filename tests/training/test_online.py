@@ -194,7 +194,7 @@ def test_it_goes_on_from_its_folder_as_if_it_had_never_ended(tmp_path) -> None:
         parted, online.learner = weights(online), None
     assert same(weights(whole), parted)
     assert json.loads((tmp_path / "online.json").read_text())["updates"] == 4
-    saved = ModelDrafter(weights=str(tmp_path))
+    saved = ModelDrafter(weights=str(tmp_path), dtype="float64")
     pipeline(saved)
     assert same(saved.module.state_dict(), parted)
 

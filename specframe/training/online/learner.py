@@ -57,10 +57,18 @@ class Learner:
         self.ledger = Ledger({})
         if out is not None:
             self._lock = hold(out, REMEDY)  # until this learner is gone
-            remove_parts(out)
-            fresh = Ledger({"drafter that learning began with": _fingerprint(self.module)})
-            self.ledger = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
-            self._copy_masters()
+            try:
+                self._resume(out)
+            except BaseException:  # its traceback keeps this learner, and with it the lock
+                self._lock.release()
+                raise
+
+    def _resume(self, out: Path) -> None:
+        """Goes on from the state in the folder, if there is one."""
+        remove_parts(out)
+        fresh = Ledger({"drafter that learning began with": _fingerprint(self.module)})
+        self.ledger = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
+        self._copy_masters()
 
     def learn(self, lessons: Sequence[Teacher], held: Sequence[Teacher]) -> bool:
         """Takes `steps` optimizer steps over the lessons; whether they were kept.

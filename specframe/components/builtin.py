@@ -103,6 +103,8 @@ ROLLOUTS: Parts = (
 
 STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, searched by suffix arrays"),)
 
+LEARNING: Parts = (("online", "drafter:Online", "another drafter, which keeps learning while it drafts"),)
+
 CONTESTANTS: Parts = (
     ("plain", "contestants:Plain", "this package's own decoding, one token a cycle, without a drafter"),
     ("generate", "generation:Generate", "transformers' generate"),
@@ -113,6 +115,7 @@ CONTESTANTS: Parts = (
 COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("target", "components.targets", TARGETS),
     ("drafter", "components.drafters", DRAFTERS),
+    ("drafter", "training.online", LEARNING),
     ("tree", "components.trees.policies", TREES),
     ("verifier", "components.verifiers", VERIFIERS),
     ("head", "components.heads", HEADS),

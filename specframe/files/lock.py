@@ -24,6 +24,25 @@ def writing(folder: Path, remedy: str = "give another --out") -> Iterator[None]:
     """
     make_folder(folder, remedy)
     lock = FileLock(folder / NAME, timeout=0, is_singleton=True)  # one object for each path: that is how blocks nest
+    _acquire(lock, folder, remedy)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def hold(folder: Path, remedy: str) -> FileLock:
+    """The lock of a folder, which is made where it is missing: no other has it while this object is there.
+
+    Raises InputError as `writing` does, and where another part of this process has the folder.
+    """
+    make_folder(folder, remedy)
+    lock = FileLock(folder / NAME, timeout=0, thread_local=False)
+    _acquire(lock, folder, remedy)
+    return lock
+
+
+def _acquire(lock: FileLock, folder: Path, remedy: str) -> None:
     try:
         lock.acquire()
     except Timeout:
@@ -31,7 +50,3 @@ def writing(folder: Path, remedy: str = "give another --out") -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{folder} cannot be locked: {reason}; {remedy}") from error
-    try:
-        yield
-    finally:
-        lock.release()

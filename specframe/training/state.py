@@ -63,8 +63,12 @@ def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, ledg
         ) from error
 
 
-def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fresh: Ledger) -> Ledger:
+def load(
+    folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fresh: Ledger, option: str = "train.out"
+) -> Ledger:
     """The ledger saved in the folder, its tensors put into module and optimizer; `fresh` if there is none.
+
+    `option` is the recipe's option that names the folder.
 
     Raises WeightsError when the file is unreadable or belongs to another run, naming what differs.
     """
@@ -83,7 +87,7 @@ def load(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, fres
     if differing := sorted(_differences(there, here)):
         lines = "".join(f"\n  {line}" for line in differing)
         raise WeightsError(
-            f"{folder} holds another run's training state; choose another train.out, or delete {path}. "
+            f"{folder} holds another run's training state; choose another {option}, or delete {path}. "
             f"What differs:{lines}"
         )
     module.load_state_dict(_part(tensors, "module."))

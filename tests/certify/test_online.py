@@ -1,0 +1,74 @@
+"""A drafter that changes from cycle to cycle: certified, and refused where it changes within a draft."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from specframe.certify.own.miniature import Miniature
+from specframe.components.targets.tiny import tiny_model
+from specframe.kernel.build import plan
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
+from specframe.sampling.laws import Sampling
+from specframe.training.online.drafter import Online, Restless
+from specframe.training.online.learner import Learner
+
+
+def comparison(verifier, draw, drafter=None):
+    inner = {"use": "model", "model": str(tiny_model(3)), "dtype": "float64"}
+    sections = {
+        "target": {"use": "table", "vocab": 3},
+        "drafter": {"use": "online", "drafter": inner},
+        "tree": {"use": "chain", "depth": 1, "draw": draw},
+        "verifier": verifier,
+    }
+    planned = plan(Recipe(Path("online.yaml"), {"specframe": 1, **sections}), discover())
+    if drafter is not None:
+        planned.parts["drafter"] = replace(planned.parts["drafter"], component=drafter)
+    emission = replace(Miniature.of(planned), length=3).emission("", Sampling(temperature=1.0), seed=2)
+    return emission.compare(budget=2_000), emission.parts().drafter
+
+
+@pytest.mark.parametrize(("verifier", "draw"), [("recursive", "iid"), ("match", "top")])
+def test_a_drafter_that_learns_in_every_cycle_is_lossless(verifier, draw, monkeypatch):
+    learn, changes = Learner.learn, list[bool]()
+
+    def watched(self, *given):
+        before = [p.clone() for p in self.parameters]
+        kept = learn(self, *given)
+        changes.append(not all(map(torch.equal, before, self.parameters)))
+        return kept
+
+    monkeypatch.setattr(Learner, "learn", watched)
+    found, drafter = comparison(verifier, draw)
+    assert found.enumeration.exhausted and found.tv < 1e-9
+    assert isinstance(drafter, Restless) and drafter.learner is not None
+    assert sum(changes) > found.enumeration.branches / 2
+
+
+class Changed(Restless):
+    """Draws before a change of its weights, and records the distribution after it."""
+
+    def propose(self, root, tree, context):
+        drawn = super().propose(root, tree, context)
+        with torch.no_grad():
+            for p in self.drafter.module.parameters():
+                p.mul_(2)
+            recorded = super().propose(root, tree, context)
+            for p in self.drafter.module.parameters():
+                p.div_(2)
+        return replace(drawn, q=recorded.q)
+
+
+class ChangedOnline(Online):
+    """Changes within a draft."""
+
+    def untrained(self, vocab):
+        return Changed.of(super().untrained(vocab))
+
+
+def test_a_drafter_that_changes_within_a_draft_is_not():
+    found, _ = comparison("recursive", "iid", ChangedOnline)
+    assert found.tv > 1e-3

@@ -23,7 +23,7 @@ from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.recipes.recipe import Recipe
 
 FOLDER = Path(__file__).parent
-CHAT, ASKED = "eagle-suffix", "List three uses of a paper clip, one line each."
+CHAT, ASKED = "eagle-suffix", "Write a Python function that counts the vowels of a text."
 """The recipe whose chat is recorded, on the published target, and the question."""
 QUESTION = "What do you like to do on a rainy day?"
 TREES = {

@@ -55,6 +55,7 @@ smollm2 = Fetched(
     same_as=("HuggingFaceTB/SmolLM2-135M-Instruct",),
 )
 smollm2_eagle = drafter("smollm2-135m", "eagle", "EAGLE's drafter for SmolLM2, over its draft vocabulary")
+smollm2_falcon = drafter("smollm2-135m", "falcon", "Falcon's drafter for SmolLM2, over its draft vocabulary")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")
 talk = Embedded("talk-13m", "a 13M Llama: dialogue, word problems, Python")
 talk_falcon = drafter("talk-13m", "falcon", "Falcon's drafter for talk-13m")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+import inspect
+import typing
+
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import specframe
@@ -20,6 +24,7 @@ from specframe_vocabularies.matching import Matching, leaves, united
 from specframe_vocabularies.reading import Reading, as_text
 from specframe_vocabularies.strings import Strings
 from specframe_vocabularies.vocabulary import Vocabulary, shared, toys
+from specframe_zoo import smollm2
 
 TEXT = "The elephants' tokenization: naïve 日本語 🙂 — def f(x):\n\n    return 12345\n  ok  "
 
@@ -30,7 +35,17 @@ def vocabulary(name: str, size: int) -> Vocabulary:
 
 @pytest.fixture(scope="module")
 def pair() -> tuple[Vocabulary, Vocabulary]:
-    return vocabulary("talk-7m", 4096), vocabulary("talk-12m-32k", 32768)
+    talk = vocabulary("talk-7m", 4096)
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=6000, special_tokens=list(talk.special), initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+    )
+    backend.train_from_iterator([inspect.getsource(module) for module in (inspect, typing, argparse)], trainer)
+    other = PreTrainedTokenizerFast(
+        tokenizer_object=backend, eos_token="<|end|>", extra_special_tokens=sorted({*talk.special} - {"<|end|>"})
+    )
+    return talk, Vocabulary.of(other, len(other))
 
 
 def test_what_tokens_write(pair) -> None:
@@ -41,7 +56,7 @@ def test_what_tokens_write(pair) -> None:
 
 def test_tokens_that_both_have(pair) -> None:
     mine, theirs = shared(*pair)
-    assert len(mine) > 3000 and len(set(mine.tolist())) == len(mine) and bool((theirs.diff() > 0).all())
+    assert len(mine) > 1000 and len(set(mine.tolist())) == len(mine) and bool((theirs.diff() > 0).all())
     for own, other in zip(mine.tolist(), theirs.tolist(), strict=True):
         assert pair[0].pieces[own] == pair[1].pieces[other]
     assert (pair[0].end, pair[1].end) in set(zip(mine.tolist(), theirs.tolist(), strict=True))
@@ -129,6 +144,9 @@ def test_refusals() -> None:
         compose(target={"use": "table"}, drafter=Intersection(drafter=model), tree="chain", verifier="match")
 
 
+@pytest.mark.skipif(
+    not smollm2.folder.is_dir(), reason="SmolLM2 is not cached: `specframe run recipes/lookup.yaml` fetches it"
+)
 @pytest.mark.parametrize(
     ("drafter", "tree"),
     [
@@ -140,11 +158,11 @@ def test_refusals() -> None:
     ],
 )
 def test_two_real_vocabularies(drafter: str, tree: str | None, tmp_path) -> None:
-    """A model of 4,096 tokens drafts for one of 32,768: greedy output is the target's, and drafts are accepted."""
+    """A model of 4,096 tokens drafts for one of 49,152: greedy output is the target's, and drafts are accepted."""
     recipe = tmp_path / "recipe.yaml"
     lines = [
         "specframe: 1",
-        "target: {use: hf, model: zoo://talk-12m-32k, dtype: float32}",
+        "target: {use: hf, model: zoo://smollm2-135m, dtype: float32}",
         f"drafter: {{use: {drafter}, drafter: {{use: model, model: zoo://talk-7m}}}}",
         "verifier: match",
         "run: {chat: true, batch: 2}",

@@ -21,7 +21,6 @@ from net import Net, Shape, state_for_llama
 from packing import Mixture, Windows, streams
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
-from widening import widen
 
 SHARES = (
     {"text": 0.12, "dialogue": 0.40, "maths": 0.20, "code": 0.28},
@@ -84,8 +83,6 @@ class Trainer:
         torch.set_float32_matmul_precision("high")
         if arguments.grow:
             self.net = grow(arguments.grow, arguments.times)
-        elif arguments.widen:
-            self.net = widen(arguments.widen, tokenizer)
         else:
             self.net = Net(Shape(**json.loads(arguments.shape)))
             self.net.initialise(torch.Generator().manual_seed(arguments.seed))
@@ -195,9 +192,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
     parser.add_argument("--shape", default="{}", help="sizes of the network as JSON, where not the defaults")
-    start = parser.add_mutually_exclusive_group()
-    start.add_argument("--grow", type=Path, help="start from this saved model, made deeper, not from noise")
-    start.add_argument("--widen", type=Path, help="start from this saved model, given --model's larger vocabulary")
+    parser.add_argument("--grow", type=Path, help="start from this saved model, made deeper, not from noise")
     parser.add_argument("--times", type=int, default=2, help="how many times as many layers --grow gives")
     parser.add_argument("--limit", type=int, help="read only so many documents of each file (for a trial)")
     parser.add_argument("--report", type=int, default=100, help="steps between printed losses")

@@ -75,9 +75,6 @@ talk_medusa_parallelspec = drafter("talk-13m", "medusa-parallelspec", "ParallelS
 talk_coral_router = drafter("talk-13m", "coral-router", "CORAL's LM head router for its drafter")
 talk_eagle_acceptance = drafter("talk-13m", "eagle-acceptance", "SpecDec++'s acceptance head for EAGLE's drafter")
 talk_parallelspec_router = drafter("talk-13m", "eagle-parallelspec-router", "CORAL's LM head router for ParallelSpec's")
-wide_talk = Embedded("talk-12m-32k", "a 12M Llama of 32,768 tokens, grown from talk-7m")
-wide_talk_eagle = drafter("talk-12m-32k", "eagle", "EAGLE's drafter for talk-12m-32k")
-wide_talk_router = drafter("talk-12m-32k", "router", "CORAL's LM head router for that one")
 small_talk = Embedded("talk-7m", "the 7M Llama that talk-13m grew from")
 small_talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 

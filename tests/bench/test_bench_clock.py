@@ -126,7 +126,7 @@ class Policy:
 
 @dataclass
 class Target:
-    model: nn.Module
+    computing: nn.Module
 
 
 @dataclass(frozen=True)

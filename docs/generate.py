@@ -110,8 +110,8 @@ def render_generate() -> str:
         "`model.generate(..., custom_generate=specframe.decoder(recipe))` gives the tokens that it gives without our "
         "loop (at a temperature: the same distribution), or is refused with one sentence. *Exact* and *refused* are "
         "tested against `generate`, for one row and for three rows padded on the left, in "
-        "`tests/decoding/test_generate_fields.py`; the test fails when a release of transformers adds a field that is "
-        "not in the table, and such a field is refused when it is set.\n",
+        "`tests/decoding/transformers/test_generate_fields.py`; the test fails when a release of transformers adds a "
+        "field that is not in the table, and such a field is refused when it is set.\n",
     ]
     for title, table in (("Fields of `GenerationConfig`", FIELDS), ("Arguments of `generate`", ARGUMENTS)):
         parts += [f"## {title}\n", "| name | | |\n|---|---|---|"]

@@ -5,6 +5,15 @@ from transformers import PreTrainedTokenizerFast
 
 from specframe.components.targets.tiny import random_model
 
+TINY = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+"""The sizes of a random model of any architecture, as its config has them."""
+
 
 def make_model():
     """A random Llama with norms as small as its weights: it hangs on the last tokens, and soon repeats itself."""

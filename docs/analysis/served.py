@@ -21,6 +21,7 @@ class Served:
     url: str
     """Up to and with the version."""
     process: int
+    """Its number, by which Linux counts what it takes."""
 
     @property
     def memory(self) -> float:

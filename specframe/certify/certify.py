@@ -10,7 +10,7 @@ from itertools import product
 from specframe.certify.certificate import REDUCED, Case, Certificate
 from specframe.certify.own.audit import Audit, audit_drafts
 from specframe.certify.own.company import Accompanied
-from specframe.certify.own.controls import SkippedResidual, UnprocessedBonus
+from specframe.certify.own.controls import WRONG, WrongBonus
 from specframe.certify.own.emission import Comparison, Emission
 from specframe.certify.own.enumeration import Progress
 from specframe.certify.own.ladder import ladder, reduced
@@ -125,13 +125,13 @@ class _Certifier:
         it is run over another one, and left out if it never has. Most fail within a fifth of the budget.
         """
         small = self.ladder[self.rung]
-        for broken in (UnprocessedBonus, SkippedResidual):
+        for wrong in WRONG:
             differed: list[bool] = []
-            spoil = partial(broken, differed=differed)
+            spoil = partial(WrongBonus, wrong=wrong, differed=differed)
             lengths = (2, 3, LENGTH)  # a refusal may come late
             for share, length, seed in product((5, 1), lengths, range(self.seeds)):
                 miniature = replace(small, length=length)
-                emission = miniature.emission(f"control: {broken.name}", PLAIN, seed=seed, broken=spoil)
+                emission = miniature.emission(f"control: {wrong.name}", PLAIN, seed=seed, broken=spoil)
                 case = self.as_case(emission, self.compare(emission, self.budget // share), miniature)
                 if not case.exact or case.comparison.enumeration.interrupted:
                     break

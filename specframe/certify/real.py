@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe.certify.own.controls import UnprocessedBonus
+from specframe.certify.own.controls import Unprocessed, WrongBonus
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import as_prompts
 from specframe.kernel.interfaces import Target
@@ -32,6 +32,7 @@ class GreedyDivergence:
     prompt: int
     position: int
     ours: int | None
+    """The token that the recipe emits there, None behind its end; `plain` likewise."""
     plain: int | None
     gap: float
     """How far apart the target's logits of the two tokens are there."""
@@ -43,9 +44,10 @@ class GreedyDivergence:
 class GreedyReport:
     """Greedy decoding against plain autoregressive decoding of the same target."""
 
+    divergences: tuple[GreedyDivergence, ...]
     prompts: int
     tokens: int
-    divergences: tuple[GreedyDivergence, ...]
+    """How many were compared."""
     noise: float
     """The largest difference that scoring a whole chain at once made to one of the two best logits."""
     smallest_margin: float
@@ -90,16 +92,16 @@ class RealReport:
     greedy: GreedyReport
     sampled: SampledReport
 
-    @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return self.greedy.identical and self.sampled.consistent
-
     def as_dict(self) -> dict[str, Any]:
         """The report as plain data."""
         greedy = asdict(self.greedy) | {"identical": self.greedy.identical}
         sampled = asdict(self.sampled) | {"consistent": self.sampled.consistent, "conclusive": self.sampled.conclusive}
         return {"passed": self.passed, "greedy": greedy, "sampled": sampled}
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return self.greedy.identical and self.sampled.consistent
 
 
 def certify_real(
@@ -207,7 +209,7 @@ def check_sampled(
     temperature = pipeline.sampling.temperature or 1.0
     sampling = replace(pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], ignore_eos=True)
     hot = replace(pipeline, sampling=sampling, run=replace(pipeline.run, batch=min(samples, 64)))
-    broken = hot.with_parts(verifier=UnprocessedBonus(hot.parts.verifier))
+    broken = hot.with_parts(verifier=WrongBonus(hot.parts.verifier, Unprocessed()))
     rows = [list(row)] * samples
     base = pipeline.run.seed
     listen(f"sampled, {samples} continuations by plain decoding")

@@ -222,12 +222,14 @@ def _compare(first: Path, second: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from specframe.files.jsonl import parse
     from specframe.kernel.errors import InputError
 
     try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+        written = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    results = parse(written, str(path))
     if not isinstance(results, dict):
         raise InputError(f"{path} is no results.json of a bench")
     return results

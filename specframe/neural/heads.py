@@ -28,12 +28,12 @@ class DivisibleTarget(NeuralTarget, Protocol):
 
 def divisible(target: NeuralTarget, head: str) -> DivisibleTarget:
     """The target itself, if its LM head can be read in part. Raises CompositionError in the head's name otherwise."""
-    if not isinstance(target, DivisibleTarget):
-        raise CompositionError(
-            f"the head {head!r} reads a part of an LM head, and that of {type(target).__name__} cannot be divided; "
-            "use the target hf, or the head full"
-        )
-    return target
+    if isinstance(target, DivisibleTarget):
+        return target
+    raise CompositionError(
+        f"the head {head!r} reads a part of an LM head, and that of {type(target).__name__} cannot be divided; "
+        "use the target hf, or the head full"
+    )
 
 
 @runtime_checkable

@@ -113,11 +113,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         return self.predicted(self(pairs, positions, mask)[:, :, None])
 
     def forward(
-        self,
-        pairs: Tensor,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        cache: Cache | None = None,
+        self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
         """The layer's outputs for whole texts, [B, n, 2D] -> [B, n, P]; block-causal, or by positions and mask.
 

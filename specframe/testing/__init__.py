@@ -11,6 +11,8 @@
 | `check_plugin` | everything that an installed package registers |
 | `check_proposals` | a drafter's proposals through the life of a session, against a literal forward |
 | `check_decoding` | a drafter over a tree policy, composed by recipe: greedy output |
+| `check_depth` | a drafter of so many levels, by recipe: deeper trees are refused with a sentence |
+| `check_refusals` | a neural drafter: what it cannot do is refused with a sentence |
 | `TREES` | sections of tree policies of four levels, for `check_decoding` |
 | `check_training` | a drafter trained by recipe: losses fall, and the simulated tau is decoding's |
 | `audit` | a drafter's recorded laws, slot by slot |
@@ -20,6 +22,7 @@
 | `LazyUniform` | one uniform number behind several decisions |
 | `GivenSession`, `GrowingTree` | commits and frontiers for a drafter, by hand |
 | `tiny_target`, `random_teacher`, `greedy_texts` | a random target, what it teaches, and its greedy texts |
+| `fit` | the losses of a few steps of training |
 | `shake` | random weights, so that every part of a fresh module matters |
 | `literal_layer` | a decoder layer, restated number by number |
 
@@ -38,9 +41,11 @@ from specframe.testing.conformance.plugins import check_plugin
 from specframe.testing.conformance.policies import check_tree
 from specframe.testing.conformance.proposals import check_proposals
 from specframe.testing.conformance.recipes import TREES, check_decoding, check_training
+from specframe.testing.conformance.refusals import check_depth, check_refusals
 from specframe.testing.conformance.targets import admitted, check_target
 from specframe.testing.conformance.verifiers import check_verifier
 from specframe.testing.cycles import compare_cycle
+from specframe.testing.fitting import fit
 from specframe.testing.references.layer import literal_layer
 from specframe.testing.sessions import GivenSession, GrowingTree
 from specframe.testing.tables import GivenDrafter, GivenTarget
@@ -61,17 +66,20 @@ __all__ = [
     "admitted",
     "audit",
     "check_decoding",
+    "check_depth",
     "check_drafter",
     "check_head",
     "check_loss",
     "check_plugin",
     "check_proposals",
+    "check_refusals",
     "check_target",
     "check_training",
     "check_tree",
     "check_verifier",
     "compare_cycle",
     "enumerate_outcomes",
+    "fit",
     "greedy_texts",
     "literal_layer",
     "random_teacher",

@@ -8,6 +8,7 @@ import specframe
 from specframe.bench.figures.summary import summarise
 from specframe.bench.figures.weights import weigh
 from tests.bench.test_bench_contest import hold, runs_of
+from tests.small_model import TINY
 
 TREE = "tree: {use: dynamic, depth: 4, width: 3, nodes: 8}"
 
@@ -59,18 +60,8 @@ def test_of_a_mixture_the_experts_that_got_tokens_count(tmp_path):
     from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
     torch.manual_seed(0)
-    config = Qwen3MoeConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        moe_intermediate_size=16,
-        num_experts=8,
-        num_experts_per_tok=2,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=8,
-    )
+    experts = {"moe_intermediate_size": 16, "num_experts": 8, "num_experts_per_tok": 2}
+    config = Qwen3MoeConfig(**TINY, **experts, vocab_size=64, head_dim=8)
     model = Qwen3MoeForCausalLM(config).eval()
     model.save_pretrained(tmp_path / "mixture")
     experts = sum(p.numel() for name, p in model.named_parameters() if "experts" in name)

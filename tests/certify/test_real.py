@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.own.controls import UnprocessedBonus
+from specframe.certify.own.controls import Unprocessed, WrongBonus
 from specframe.certify.real import certify_real, check_greedy, check_sampled, permutation_test
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
@@ -79,7 +79,7 @@ def test_sampled_output_is_compared(pipeline):
     assert sound.consistent and sound.temperature == 1.0
     broken = check_sampled(pipeline.with_parts(**parts | {"verifier": Stubborn()}), ROWS[0], 256)
     assert not broken.consistent
-    unprocessed = UnprocessedBonus(Recursive())
+    unprocessed = WrongBonus(Recursive(), Unprocessed())
     assert check_sampled(pipeline.with_parts(**parts | {"verifier": unprocessed}), ROWS[0], 256).p_value < 1
 
 

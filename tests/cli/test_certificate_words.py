@@ -20,7 +20,7 @@ CASE = {
     "wanted": 0.5,
     "got": 0.5,
 }
-GREEDY = GreedyReport(1, 9, (), 1e-6, 0.1, 0.4)
+GREEDY = GreedyReport((), 1, 9, 1e-6, 0.1, 0.4)
 
 
 def certificate(p_value: float, control: float) -> dict:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from specframe import CompositionError, WeightsError
-from specframe.testing import GrowingTree, random_teacher
+from specframe.testing import GrowingTree, check_refusals, random_teacher
 from specframe_eagle import convert
 from specframe_eagle.drafter import Eagle
 
@@ -244,14 +244,6 @@ def test_first_weights_are_always_the_same_and_disturb_no_generator() -> None:
 
 
 def test_it_names_what_it_needs() -> None:
-    class Wordless:
-        def request(self, taps: frozenset[str]) -> None: ...
-
-    with pytest.raises(CompositionError, match="target hf"):
-        Eagle().bind(Wordless())
-    with pytest.raises(CompositionError, match="bind"):
-        Eagle().save(Path("nowhere"))
-    with pytest.raises(CompositionError, match="tree policy"):
-        texts.bound().propose(torch.zeros(1, dtype=torch.int64), None, None)
+    check_refusals(Eagle, texts.bound)
     with pytest.raises(CompositionError, match="committed"):
         texts.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), texts.VOCAB).frontier([0]))

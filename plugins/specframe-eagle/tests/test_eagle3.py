@@ -15,7 +15,7 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.testing import GivenSession, GrowingTree, check_drafter, random_teacher, tiny_target
+from specframe.testing import GivenSession, GrowingTree, check_drafter, fit, random_teacher, tiny_target
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.rollout import TrainingTimeTest
@@ -117,14 +117,8 @@ def test_losses_fall_and_eagle_trains_so_too() -> None:
     target = texts.target(torch.float32)
     for drafter in (texts.bound(torch.float32), Eagle()):
         drafter.bind(target)
-        optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=1e-2)
-        teacher, losses = random_teacher(target, 4, 12), []
-        for _ in range(30):
-            loss = CrossEntropy(decay=0.8)(TrainingTimeTest(steps=3)(drafter, teacher, 0.0), teacher)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses.append(loss.item())
+        lesson = random_teacher(target, 4, 12)
+        losses = fit(drafter, [lesson], TrainingTimeTest(steps=3), [(CrossEntropy(decay=0.8), 1.0)], steps=30)
         assert losses[-1] < 0.9 * losses[0]
 
 

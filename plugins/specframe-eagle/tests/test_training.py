@@ -31,7 +31,7 @@ from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.stats import Acceptance
-from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
+from specframe.testing import GivenSession, GrowingTree, fit, greedy_texts, random_teacher
 from specframe_eagle.drafter import Eagle
 
 LOSSES = [
@@ -142,18 +142,10 @@ def test_a_trained_drafter_decodes_with_the_tau_of_its_rollout() -> None:
     drafter.bind(target)
     tokens = greedy_texts(target, 32, prompt + new + 2 * depth)
     teacher = target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool))
-    optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=1e-2)
     torch.manual_seed(0)
-    losses = []
-    for step in range(60):
-        part = tokens[step % 4 :: 4]
-        lesson = target.teach(part, torch.ones_like(part, dtype=torch.bool))
-        student = MultiStep(steps=3, noise=0.05)(drafter, lesson, step / 60)
-        loss = sum(weight * loss(student, lesson) for loss, weight, _ in LOSSES)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
+    parts = [tokens[start::4] for start in range(4)]
+    lessons = [target.teach(part, torch.ones_like(part, dtype=torch.bool)) for part in parts]
+    losses = fit(drafter, lessons, MultiStep(steps=3, noise=0.05), [pair[:2] for pair in LOSSES], steps=60)
     assert sum(losses[-5:]) < 0.8 * sum(losses[:5])
 
     prompts = tokens[:, :prompt].tolist()

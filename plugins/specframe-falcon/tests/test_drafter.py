@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specframe import CompositionError, FeatureDrafter, InputError, NeuralTarget, WeightsError
-from specframe.testing import tiny_target
+from specframe import FeatureDrafter, InputError, NeuralTarget, WeightsError
+from specframe.testing import check_refusals, tiny_target
 from specframe_falcon.drafter import Falcon
 
 
@@ -53,15 +53,7 @@ def test_options_out_of_range(options: dict[str, float]) -> None:
 
 
 def test_it_names_what_it_needs() -> None:
-    class Wordless:
-        def request(self, taps: frozenset[str]) -> None: ...
-
-    with pytest.raises(CompositionError, match="target hf"):
-        Falcon().bind(Wordless())
-    with pytest.raises(CompositionError, match="bind"):
-        Falcon().save(Path("nowhere"))
-    with pytest.raises(CompositionError, match="tree policy"):
-        bound().propose(torch.zeros(1, dtype=torch.int64), None, None)
+    check_refusals(Falcon, bound)
 
 
 @pytest.mark.parametrize("block", [1, 2, 3])

@@ -14,7 +14,7 @@ from specframe import CompositionError, InputError, WeightsError
 from specframe.components.heads.full import Full
 from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.testing import GrowingTree, random_teacher
+from specframe.testing import GrowingTree, check_refusals, random_teacher
 from specframe_parallelspec.drafter import ParallelSpec
 
 
@@ -101,12 +101,7 @@ def test_a_config_that_contradicts(change: dict[str, object], words: str, tmp_pa
 def test_it_names_what_it_needs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="use the drafter eagle"):
         ParallelSpec(masks=0)
-    with pytest.raises(CompositionError, match="target hf"):
-        ParallelSpec().bind(object())
-    with pytest.raises(CompositionError, match="bind"):
-        ParallelSpec().save(tmp_path)
-    with pytest.raises(CompositionError, match="tree policy"):
-        fakes.bound().propose(torch.zeros(1, dtype=torch.int64), None, None)
+    check_refusals(ParallelSpec, fakes.bound)
     with pytest.raises(CompositionError, match="before anything was committed"):
         fakes.bound().expand(GrowingTree(torch.zeros(1, dtype=torch.int64), fakes.VOCAB).frontier([0]))
     with pytest.raises(WeightsError, match="nowhere"):

@@ -16,7 +16,7 @@ from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.rollouts.groups import Groups
 from specframe.components.targets.table import TableTarget
-from specframe.testing import GivenSession, GrowingTree, greedy_texts, random_teacher
+from specframe.testing import GivenSession, GrowingTree, fit, greedy_texts, random_teacher
 from specframe.training.validation import measure
 from specframe_parallelspec.drafter import ParallelSpec
 from specframe_parallelspec.groups import places, visible
@@ -167,19 +167,10 @@ def test_simulated_tau_is_what_decoding_has(features: bool, losses: list, tmp_pa
     drafter = ParallelSpec(masks=masks, features=features)
     drafter.bind(target)
     tokens = greedy_texts(target, 48 + held, prompt + new)
-    optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=1e-2, weight_decay=0.0)
     torch.manual_seed(0)
-    course = []
-    drafter.module.train()
-    for step in range(40):
-        part = tokens[held + step % 4 :: 4]
-        lesson = target.teach(part, torch.ones_like(part, dtype=torch.bool))
-        student = Groups(noise=0.1)(drafter, lesson, step / 40)
-        loss = sum(weight * loss(student, lesson) for loss, weight, _ in losses)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        course.append(loss.item())
+    parts = [tokens[held + start :: 4] for start in range(4)]
+    lessons = [target.teach(part, torch.ones_like(part, dtype=torch.bool)) for part in parts]
+    course = fit(drafter, lessons, Groups(noise=0.1), [pair[:2] for pair in losses], steps=40)
     assert sum(course[-5:]) < 0.8 * sum(course[:5])
     drafter.save(tmp_path / "weights")
 

@@ -15,6 +15,7 @@ class Round:
     """One repeat of one batch of prompts, for all contestants."""
 
     index: int
+    """Its place among all rounds."""
     repeat: int
     questions: tuple[Question, ...]
     turns: int

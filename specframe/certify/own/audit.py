@@ -54,10 +54,11 @@ class Finding:
 
     slot: str
     tv: float
-    mass: float
-    """How probable it is that a draft has this slot."""
+    """How far the two laws are apart, total variation."""
     recorded: tuple[float, ...]
     actual: tuple[float, ...]
+    mass: float
+    """How probable it is that a draft has this slot."""
 
     def __str__(self) -> str:
         """One line: the slot, and both laws."""
@@ -71,10 +72,10 @@ class Audit:
 
     tv: float
     """The largest distance between a recorded law and the law of the token."""
-    slots: int
-    """How many different slots were compared."""
     findings: tuple[Finding, ...]
     """The slots that are off, farthest first."""
+    slots: int
+    """How many different slots were compared."""
     enumeration: Enumeration
 
     @property
@@ -113,7 +114,7 @@ def audit_drafts(
     if not enumeration.exhausted:  # a law seen in part proves nothing
         findings = []
     findings.sort(key=lambda finding: finding.tv, reverse=True)
-    return Audit(max((f.tv for f in findings), default=0.0), len(tokens), tuple(findings), enumeration)
+    return Audit(max((f.tv for f in findings), default=0.0), tuple(findings), len(tokens), enumeration)
 
 
 def first_draft(
@@ -196,4 +197,4 @@ def _check(slot: Slot, drawn: dict[int, list[float]], laws: dict[int, tuple[floa
     total = math.fsum(masses.values())
     actual = tuple(masses.get(token, 0.0) / total for token in range(len(recorded)))
     tv = math.fsum(abs(a - b) for a, b in zip(actual, recorded, strict=True)) / 2
-    return Finding(slot.describe(), tv, total, recorded, actual)
+    return Finding(slot.describe(), tv, recorded, actual, total)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -27,13 +28,13 @@ CONFIRMED = 64
 """How many branches, at least, are run once more to see that the same choices have the same outcome."""
 
 
-@dataclass(frozen=True)
-class Progress:
+class Progress(NamedTuple):
     """How far an enumeration has come."""
 
     branches: int
+    """How many have been run."""
     mass: float
-    """Probability of the branches run so far."""
+    """Their probability, all together."""
     seconds: float
 
 

@@ -95,12 +95,7 @@ class Fused:
             each.untrained(vocab) if isinstance(each, Untrained) else each for each in (self.first, self.second)
         )
         return Fused(
-            first=first,
-            second=second,
-            tree=self.tree,
-            nodes=self.nodes,
-            tail=self.tail,
-            plausible=self.plausible,
+            first=first, second=second, tree=self.tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible
         )
 
     def smaller(self) -> Fused:

@@ -107,14 +107,14 @@ class AcceptanceHead:
         """The size of the whole vocabulary, where the other head has a support."""
         return getattr(self.of, "vocab", None)
 
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors, in the published layout and bfloat16, for `weights` to load."""
+        checkpoint.save(self._bound(), self._shape, folder, torch.bfloat16)
+
     @property
     def module(self) -> nn.Module:
         """The network: what is trained and saved. Empty before bind."""
         return nn.Module() if self._network is None else self._network
-
-    def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, in the published layout and bfloat16, for `weights` to load."""
-        checkpoint.save(self._bound(), self._shape, folder, torch.bfloat16)
 
     def __call__(self, features: Tensor) -> Tensor:
         """The other head's logits, [.., D] -> [.., V]."""

@@ -37,9 +37,8 @@ def read_along(drafter: Trainable, teacher: Teacher, name: str) -> Student:
 
 def require_language_model(drafter: Trainable, name: str) -> LanguageModelDrafter:
     """The drafter. Raises CompositionError if it is no language model."""
-    if not isinstance(drafter, LanguageModelDrafter):
-        raise CompositionError(
-            f"the rollout '{name}' trains a drafter that reads tokens alone, such as `model`; "
-            f"{type(drafter).__name__} is none"
-        )
-    return drafter
+    if isinstance(drafter, LanguageModelDrafter):
+        return drafter
+    raise CompositionError(
+        f"the rollout {name!r} trains a drafter of tokens alone, such as `model`; {type(drafter).__name__} is none"
+    )

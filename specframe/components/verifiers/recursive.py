@@ -38,8 +38,8 @@ class Recursive:
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
         slots = Slots(tree, tree.q.to(p.dtype), tree.q_row)
         node = tried = length = torch.zeros_like(first)  # [B]
-        left = laws.index_select(0, first)  # [B, V], what is left of the law at `node`
         path = first.new_full((batch, tree.levels + 1), -1)  # the last column takes what is not accepted
+        left = laws.index_select(0, first)  # [B, V], what is left of the law at `node`
         # A row is at its own node and slot: its coins do not depend on how many its neighbours need.
         for _ in range(count - 1):
             slot, earlier = slots.after(node, tried)

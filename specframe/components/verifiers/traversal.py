@@ -45,8 +45,7 @@ class Traversal:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         if tree.q is None or tree.q_row is None:
             return Match().verify(tree, p, random)
-        batch, count, vocab = p.shape
-        laws = p.reshape(batch * count, vocab)
+        batch, count = tree.tokens.shape
         q = tree.q.to(p.dtype)
         record = Record(tree, q, tree.q_row)
         waves = Waves.of(tree, record.earlier.sum(-1))
@@ -56,6 +55,7 @@ class Traversal:
         level = tree.depth.where(waves.only, 0).flatten()  # of slots without siblings
         accept = p.new_zeros(batch * count)  # a of every node reached; 0 where there is none
         accept[first] = 1
+        laws = p.flatten(0, 1)  # [B N, V]
         left = laws.index_select(0, waves.inner)  # [I, V], soon a P of every node with two children or more
         for depth, (parents, siblings) in enumerate(waves.levels, start=1):
             accept = torch.where(level == depth, (accept[above] * ratio).clamp(max=1), accept)

@@ -28,9 +28,9 @@ class Box:
     kind: str
     """The verdict, or bonus: its class in the style sheet."""
     text: str
+    title: str
     p: float | None
     q: float | None
-    title: str
 
 
 def draw_tree(cycle: TracedCycle) -> str:
@@ -61,13 +61,13 @@ def describe(cycle: TracedCycle) -> str:
 def _boxes(cycle: TracedCycle) -> tuple[list[Box], list[int]]:
     """What is drawn, the bonus last, and the place of each one's parent in the same list."""
     place = {node.index: number for number, node in enumerate(cycle.nodes)}
-    boxes = [Box(n.verdict, visible(n.text, n.token), n.p, n.q, _title(n)) for n in cycle.nodes]
+    boxes = [Box(n.verdict, visible(n.text, n.token), _title(n), n.p, n.q) for n in cycle.nodes]
     parents = [place.get(node.parent, -1) for node in cycle.nodes]
     end = place[cycle.path[-1]] if cycle.path else 0
     bonus = cycle.bonus
     shown = visible(bonus.text, bonus.token)
     title = f"{shown}\ntoken {bonus.token}, the bonus: the target's own\np {bonus.p:.4g}"
-    return [*boxes, Box("bonus", shown, bonus.p, None, title)], [*parents, end]
+    return [*boxes, Box("bonus", shown, title, bonus.p, None)], [*parents, end]
 
 
 def _title(node: TracedNode) -> str:

@@ -164,6 +164,16 @@ def sharpened(q: Tensor) -> Tensor:
     return norm(q**2)
 
 
+def one_truncated(random: RandomSource, q: Tensor) -> Tensor:
+    """One draw from q cut to its two likeliest tokens."""
+    return one(random, truncated(q))
+
+
+def one_sharp(random: RandomSource, q: Tensor) -> Tensor:
+    """One draw from q at temperature 1/2."""
+    return one(random, norm(q**2))
+
+
 def greedy_and_random(root: Tensor, random: RandomSource, q: Tensor) -> TokenTree:
     """The likeliest token, then a draw from the others; both recorded as drawn without replacement."""
     first = q.argmax(-1, keepdim=True)

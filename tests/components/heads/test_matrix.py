@@ -17,7 +17,7 @@ from specframe.kernel.build import plan
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.recipes.recipe import Recipe
 from specframe.neural import checkpoint
-from specframe.testing import GivenSession, GrowingTree, random_teacher, shake, tiny_target
+from specframe.testing import GivenSession, GrowingTree, fit, random_teacher, shake, tiny_target
 from specframe_chimera.drafter import Chimera
 from specframe_coral.router import Router
 from specframe_coral.routing import RoutingLoss, RoutingRollout
@@ -128,15 +128,7 @@ def test_a_head_with_weights_is_trained_saved_and_loaded_and_the_drafter_stays(d
     teacher = random_teacher(made.target, 4, 16)
     unroll = rollout(rollout=AllLevels(), **options)
     fixed = {name: weight.clone() for name, weight in made.network.state_dict().items()}
-    optimizer = torch.optim.AdamW(made.module.parameters(), lr=3e-2)
-    values = []
-    for _ in range(40):
-        made.module.train()
-        optimizer.zero_grad()
-        value = loss(unroll(made, teacher, 0.0), teacher)
-        value.backward()
-        optimizer.step()
-        values.append(value.item())
+    values = fit(made, [teacher], unroll, [(loss, 1.0)], steps=40, rate=3e-2)
     assert values[-1] < 0.9 * values[0]
     assert all(torch.equal(fixed[name], weight) for name, weight in made.network.state_dict().items())
     made.module.eval()

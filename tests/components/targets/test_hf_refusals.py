@@ -20,6 +20,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import TokenTree, Verdict
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch
+from tests.small_model import TINY
 
 
 def test_state_space_models_are_refused():
@@ -29,15 +30,7 @@ def test_state_space_models_are_refused():
 
 
 def test_hybrid_models_are_refused_by_their_layer_types():
-    config = Lfm2Config(
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        layer_types=["conv", "full_attention"],
-    )
+    config = Lfm2Config(**TINY, vocab_size=50, layer_types=["conv", "full_attention"])
     with pytest.raises(CompositionError, match="recurrent state"):
         HFTarget.from_model(AutoModelForCausalLM.from_config(config))
 
@@ -75,12 +68,7 @@ def test_an_unused_window_is_no_obstacle(build):
 
 
 def test_rotary_embeddings_that_change_with_the_length_are_refused_beyond_it(build):
-    rope = {
-        "rope_type": "longrope",
-        "rope_theta": 10000.0,
-        "short_factor": [1.0] * 4,
-        "long_factor": [2.0] * 4,
-    }
+    rope = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4}
     model = build("phi3", rope_parameters=rope, original_max_position_embeddings=32)
     target = HFTarget.from_model(model)
     admitted(target, batch(PROMPTS), 25)

@@ -55,7 +55,8 @@ def test_the_product_is_that_of_the_unpacked_weights(bits, shape):
     x = torch.randn(3, 5, shape[1])
     steps = x.unflatten(-1, (-1, 32)).abs().amax(-1, keepdim=True) / 127
     rounded = ((x.unflatten(-1, (-1, 32)) / steps).round() * steps).flatten(-2)
-    torch.testing.assert_close(layer(x), torch.nn.functional.linear(rounded, layer.blocks.values(), layer.bias))
+    expected = torch.nn.functional.linear(rounded, layer.blocks.values(), layer.bias)
+    torch.testing.assert_close(layer(x), expected, atol=1e-4, rtol=1e-5)  # summed in another order
 
 
 def rounded(bits):

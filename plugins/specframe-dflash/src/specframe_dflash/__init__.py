@@ -23,12 +23,7 @@ COMPONENTS = [
         "dspark:DSpark",
         "DFlash's block, made a tree's: each node's own bias for what follows its token",
     ),
-    (
-        "rollout",
-        "anchored_blocks",
-        "rollout:AnchoredBlocks",
-        "DFlash: blocks that begin at random positions of a text",
-    ),
+    ("rollout", "anchored_blocks", "rollout:AnchoredBlocks", "DFlash: blocks that begin at random positions of a text"),
 ]
 
 

@@ -132,9 +132,9 @@ class Eagle3(NeuralDrafter[Wide]):
     @property
     def layout(self) -> Layout3:
         """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
-        if self._layout is None:
-            raise CompositionError("drafter eagle3 was used before bind(target)")
-        return self._layout
+        if self._layout is not None:
+            return self._layout
+        raise CompositionError("drafter eagle3 was used before bind(target)")
 
     def export(self, form: str) -> Export:
         """The drafter as vLLM, SGLang, speculators or the authors' code reads it. Raises WeightsError if none can."""

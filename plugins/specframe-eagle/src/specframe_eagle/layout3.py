@@ -95,11 +95,7 @@ class Layout3:
             raise WeightsError(
                 f"the drafter in {weights} is one of EAGLE, EAGLE-2 or HASS: use the drafter eagle for it"
             )
-        wanted = {
-            "num_hidden_layers": 1,
-            "hidden_size": target.hidden_size,
-            "vocab_size": target.vocab_size,
-        }
+        wanted = {"num_hidden_layers": 1, "hidden_size": target.hidden_size, "vocab_size": target.vocab_size}
         problems = [
             f"{name}: the checkpoint has {getattr(shape, name, None)!r}, needed is {value!r}"
             for name, value in wanted.items()

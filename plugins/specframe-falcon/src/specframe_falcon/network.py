@@ -45,11 +45,7 @@ class Network(FeatureNetwork):
         """The LSTM's layers in few bits, where the network was rounded."""
 
     def forward(
-        self,
-        pairs: Tensor,
-        positions: Tensor | None = None,
-        mask: Tensor | None = None,
-        cache: Cache | None = None,
+        self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
         """The predicted features of whole texts, [B, L, 2H] -> [B, L, H]; blocks end at the end.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 
@@ -16,14 +16,25 @@ if TYPE_CHECKING:
     from specframe import NeuralTarget
 
 
+class Heads(Protocol):
+    """A network with LM heads of its own, or without any."""
+
+    def lm_heads(self) -> Iterable[nn.Linear]:
+        """Its LM heads, level by level."""
+
+
+NetworkT = TypeVar("NetworkT", bound=Heads)
+
+
 @torch.no_grad()
-def start_from(target: NeuralTarget, heads: Iterable[nn.Linear]) -> None:
-    """Makes every LM head the target's own, as Medusa and Hydra start theirs."""
+def started(network: NetworkT, target: NeuralTarget) -> NetworkT:
+    """The network, every LM head of which is now the target's own, as Medusa and Hydra start theirs."""
     weight = output_weight(target)
-    for head in heads:
+    for head in network.lm_heads():
         head.weight.copy_(weight)
         if head.bias is not None:
             head.bias.zero_()
+    return network
 
 
 def check_counts(drafter: str, heads: int, layers: int) -> None:

@@ -9,7 +9,7 @@ import torch
 from specframe import InputError, Promise
 from specframe.neural import NeuralDrafter, own_lm_heads, seeded
 from specframe_medusa import published
-from specframe_medusa.heads import check_counts, start_from
+from specframe_medusa.heads import check_counts, started
 from specframe_medusa.networks import HydraNetwork
 
 if TYPE_CHECKING:
@@ -70,9 +70,7 @@ class Hydra(NeuralDrafter[HydraNetwork]):
 
     def fresh(self, target: NeuralTarget) -> HydraNetwork:
         """New heads, whose LM heads are the target's own at first."""
-        network = super().fresh(target)
-        start_from(target, network.lm_heads())
-        return network
+        return started(super().fresh(target), target)
 
     def load(self, target: NeuralTarget, weights: str) -> HydraNetwork:
         """The heads of a checkpoint, as specframe writes it or in Hydra's layout."""

@@ -9,7 +9,7 @@ import torch
 from specframe import Promise, WeightsError
 from specframe.neural import Export, NeuralDrafter, own_lm_heads
 from specframe_medusa import published
-from specframe_medusa.heads import check_counts, start_from
+from specframe_medusa.heads import check_counts, started
 from specframe_medusa.networks import MedusaNetwork
 
 if TYPE_CHECKING:
@@ -56,9 +56,7 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
 
     def fresh(self, target: NeuralTarget) -> MedusaNetwork:
         """New heads, whose LM heads are the target's own at first."""
-        network = super().fresh(target)
-        start_from(target, network.lm_heads())
-        return network
+        return started(super().fresh(target), target)
 
     def load(self, target: NeuralTarget, weights: str) -> MedusaNetwork:
         """The heads of a checkpoint, as specframe or Medusa's code writes it."""

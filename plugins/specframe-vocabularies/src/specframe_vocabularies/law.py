@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -36,8 +36,7 @@ class Lexicon(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Follow:
+class Follow(NamedTuple):
     """Which prefixes are followed: of those that may grow into longer tokens, the likeliest of each level."""
 
     width: int

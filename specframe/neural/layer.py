@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from specframe.kernel.errors import CompositionError
+from specframe.neural.quantized.layers import Mask, PackedLayers, odd_outputs, unlike
+from specframe.neural.quantized.linear import QuantizedLinear
+from specframe.neural.state.cache import SlotCache
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
@@ -62,6 +65,15 @@ class DecoderLayer(nn.Module):
         self._rotary = (model.rotary_emb,)  # in a tuple, so that nn.Module does not cast its buffers
         self._rotary_options = _rotary_options(model)
         self._additive = model.config._attn_implementation == "eager"
+        self.packed: PackedLayers | None = None
+        """The layer as the kernels take it, which then compute it while it decodes."""
+
+    def pack(self) -> None:
+        """From now on the kernels compute the layer where it decodes, if they can; its matrices are quantized."""
+        layers, rotary = [self.layer], self._rotary[0]
+        matrices = [module for module in self.layer.modules() if isinstance(module, QuantizedLinear)]
+        if matrices and unlike(self.config, rotary, layers) is None and odd_outputs(matrices) is None:
+            self.packed = PackedLayers(self.config, rotary, layers)
 
     def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
         """The layer's output, [B, T, D].
@@ -75,6 +87,8 @@ class DecoderLayer(nn.Module):
                 its own, without gradients: it decides where this call's T entries are written and
                 which S are read.
         """
+        if self.packed and isinstance(cache, SlotCache) and mask is not None and not torch.is_grad_enabled():
+            return self._compute(self.packed, x, positions, mask, cache)
         rotary = self._rotary[0]
         if rotary.inv_freq.device != x.device:
             rotary.to(x.device)
@@ -90,6 +104,16 @@ class DecoderLayer(nn.Module):
         )
         states: Tensor = out[0] if isinstance(out, tuple) else out
         return states
+
+    def _compute(self, packed: PackedLayers, x: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
+        """What the kernels make of x."""
+        batch, count, _ = x.shape
+        places = cache.slots
+        if isinstance(places, int):
+            places = torch.arange(places, places + count).expand(batch, -1)
+        hidden = x.float().contiguous() if x.dtype != torch.float32 else x.clone(memory_format=torch.contiguous_format)
+        packed.run(hidden, positions, Mask(mask[:, 0].expand(batch, -1, -1), places), cache, cache.row)
+        return hidden.to(x.dtype)
 
 
 def _bare_model(config: PretrainedConfig) -> Any:

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.quantized.decoder import Decoder, Nodes, Unfit, packed
+from specframe.components.targets.quantized.decoder import Decoder, Nodes, Unfit
 from specframe.components.targets.state import ALL, State, View
 from specframe.components.targets.taps import Taps
 from specframe.kernel.types import TokenTree
+from specframe.neural.quantized.layers import Tree, packed
 
 Found = tuple[Tensor, Mapping[str, Tensor]]
 """Logits [B, T, V], and the features [B, T, D] of the taps."""
@@ -110,7 +111,8 @@ class KernelPasses(nn.Module):
             count = chunk.shape[1]
             positions = torch.arange(start, start + count).expand(batch, -1)
             sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
-            nodes = Nodes(chunk, positions, sees, torch.full((batch,), start), start, state.cache.row)
+            seen = Tree(sees, torch.full((batch,), start), start)
+            nodes = Nodes(chunk, positions, seen, state.cache.row)
             start += count
             found, captured = self._decoder.run(nodes, state.cache, self._taps.wanted)
             hidden.append(found)
@@ -120,7 +122,7 @@ class KernelPasses(nn.Module):
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
-        found: Found = self(Nodes(tree.tokens, positions, tree.ancestors, state.length, state.base), state)
+        found: Found = self(Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base)), state)
         return found
 
     def forward(self, nodes: Nodes, state: State) -> Found:

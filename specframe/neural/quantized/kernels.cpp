@@ -51,12 +51,17 @@ struct Shape {
   float epsilon, scale;
 };
 
+// A node sees the slots below its row's `length` and, from `base` on, the nodes that `sees` has; or, without `sees`, the
+// slots that `visible` has, and its own keys and values go to its place.
 struct Batch {
   int64_t rows, nodes;         // B, N: B * N rows of `hidden`
-  int64_t first, base;         // the cache's row of the first, and the slot of the first node
+  int64_t first, width;        // the cache's row of the first, and the first slot that no node sees
   int64_t cache_rows, slots;   // the cache is [2 * layers, cache_rows, kv_heads, slots, head_size]
+  int64_t base;                // the slot of the first node
+  const uint8_t* sees;         // [B, N, N], or null
   const int64_t* length;       // [B], slots that are committed
-  const uint8_t* sees;         // [B, N, N]
+  const uint8_t* visible;      // [B, N, width]
+  const int64_t* places;       // [B, N]
   const float *cosine, *sine;  // [B * N, rotary / 2]
 };
 
@@ -371,7 +376,12 @@ inline float exponential(float x) {
   return series * scale;
 }
 
+// Without a weight nothing is normalized.
 inline void normalize(const float* from, const float* weight, float epsilon, int64_t width, float* to) {
+  if (!weight) {
+    std::memcpy(to, from, width * sizeof(float));
+    return;
+  }
   float squares = 0;
   for (int64_t i = 0; i < width; ++i) squares += from[i] * from[i];
   const float factor = 1.f / std::sqrt(squares / width + epsilon);
@@ -449,7 +459,7 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
-  const int64_t line = queries + 2 * keys, most = b.base + b.nodes, wide = std::max({s.width, queries, s.mlp});
+  const int64_t line = queries + 2 * keys, most = b.width, wide = std::max({s.width, queries, s.mlp});
   const int64_t head_stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * head_stride;
   Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
@@ -462,11 +472,16 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
     std::unique_ptr<float[]> shares(new float[most]), values(new float[wide]);
     worker.share(rows, [&](int64_t row) {
       int32_t* to = seen.get() + row * most;
-      const int64_t length = b.length[row / b.nodes], node = row % b.nodes;
       int64_t count = 0;
-      for (; count < length; ++count) to[count] = static_cast<int32_t>(count);
-      for (int64_t j = 0; j <= node; ++j)
-        if (b.sees[row * b.nodes + j]) to[count++] = static_cast<int32_t>(b.base + j);
+      if (b.sees) {
+        const int64_t length = b.length[row / b.nodes], node = row % b.nodes;
+        for (; count < length; ++count) to[count] = static_cast<int32_t>(count);
+        for (int64_t j = 0; j <= node; ++j)
+          if (b.sees[row * b.nodes + j]) to[count++] = static_cast<int32_t>(b.base + j);
+      } else {
+        for (int64_t slot = 0; slot < most; ++slot)
+          if (b.visible[row * most + slot]) to[count++] = static_cast<int32_t>(slot);
+      }
       counts[row] = count;
     });
     for (int64_t l = 0; l < s.layers; ++l) {
@@ -479,7 +494,7 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
       multiply(worker, layer.qkv, codes, rows, qkv.get(), line, false);
       worker.share(rows, [&](int64_t row) {
         float* at = qkv.get() + row * line;
-        const int64_t first = b.first + row / b.nodes, slot = b.base + row % b.nodes;
+        const int64_t first = b.first + row / b.nodes, slot = b.sees ? b.base + row % b.nodes : b.places[row];
         for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
           float* head = at + h * s.head_size;
           const float* norm = h < s.heads ? layer.query_norm : layer.key_norm;

@@ -52,8 +52,8 @@ class Batch(Structure):
     """The rows of one forward pass, and where the cache has them."""
 
     _fields_ = (
-        *((name, c_int64) for name in ("rows", "nodes", "first", "base", "cache_rows", "slots")),
-        *((name, c_void_p) for name in ("length", "sees", "cosine", "sine")),
+        *((name, c_int64) for name in ("rows", "nodes", "first", "width", "cache_rows", "slots", "base")),
+        *((name, c_void_p) for name in ("sees", "length", "visible", "places", "cosine", "sine")),
     )
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.neural.layer import DecoderLayer
 from specframe.neural.quantized.blocks import BLOCK, Bits, round_to_blocks
 from specframe.neural.quantized.library import load_kernels
 from specframe.neural.quantized.linear import QuantizedLinear
@@ -39,12 +40,18 @@ def rounds(name: str, quantization: Quantization | None, device: torch.device) -
 
 
 def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:
-    """A copy of a network with its linear layers in blocks; those whose inputs blocks do not divide stay."""
+    """A copy of a network with its linear layers in blocks; those whose inputs blocks do not divide stay.
+
+    Decoder layers are computed by the kernels as a whole where they can, while decoding.
+    """
     rounded = copy.deepcopy(network)
     for name, linear in list(rounded.named_modules()):
         if type(linear) is nn.Linear and linear.in_features % BLOCK == 0:
             parent, _, attribute = name.rpartition(".")
             setattr(rounded.get_submodule(parent), attribute, round_linear(linear.weight, linear.bias, quantization))
+    for module in rounded.modules():
+        if isinstance(module, DecoderLayer):
+            module.pack()
     return rounded
 
 

@@ -14,9 +14,12 @@ from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.verifiers.match import Match
 from specframe.decoding.compose import compose
 from specframe.kernel.errors import InputError
+from specframe.neural.layer import DecoderLayer
 from specframe.neural.quantized import rounding
 from specframe.neural.quantized.linear import QuantizedLinear
 from specframe.neural.quantized.rounding import round_layers
+from specframe.neural.state.cache import SlotCache
+from specframe.testing import shake
 from specframe_eagle.drafter import Eagle
 from specframe_falcon.drafter import Falcon
 
@@ -58,6 +61,35 @@ def test_its_predictions_are_near_those_of_the_weights(target):
     for found, wanted in ((outputs, expected), (hidden, other_hidden), (cell, other_cell)):
         assert not torch.equal(found, wanted)
         torch.testing.assert_close(found, wanted, atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("first_norm", [True, False])
+def test_a_layer_is_what_its_parts_compute(family, first_norm):
+    """The kernels' layer over a cache, masks and slots at random: what transformers makes of the same matrices."""
+    config = random_model(family, vocab=8, size=64, layers=1).config
+    layer = DecoderLayer(config)
+    shake(layer)
+    if not first_norm:
+        layer.layer.input_layernorm = nn.Identity()
+    whole, parts = round_layers(layer, "int8"), round_layers(layer, "int8")
+    assert whole.packed
+    parts.packed = None
+    caches = [SlotCache(1, 40, 5) for _ in range(2)]
+    for step, slots in enumerate((0, torch.stack([torch.randperm(20)[:3] + 12 for _ in range(4)]), 35)):
+        x = torch.randn(4, 12 if step == 0 else 3, 64)
+        positions = torch.randint(0, 60, x.shape[:2])
+        width = (12, 32, 38)[step]
+        own = torch.arange(x.shape[1]).expand(4, -1) + slots if isinstance(slots, int) else slots
+        mask = (torch.rand(4, 1, x.shape[1], width) < 0.4).scatter_(3, own[:, None, :, None], True)
+        outputs = []
+        for made, cache in zip((whole, parts), caches, strict=True):
+            cache.aim(slots, width, 1)
+            with torch.no_grad():
+                outputs.append(made(x, positions, mask, cache))
+        # An activation that is rounded to 8 bits may come out a step higher or lower.
+        off = (outputs[0] - outputs[1]).norm(dim=-1) / outputs[1].norm(dim=-1)
+        assert off.max() < 0.01 and not torch.equal(*outputs)
 
 
 def test_weights_that_change_are_rounded_again(target):

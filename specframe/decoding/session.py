@@ -145,6 +145,7 @@ class Session:
         """How many requests can be admitted now."""
         return self.slots - len(self.live)
 
+    @torch.inference_mode()
     def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
         """Reads up to `limit` further tokens of a prompt that is to be admitted alone; returns how many are read.
 
@@ -158,6 +159,7 @@ class Session:
         with self.clock.phase("prefill"):
             return target.read_ahead(prompt, limit)
 
+    @torch.inference_mode()
     def admit(self, requests: Sequence[Request]) -> list[Entry]:
         """The requests' entries, each with its first token: their prompts are read, in one forward pass.
 
@@ -182,6 +184,7 @@ class Session:
         self._release()
         return entries
 
+    @torch.inference_mode()
     def step(self) -> Cycle:
         """One cycle of all live rows."""
         require_claim(self.parts.target, self)
@@ -210,6 +213,7 @@ class Session:
             if watch is not None:
                 watch(cycle)
 
+    @torch.inference_mode()
     def cancel(self, entry: Entry) -> None:
         """Releases an entry's row, if it is still being decoded."""
         if entry in self.live:

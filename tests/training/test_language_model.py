@@ -160,7 +160,7 @@ def test_refusals(settings, make_target, make_drafter, tokenizer, tmp_path, monk
     with pytest.raises(CompositionError, match="rewrites the texts cannot use features"):
         own = replace(settings, rollout=OnPolicy(), cache=tmp_path / "cache")
         train(target, fresh(target), LOSSES, own, tokenizer=tokenizer)
-    with pytest.raises(CompositionError, match="the rollout 'text' trains a drafter that reads tokens alone"):
+    with pytest.raises(CompositionError, match="the rollout 'text' trains a drafter of tokens alone"):
         train(target, make_drafter(target), [(CrossEntropy(), 1.0, "ce")], settings, tokenizer=tokenizer)
     for share, temperature in ((2, 1.0), (0.5, 0.0)):
         with pytest.raises(InputError, match="on_policy"):

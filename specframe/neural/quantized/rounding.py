@@ -57,4 +57,5 @@ def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:
 
 def round_linear(weight: Tensor, bias: Tensor | None, quantization: Quantization) -> QuantizedLinear:
     """A linear layer of these weights [N, K] in blocks; K is a multiple of 32."""
-    return QuantizedLinear(round_to_blocks(weight, BITS[quantization]), bias)
+    with torch.autocast(weight.device.type, enabled=False):  # a training validates within it
+        return QuantizedLinear(round_to_blocks(weight, BITS[quantization]), bias)

@@ -123,3 +123,11 @@ def test_without_a_compiler_it_stays_as_it_is(target, monkeypatch, caplog):
 def test_another_device_is_one_line():
     with pytest.raises(CompositionError, match="quantize: int8 computes on a CPU"):
         rounding.rounds("drafter eagle", "int8", torch.device("cuda"))
+
+
+def test_rounding_is_the_same_within_autocast():
+    """A training in half precision validates with rounded matrices."""
+    network = nn.Sequential(nn.Linear(64, 40))
+    with torch.autocast("cpu", torch.bfloat16):
+        within = round_layers(network, "int8")
+    assert torch.equal(within[0].packed, round_layers(network, "int8")[0].packed)

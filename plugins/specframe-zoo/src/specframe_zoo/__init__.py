@@ -55,6 +55,7 @@ smollm2 = Fetched(
     same_as=("HuggingFaceTB/SmolLM2-135M-Instruct",),
 )
 smollm2_eagle = drafter("smollm2-135m", "eagle", "EAGLE's drafter for SmolLM2, over its draft vocabulary")
+smollm2_router = drafter("smollm2-135m", "coral-router", "CORAL's LM head router for SmolLM2 and EAGLE's drafter")
 smollm2_falcon = drafter("smollm2-135m", "falcon", "Falcon's drafter for SmolLM2, over its draft vocabulary")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")
 talk = Embedded("talk-13m", "a 13M Llama: dialogue, word problems, Python")

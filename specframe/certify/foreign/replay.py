@@ -11,7 +11,7 @@ from specframe.certify.own.enumeration import Enumeration, Outcome, Progress
 from specframe.certify.own.forks import HiddenState, UnnormalisedLaw
 from specframe.kernel.errors import InputError
 
-MOST_CHOICES = 10_000
+MOST_CHOICES = 256
 """A branch of more does not end: it draws until something happens."""
 SHOWN_SECONDS = 0.2
 """How often progress is shown; the first branch always is."""

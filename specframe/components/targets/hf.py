@@ -250,7 +250,7 @@ class HFTarget:
 
     def _shared(self) -> Sharing:
         if self._sharing is None:
-            self._sharing = Sharing(self.model, self.config, self._decoder, self._layers)
+            self._sharing = Sharing(self.model, self.config, self._decoder, self._layers, self._passes.head)
         return self._sharing
 
     @torch.no_grad()

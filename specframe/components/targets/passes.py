@@ -27,6 +27,8 @@ class Passes(Protocol):
 
     masked: bool
     """Whether every kind of layer is given a mask of its own, as windows need where they bite."""
+    head: nn.Module
+    """The LM head, as it computes where no gradients are wanted."""
 
     def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
         """Over prompts [A, L]: logits at the `wanted` of them [E], in order, and features of all.
@@ -48,6 +50,7 @@ class ModelPasses:
         self._taps = taps
         self._views = views if masked else {}
         self.masked = masked
+        self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
@@ -95,12 +98,12 @@ class KernelPasses(nn.Module):
     def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
         super().__init__()
         self._decoder = decoder
-        self._head = head
+        self.head = head
         self._taps = taps
 
     def around(self, taps: Taps) -> KernelPasses:
         """The same with other taps."""
-        return KernelPasses(self._decoder, self._head, taps)
+        return KernelPasses(self._decoder, self.head, taps)
 
     def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
         """In chunks, which changes no bit of the result."""
@@ -118,7 +121,7 @@ class KernelPasses(nn.Module):
             hidden.append(found)
             features.append(captured)
         whole = {tap: torch.cat([captured[tap] for captured in features], 1) for tap in features[0]}
-        return self._head(torch.cat(hidden, 1)[:, wanted]), whole
+        return self.head(torch.cat(hidden, 1)[:, wanted]), whole
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
@@ -128,7 +131,7 @@ class KernelPasses(nn.Module):
     def forward(self, nodes: Nodes, state: State) -> Found:
         """Over the nodes of one forward pass."""
         hidden, features = self._decoder.run(nodes, state.cache, self._taps.wanted)
-        return self._head(hidden), features
+        return self.head(hidden), features
 
 
 def kernel_passes(

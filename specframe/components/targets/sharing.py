@@ -22,9 +22,15 @@ Rule = Callable[[Tensor], Tensor]
 
 
 class Sharing:
-    """The embedding and head of one model; constructing it runs the model on two tokens."""
+    """The embedding and head of one model; constructing it runs the model on two tokens.
 
-    def __init__(self, model: nn.Module, config: Any, decoder: nn.Module, layers: nn.ModuleList) -> None:
+    `head` is the LM head as it computes where no gradients are wanted: by the kernels, where they run the model.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: Any, decoder: nn.Module, layers: nn.ModuleList, head: nn.Module
+    ) -> None:
+        self._head = head
         self._embedding: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
         self._output: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         probe = torch.tensor([[1], [2]], device=self._embedding.weight.device)
@@ -50,7 +56,7 @@ class Sharing:
         """The model's logits for features of the tap `last`; gradients reach the features alone."""
         warp = self._known()
         if not torch.is_grad_enabled():
-            return warp(self._output(features))
+            return warp(self._head(features))
         weights = {name: weight.detach() for name, weight in self._output.named_parameters()}
         logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
         return warp(logits)
@@ -72,7 +78,14 @@ class Sharing:
         if quantize is not None and rounds("the LM head", quantize, weight.device) and weight.shape[1] % BLOCK == 0:
             rounded = round_linear(weight, bias, quantize)
             return lambda features: warp(rounded(features))
-        return lambda features: warp(nn.functional.linear(features, weight, bias))
+        fast = self._head.take(tokens) if isinstance(self._head, QuantizedLinear) else None
+
+        def logits(features: Tensor) -> Tensor:
+            if fast is None or torch.is_grad_enabled():
+                return warp(nn.functional.linear(features, weight, bias))
+            return warp(fast(features))
+
+        return logits
 
     def _known(self) -> Rule:
         """What happens to the output of the LM head, token by token."""

@@ -60,6 +60,6 @@ def _fill(block: re.Match[str], measured: Callable[[str], Mapping[str, Any]]) ->
 
 
 def _row(recipe: str, note: str | None, figures: Mapping[str, Any]) -> str:
-    name = f"`{recipe}.yaml`" + (f": {note}" if note else "")
+    name = note if recipe == "plain" and note else f"`{recipe}.yaml`" + (f": {note}" if note else "")
     shown = [format_figure(figures["tau"]), format_figure(figures["speedup_hf"]), format_figure(figures["speedup"])]
     return "| " + " | ".join([name, *shown, format_share(figures["overhead"])]) + " |"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from specframe.kernel.recipes.recipe import Recipe
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"
 RESULTS = DOCS / "benchmark" / "results.json"
+PUBLISHED = DOCS / "benchmark" / "smollm2" / "results.json"
+"""The bench's results on the small embedded model, and on the published one."""
 BENCH = "specframe bench recipes/small/*.yaml recipes/small/compositions/*.yaml --limit 12 --out docs/benchmark"
-NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and docs/benchmark/results.json. -->\n"
+NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and the results in docs/benchmark. -->\n"
 HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
 OVERVIEW = (
     "| method | recipe | drafter | tree | training | tau | speed | promise |\n|---|---|---|---|---|---:|---:|---|"
@@ -38,11 +40,11 @@ def read_table() -> Mapping[str, Any]:
     return table
 
 
-def render_methods(results: Path = RESULTS) -> str:
+def render_methods(published: Path = PUBLISHED, small: Path = RESULTS) -> str:
     """The page. Raises PluginError for a component that is not registered."""
-    registry, data = discover(), read_results(results)
-    measured = read_measured(data)
-    parts = ["# Methods\n", NOTE, *_render_opening(data)]
+    registry, benches = discover(), [found for path in (published, small) if (found := read_results(path))]
+    measured = {name: entry for data in reversed(benches) for name, entry in _read_by_target(data).items()}
+    parts = ["# Methods\n", NOTE, *_render_opening(benches)]
     parts.append(_render_overview(registry, measured))
     for group in read_table()["groups"]:
         rows = [_render_row(method, registry, measured) for method in group["methods"]]
@@ -50,7 +52,7 @@ def render_methods(results: Path = RESULTS) -> str:
     return "\n".join(parts)
 
 
-def _render_overview(registry: Registry, measured: Mapping[str, Any]) -> str:
+def _render_overview(registry: Registry, measured: Mapping[tuple[str, str], Any]) -> str:
     """The methods with a recipe in one table, which the page's script sorts by the column that is clicked."""
     rows: dict[str, str] = {}
     for method in (each for group in read_table()["groups"] for each in group["methods"]):
@@ -59,9 +61,7 @@ def _render_overview(registry: Registry, measured: Mapping[str, Any]) -> str:
             continue
         parts = plan(Recipe.read(RECIPES / recipe), registry).parts
         tree, drafter = parts.get("tree"), parts["drafter"]
-        entry = measured.get(method["recipe"])
-        same = entry is not None and entry["target"] == Recipe.read(RECIPES / recipe).data["target"].get("model")
-        figures = entry["overall"] if same and entry is not None else {}
+        figures = measured.get(_identity(recipe), {}).get("overall") or {}
         cells = [
             f"[{method['name']}]({method['page']})" if "page" in method else method["name"],
             f"`{recipe}`",
@@ -74,7 +74,7 @@ def _render_overview(registry: Registry, measured: Mapping[str, Any]) -> str:
         rows[recipe] = "| " + " | ".join(cells) + " |"
     about = (
         "What has a recipe. A click on a column's name sorts by it. tau and the speed, in multiples of `generate`'s, "
-        "were measured on the embedded model.\n"
+        "were measured on SmolLM2, those of recipes in `small/` on the embedded model, which flatters.\n"
     )
     return "\n".join(["## All recipes\n", about, OVERVIEW, *rows.values(), ""])
 
@@ -92,9 +92,20 @@ def find_recipe(name: str) -> str | None:
 
 
 def read_measured(results: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The bench's entry of each recipe, by the recipe's name; empty before there are results."""
+    """The bench's entry of each recipe, by its name, and that of `plain`; empty before there are results."""
     entries = summarise(results)["contestants"] if results else []
-    return {Path(e["recipe"]).stem: e for e in entries if e["kind"] == "recipe" and e["recipe"]}
+    recipes = {Path(e["recipe"]).stem: e for e in entries if e["kind"] == "recipe" and e["recipe"]}
+    return recipes | {e["name"]: e for e in entries if e["kind"] == "plain"}
+
+
+def _read_by_target(results: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+    """The bench's entries by the recipe's name and target."""
+    return {(name, entry["target"]): entry for name, entry in read_measured(results).items()}
+
+
+def _identity(recipe: str) -> tuple[str, str]:
+    """The name and target of a recipe's file, by which benches have it."""
+    return Path(recipe).stem, Recipe.read(RECIPES / recipe).data["target"].get("model")
 
 
 def read_results(path: Path = RESULTS) -> Mapping[str, Any] | None:
@@ -102,7 +113,7 @@ def read_results(path: Path = RESULTS) -> Mapping[str, Any] | None:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
-def _render_opening(results: Mapping[str, Any] | None) -> Iterator[str]:
+def _render_opening(benches: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield (
         "A method is a choice of parts. This page lists for each method which components it is made of here, which "
         "recipe puts them together, and what of it is **not here**. `specframe run` decodes with a recipe of the "
@@ -113,19 +124,19 @@ def _render_opening(results: Mapping[str, Any] | None) -> Iterator[str]:
         "**lossy**. What comes without a verifier leaves it to the one it is combined with; with "
         "[`match`](../reference/components.md#verifier-match) every draft is lossless.\n"
     )
-    if results is None:
+    if not benches:
         yield f"*Measured*: tau and speedup will be those of\n\n{_render_commands(BENCH)}"
         yield "which has not been run yet.\n"
         return
-    provenance = results["provenance"]
-    hardware = provenance["hardware"]
+    hardware = benches[0]["provenance"]["hardware"]
     machine = f"{hardware['accelerator'] or hardware['processor']}, {hardware['cores']} cores"
-    program, *arguments = provenance["command"]
+    commands = (each["provenance"]["command"] for each in benches)
     yield (
         "*Measured* is [tau](../reference/metrics.md#tau) and the [speedup](../reference/metrics.md#bench-speedup) "
         f"against `generate` with its 95 % interval, on {machine}, by\n\n"
-        f"{_render_commands(shlex.join([Path(program).name, *arguments]))}\n"
-        "[The whole report](../benchmark/report.md) has every figure, the settings and the versions.\n"
+        f"{_render_commands(chr(10).join(shlex.join([Path(c[0]).name, *c[1:]]) for c in commands))}\n"
+        "The whole reports, [on SmolLM2](../benchmark/smollm2/report.md) and [on the embedded "
+        "model](../benchmark/report.md), have every figure, the settings and the versions.\n"
     )
 
 
@@ -133,7 +144,7 @@ def _render_commands(bench: str) -> str:
     return f"```bash\n{bench}\npython docs/generate.py   # writes this page\n```\n"
 
 
-def _render_row(method: Method, registry: Registry, measured: Mapping[str, Any]) -> str:
+def _render_row(method: Method, registry: Registry, measured: Mapping[tuple[str, str], Any]) -> str:
     name = f"[{method['name']}]({method['page']})" if "page" in method else method["name"]
     recipe = method.get("recipe")
     shipped = recipe and find_recipe(recipe)
@@ -142,7 +153,7 @@ def _render_row(method: Method, registry: Registry, measured: Mapping[str, Any])
         _render_parts(method, registry),
         f"`{shipped}`" if shipped else "",
         _render_law(method, registry, shipped),
-        _render_measured(measured.get(recipe), shipped) if recipe and shipped else "",
+        _render_measured(measured.get(_identity(shipped))) if shipped else "",
     ]
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
@@ -172,12 +183,10 @@ def _render_law(method: Method, registry: Registry, recipe: str | None) -> str:
     return "lossless" if all(promises) else "**lossy**"
 
 
-def _render_measured(entry: Mapping[str, Any] | None, recipe: str) -> str:
+def _render_measured(entry: Mapping[str, Any] | None) -> str:
     figures = entry and entry["overall"]
     if not entry or not figures or not figures.get("tau"):
         return "not measured yet"
-    if entry["target"] != Recipe.read(RECIPES / recipe).data["target"].get("model"):
-        return "not measured yet"  # but on another target
     mark = " (differs: see the report)" if is_suspect(entry) else ""
     tau, speedup = format_figure({**figures["tau"], "low": None}), format_figure(figures.get("speedup_hf"), unit="x")
     return f"tau {tau}, {speedup}{mark}"

@@ -27,16 +27,16 @@ CHAT, ASKED = "eagle-suffix", "Write a Python function that counts the vowels of
 """The recipe whose chat is recorded, on the published target, and the question."""
 QUESTION = "What do you like to do on a rainy day?"
 TREES = {
-    "chimera": ["tree.nodes=10"],
-    "coral": ["tree.nodes=10"],
-    "falcon": ["tree.nodes=10"],
-    "fspad": ["tree.nodes=10"],
-    "hydra": ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
-    "medusa": ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
-    "eagle": ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
-    "compositions/eagle-parallelspec": ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
+    "falcon": [],
+    "eagle": [],
+    "suffix-recycling": [],
+    "small/chimera": ["tree.nodes=10"],
+    "small/coral": ["tree.nodes=10"],
+    "small/fspad": ["tree.nodes=10"],
+    "small/medusa": ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
+    "small/compositions/eagle-parallelspec": ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
 }
-"""Recipes of recipes/small, with trees that are small enough for a page."""
+"""Recipes, with trees that are small enough for a page."""
 STYLE = re.compile(r"^(?::root \{.*?^\}|@media \(prefers-color-scheme: dark\) \{.*?^\}|[^\n]*(?:edge|box|token|number|"
                    r"space|track|rect\.[pq])[^\n]*\})$", re.MULTILINE | re.DOTALL)  # fmt: skip
 SIZE = re.compile(r'<svg role="img" aria-label="([^"]*)" width="(\d+)" height="(\d+)" viewBox="0 0 \d+ \d+">')
@@ -63,7 +63,7 @@ def draw_terminal() -> str:
 
 def draw_method(recipe: str) -> str:
     """The cycle of the first 24 tokens that accepts most, as a picture that needs no page's style."""
-    found = trace(load(f"small/{recipe}", *TREES[recipe], "sampling.max_new_tokens=24"), QUESTION)
+    found = trace(load(recipe, *TREES[recipe], "sampling.max_new_tokens=24"), QUESTION)
     drawn = draw_tree(max(found.cycles, key=interest))
     label, width, height = SIZE.search(drawn).groups()  # type: ignore[union-attr] - drawn above
     css = (FOLDER.parents[1] / "specframe/inspect/page/page.css").read_text(encoding="utf-8")

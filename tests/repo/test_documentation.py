@@ -218,14 +218,14 @@ def test_the_methods_page_has_every_recipe_and_component(generators):
 
 def test_the_methods_page_takes_its_figures_from_the_bench(generators, tmp_path):
     render = generators("method_table").render_methods
-    before = render(tmp_path / "none.json")
+    before = render(tmp_path / "none.json", tmp_path / "none.json")
     assert "not measured yet" in before and "has not been run yet" in before
     seconds = {"plain": 1.0, "hf:generate": 1.2, "falcon": 0.6}
     runs = [run(name, "set/0", repeat, seconds[name]) for name in seconds for repeat in range(2)]
     path = tmp_path / "results.json"
     written = json.dumps(results(runs, [("set/0", "code")], 2))
     path.write_text(written.replace("zoo://talk-13m", "zoo://smollm2-135m"), encoding="utf-8")  # the recipe's target
-    after = render(path)
+    after = render(path, tmp_path / "none.json")
     assert "```bash\nspecframe bench recipes/falcon.yaml\n" in after, "the command that was run"
     row = next(line for line in after.splitlines() if line.startswith("| **[Falcon](falcon.md)**"))
     assert row.endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x |")

@@ -208,6 +208,20 @@ def test_drafters_share_its_embedding_and_head(quantized):
     assert leaf.grad is not None and leaf.grad.abs().sum() > 0
 
 
+def test_where_nothing_is_trained_the_kernels_compute_the_shared_head(quantized):
+    target = quantized(quantization="kernels")
+    features = torch.randn(3, 64).bfloat16()
+    rows = torch.tensor([4, 40, 7])
+    part = target.head_for(rows)
+    exact, some = target.head(features), part(features)
+    with torch.inference_mode():
+        fast, few = target.head(features), part(features)
+    assert torch.equal(few, fast[:, rows]) and torch.equal(some, exact[:, rows])
+    assert fast.dtype == torch.bfloat16
+    torch.testing.assert_close(fast, exact, atol=0.02, rtol=0.02)
+    assert type(target._shared()._head) is QuantizedLinear
+
+
 def test_without_a_compiler_the_weights_are_unpacked(build, monkeypatch, caplog):
     def refuse():
         raise InputError("there is no C++ compiler (g++)")

@@ -86,11 +86,11 @@ class Router:
         self.active = active
         self.law = law
         self.weights = weights
-        self.quantize = quantize
         self._network: Network | None = None
         self._shape: dict[str, Any] = {}
         self._edges: list[int] = []
         self._parts: list[Callable[[Tensor], Tensor]] = []
+        self.quantize = quantize
 
     def untrained(self, vocab: int) -> Router:
         """The same head without weights, for a target of `vocab` tokens."""

@@ -42,6 +42,8 @@ def drafter(target: str, method: str, summary: str) -> Embedded:
     return Embedded(f"{target}-{method}", summary, method, target)
 
 
+small_talk = Embedded("talk-7m", "the 7M Llama that talk-13m grew from")
+small_talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 smollm2 = Fetched(
     "smollm2-135m",
     "SmolLM2-135M-Instruct, a published assistant of 49,152 tokens; fetched on first use",
@@ -76,8 +78,6 @@ talk_medusa_parallelspec = drafter("talk-13m", "medusa-parallelspec", "ParallelS
 talk_coral_router = drafter("talk-13m", "coral-router", "CORAL's LM head router for its drafter")
 talk_eagle_acceptance = drafter("talk-13m", "eagle-acceptance", "SpecDec++'s acceptance head for EAGLE's drafter")
 talk_parallelspec_router = drafter("talk-13m", "eagle-parallelspec-router", "CORAL's LM head router for ParallelSpec's")
-small_talk = Embedded("talk-7m", "the 7M Llama that talk-13m grew from")
-small_talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 
 
 @hookimpl

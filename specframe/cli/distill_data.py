@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -44,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=float, default=600.0, metavar="SECONDS", help="for one answer of the endpoint (default: 600)"
     )
+    parser.add_argument("--json", action="store_true", help="the figures as one JSON object on the last line")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -71,7 +73,10 @@ def execute(options: argparse.Namespace) -> int:
             rate = _answer(_find_answerer(options, valid, seed, store.tally.conversations > 0), left, store, about)
         if left or not store.described:
             store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
-    print(printable("\n".join(show(store, options.recipe, rate))))
+    if options.json:
+        print(json.dumps({"answers": str(store.answers), **vars(store.tally), "tokens_per_second": rate}))
+    else:
+        print(printable("\n".join(show(store, options.recipe, rate))))
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 SUMMARY = "write a recipe's trained drafter in the form that vLLM, SGLang or another program reads"
@@ -19,6 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=as_path, metavar="FOLDER", help="where to write it (default: exports/RECIPE-FORM)"
     )
+    parser.add_argument("--json", action="store_true", help="folder, size, checklist and command as one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -34,10 +36,16 @@ def execute(options: argparse.Namespace) -> int:
     made = export(plan, options.to)
     folder: Path = options.out or Path("exports") / f"{plan.recipe.path.stem}-{options.to}"
     write(made, plan, options.to, folder)
-    print(f"{folder}: {sum(tensor.numel() for tensor in made.tensors.values()):,} numbers, as {options.to} reads them")
+    numbers = sum(tensor.numel() for tensor in made.tensors.values())
+    command = made.command.replace("FOLDER", str(folder)) if made.command else None
+    if options.json:
+        found = {"folder": str(folder), "form": options.to, "numbers": numbers, "checklist": dict(made.checklist)}
+        print(json.dumps({**found, "command": command}))
+        return 0
+    print(f"{folder}: {numbers:,} numbers, as {options.to} reads them")
     width = max(len(word) for word, _ in made.checklist)
     for word, meaning in made.checklist:
         print(f"  {word:<{width}}  {meaning}")
-    if made.command:
-        print(made.command.replace("FOLDER", str(folder)))
+    if command:
+        print(command)
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 from specframe.files.text import counted
@@ -20,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="where to write the store (default: `path` of the recipe's store)"
     )
+    parser.add_argument("--json", action="store_true", help="folder, tokens and texts as one JSON object")
     parser.set_defaults(overrides=[])  # KEY=VALUE may follow
 
 
@@ -47,5 +49,8 @@ def execute(options: argparse.Namespace) -> int:
         for text in read_texts(path.expanduser() for path in options.files)
     ]
     tokens = build(folder.expanduser(), texts, target)
-    print(f"{folder}: {counted(tokens - len(texts), 'token')} of {counted(len(texts), 'text')}")
+    if options.json:
+        print(json.dumps({"folder": str(folder), "tokens": tokens - len(texts), "texts": len(texts)}))
+    else:
+        print(f"{folder}: {counted(tokens - len(texts), 'token')} of {counted(len(texts), 'text')}")
     return 0

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from specframe.files.text import counted, printable
@@ -29,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--warm-start", action="store_true", help="start from the recipe's drafter.weights instead of afresh"
     )
+    parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on the last line")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -65,10 +67,14 @@ def execute(options: argparse.Namespace) -> int:
             watcher=watch(),
             evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
         )
+    trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"
+    weights = f"{trained}.weights={report.folder}"
+    if options.json:
+        print(json.dumps({**asdict(report), "folder": str(report.folder), "override": weights}))
+        return 0
     best = f", best tau {report.best:.2f}" if report.best is not None else ""
     print(printable(f"{counted(report.steps, 'step')} in {report.seconds:.0f} s{best}; checkpoint in {report.folder}"))
-    trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"
-    print(printable(f"run it: specframe run {options.recipe} {trained}.weights={report.folder}"))
+    print(printable(f"run it: specframe run {options.recipe} {weights}"))
     return 0
 
 

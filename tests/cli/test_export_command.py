@@ -34,6 +34,10 @@ def test_medusa_s_heads_go_out_with_where_they_came_from(tmp_path: Path, capsys:
     target = HFTarget(model="zoo://talk-13m")
     Medusa(weights=str(out)).bind(target)
     assert main(["export", str(SMALL / "medusa.yaml"), "--to", "medusa", "--out", str(out)]) == 0, "and again"
+    capsys.readouterr()
+    assert main(["export", str(SMALL / "medusa.yaml"), "--to", "medusa", "--out", str(out), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["folder"] == str(out) and found["numbers"] == sum(tensor.numel() for tensor in made.values())
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,8 @@ def retrieving(recipe, tmp_path, monkeypatch):
 def test_a_store_is_built_and_read_and_remembers(retrieving, tmp_path, capsys):
     assert main(["store", "build", "files", "--recipe", str(retrieving)]) == 0
     assert capsys.readouterr().out == "texts: 43 tokens of 3 texts\n"
+    assert main(["store", "build", "files", "--recipe", str(retrieving), "--out", "other", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"folder": "other", "tokens": 43, "texts": 3}
     assert main(["run", str(retrieving), "--json"]) == 0
     json.loads(capsys.readouterr().out.splitlines()[-1])
     stored = json.loads((tmp_path / "texts" / "store.json").read_text())["segments"]

@@ -50,6 +50,9 @@ def test_what_train_writes_run_loads(training, tmp_path, capsys):
     assert main(["train", str(recipe)]) == 0
     output = capsys.readouterr().out
     assert f"drafter.weights={tmp_path / 'out'}" in output and "6 steps" in output
+    assert main(["train", str(recipe), "--json"]) == 0, "done already"
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["steps"] == 6 and found["override"] == f"drafter.weights={tmp_path / 'out'}"
     fresh = specframe.load(recipe).parts.drafter.module.state_dict()
     trained = specframe.load(recipe, overrides=[f"drafter.weights={tmp_path / 'out'}"]).parts.drafter.module
     assert any(not torch.equal(fresh[name], value) for name, value in trained.state_dict().items())

@@ -8,8 +8,8 @@ import textwrap
 from specframe import __version__
 
 TRY = {
-    "specframe run falcon": "decode with a small model that comes along, and see what drafting gains",
-    "specframe run suffix-recycling": "a published assistant, fetched once (93 MB), sped up without training",
+    "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",
+    "specframe run suffix-recycling": "the same assistant, sped up without training",
     "specframe run suffix-recycling target.model=MODEL": "your own model: a folder, a GGUF file or a Hub name",
     "specframe show falcon": "which tokens were drafted, accepted and rejected, cycle by cycle",
     "specframe certify falcon": "prove that the output's distribution is the target's",

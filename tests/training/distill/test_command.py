@@ -19,6 +19,9 @@ def test_the_target_answers_and_train_reads_it(here, answers, model_folder, caps
     assert main([*COMMAND, "run.batch=3"]) == 0
     output = capsys.readouterr().out
     assert "6 conversations (" in output and "tokens/s" in output and "'train.data=[out/answers.jsonl]'" in output
+    assert main([*COMMAND, "run.batch=3", "--json"]) == 0, "done already"
+    found = json.loads(capsys.readouterr().out)
+    assert found["conversations"] == 6 and found["answers"] == "out/answers.jsonl"
     kept = answers()
     assert sorted(kept) == [1, 2, 3, 4, 5, 6]
     assert [m["role"] for m in kept[1]["messages"]] == ["user", "assistant"] * 2

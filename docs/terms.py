@@ -18,11 +18,11 @@ EVERYDAY = frozenset(
 )
 """Names that are everyday words, too: they have an entry, and no link to it."""
 KEPT = re.compile(
-    r"^```.*?^```[^\n]*$|^~~~.*?^~~~[^\n]*$|<!--.*?-->|<[^>\n]+>|^#[^\n]*$|^\|[^\n]*$|^!!![^\n]*$|^\?\?\?[^\n]*$"
+    r"<svg.*?</svg>|^```.*?^```[^\n]*$|^~~~.*?^~~~[^\n]*$|<!--.*?-->|<[^>\n]+>|^#[^\n]*$|^\|[^\n]*$|^!!![^\n]*$|^\?\?\?[^\n]*$"
     r"|!?\[[^\]]*\]\([^)]*\)|!?\[[^\]]*\]\[[^\]]*\]|`[^`\n]*`|\$[^$\n]+\$",
     re.DOTALL | re.MULTILINE,
 )
-"""What holds no prose, or a link already: code, comments, tags, headings, tables, links."""
+"""What holds no prose, or a link already: drawings, code, comments, tags, headings, tables, links."""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:

@@ -14,9 +14,7 @@ def terms(monkeypatch):
 
 
 def test_the_first_use_in_prose_is_a_link(terms):
-    text = (
-        "# Tau\n\n`tau` [tau](a.md) and\n\n```\ntau\n```\n\nTau of a drafter, tau of drafters; tau-like.\n\n| tau |\n"
-    )
+    text = "# Tau\n\n<svg><text>tau</text></svg> `tau` [tau](a.md) and\n\n```\ntau\n```\n\nTau of a drafter, tau of drafters; tau-like.\n\n| tau |\n"
     linked = terms.link(text, {"tau": "term-tau", "drafter": "term-drafter", "draft": "term-draft"}, "../glossary.md")
     assert linked == text.replace("\nTau of a drafter,", "\n[Tau](../glossary.md#term-tau){ .term } of a "
                                   "[drafter](../glossary.md#term-drafter){ .term },")  # fmt: skip

@@ -13,11 +13,14 @@ def terms(monkeypatch):
     return importlib.import_module("terms")
 
 
+KEPT = "# Tau\n\n<svg><text>tau</text></svg> `tau` [tau](a.md) and\n\n```\ntau\n```\n\n| tau |\n"
+
+
 def test_the_first_use_in_prose_is_a_link(terms):
-    text = "# Tau\n\n<svg><text>tau</text></svg> `tau` [tau](a.md) and\n\n```\ntau\n```\n\nTau of a drafter, tau of drafters; tau-like.\n\n| tau |\n"
-    linked = terms.link(text, {"tau": "term-tau", "drafter": "term-drafter", "draft": "term-draft"}, "../glossary.md")
-    assert linked == text.replace("\nTau of a drafter,", "\n[Tau](../glossary.md#term-tau){ .term } of a "
-                                  "[drafter](../glossary.md#term-drafter){ .term },")  # fmt: skip
+    places = {"tau": "term-tau", "drafter": "term-drafter", "draft": "term-draft"}
+    linked = terms.link(KEPT + "\nTau of a drafter, tau of drafters; a draft, tau-like.", places, "../glossary.md")
+    tau, drafter = (f"(../glossary.md#term-{name}){{ .term }}" for name in ("tau", "drafter"))
+    assert linked == KEPT + f"\n[Tau]{tau} of a [drafter]{drafter}, tau of drafters; a draft, tau-like."
 
 
 def test_every_entry_has_a_place_of_its_own(terms):

@@ -32,6 +32,10 @@ class History:
         return History(self.tokens[rows], self.count[rows])
 
 
+Found = tuple[Tensor, Tensor | None]
+"""Something about nodes, and those after which no token has mass; None: there are none."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """Turns logits into laws: processors, temperature, top-k, top-p, min-p, softmax, in this order.
@@ -78,8 +82,8 @@ class Sampling:
         """
         return self.law_and_gaps(logits, tree, nodes)[0]
 
-    def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same, with the nodes after which no token has mass: [B, M, V], [B, M] bool.
+    def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
+        """The same, with the nodes after which no token has mass: [B, M, V], [B, M] bool; None: there are none.
 
         That is so where processors ban every token, or the logits are not numbers.
         """
@@ -99,21 +103,25 @@ class Sampling:
             logits = keep_min_p(logits, self.min_p)
         law = logits.softmax(-1)
         gaps = law[..., 0].isnan()  # a softmax is numbers everywhere or nowhere
-        if not (gaps.is_cpu and not gaps.any()):  # elsewhere, looking would wait for the device
-            law = law.masked_fill(gaps[..., None], 0.0)
-            law[..., 0] += gaps
+        if gaps.is_cpu and not gaps.any():  # elsewhere, looking would wait for the device
+            return law, None
+        law = law.masked_fill(gaps[..., None], 0.0)
+        law[..., 0] += gaps
         return law, gaps
 
     def argmax(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The one token of each law at temperature 0: arguments as of `law` -> [B, M] int64."""
         return self.argmax_and_gaps(logits, tree, nodes)[0]
 
-    def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same, with the nodes after which no token has mass: [B, M] int64, [B, M] bool."""
+    def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
+        """The same, with the nodes after which no token has mass, as of `law_and_gaps`: [B, M] int64."""
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
         best = logits.max(-1)  # as argmax, several times faster in bfloat16 on a CPU
-        gaps = ~(best.values > -math.inf)  # not-a-number is above nothing
+        # Not-a-number is above nothing. On a CPU a look costs less than a kernel; a device would have to be waited for.
+        if best.values.is_cpu and all(value > -math.inf for value in best.values.flatten().tolist()):
+            return best.indices, None
+        gaps = ~(best.values > -math.inf)
         return best.indices.masked_fill(gaps, 0), gaps
 
     def _processed(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None) -> Tensor:
@@ -192,8 +200,8 @@ class RowSampling:
         """The law after each node, as of `Sampling.law`, each row by its own sampling: [B, M, V]."""
         return self.law_and_gaps(logits, tree, nodes)[0]
 
-    def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same, with the nodes after which no token has mass: [B, M, V], [B, M] bool."""
+    def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
+        """The same, with the nodes after which no token has mass, as of `Sampling.law_and_gaps`."""
         laws = torch.empty_like(logits, dtype=law_dtype(logits))
         gaps = torch.zeros_like(logits[..., 0], dtype=torch.bool)
         for sampling, rows in self.groups:
@@ -201,15 +209,17 @@ class RowSampling:
             if self.history is not None and sampling.processors:
                 sampling = sampling.following(self.history.take(rows))
             own = None if nodes is None else nodes[rows]
-            laws[rows], gaps[rows] = sampling.law_and_gaps(logits[rows], tree.take(rows), own)
+            laws[rows], missing = sampling.law_and_gaps(logits[rows], tree.take(rows), own)
+            if missing is not None:
+                gaps[rows] = missing
         return laws, gaps
 
     def argmax(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
         """The one token of each law at temperature 0: [B, M] int64."""
         return self.argmax_and_gaps(logits, tree, nodes)[0]
 
-    def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """The same, with the nodes after which no token has mass: [B, M] int64, [B, M] bool."""
+    def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
+        """The same, with the nodes after which no token has mass, as of `law_and_gaps`: [B, M] int64."""
         laws, gaps = self.law_and_gaps(logits, tree, nodes)
         return laws.argmax(-1), gaps
 

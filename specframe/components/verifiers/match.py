@@ -61,7 +61,10 @@ class Match:
         find its code and data out of cache.
         """
         verdict = HostVerdict([], [])
-        for valid, parents, tokens, wanted in torch.stack([tree.valid, tree.parent, tree.tokens, argmax], 1).tolist():
+        columns = (tree.valid, tree.parent, tree.tokens, argmax)
+        on_host = argmax.is_cpu  # where four reads cost less than a kernel
+        rows = zip(*map(Tensor.tolist, columns), strict=True) if on_host else torch.stack(columns, 1).tolist()
+        for valid, parents, tokens, wanted in rows:
             slots = [*zip(valid, parents, tokens, strict=True)]
             node, path = 0, []
             while (child := (1, node, wanted[node])) in slots:

@@ -93,7 +93,7 @@ def test_every_record_of_a_law_takes_it_so():
 @pytest.mark.parametrize(
     "file",
     [
-        "specframe/kernel/types.py",
+        "specframe/kernel/trees/tree.py",
         "specframe/components/verifiers/recursive.py",
         "docs/explanation/lossless.md",
         "docs/glossary.md",

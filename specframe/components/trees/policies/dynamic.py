@@ -104,6 +104,8 @@ class Dynamic:
                     best = [sorted(row.best(self.nodes)) for row in rows]
                     valid = [row.reached(chosen) for row, chosen in zip(rows, best, strict=True)]
                     draft = tree_of(rows, best, min(level, self.budget), root)
+                    if all(map(all, valid)):
+                        return draft
                     return replace(draft, valid=torch.tensor(valid, device=root.device))
                 for row in rows:
                     row.choose(self.width)
@@ -158,7 +160,9 @@ class Dynamic:
         temperature 1, or the calibrated one, in float32 or better.
         """
         dtype = torch.promote_types(proposal.logits.dtype, torch.float32)
-        logits = proposal.logits[:, :, : self.depth - level]
+        logits = proposal.logits
+        if logits.shape[2] > self.depth - level:
+            logits = logits[:, :, : self.depth - level]
         if self.calibration is not None:
             logits = self.calibration.sharpen(logits.to(dtype), level)
         best = logits.log_softmax(-1, dtype=dtype).topk(min(self.width, logits.shape[-1]))

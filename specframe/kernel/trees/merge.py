@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from specframe.kernel.types import Draw, TokenTree
+from specframe.kernel.trees.tree import Draw, TokenTree
 
 if TYPE_CHECKING:
     from torch import Tensor

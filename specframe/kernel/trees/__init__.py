@@ -1,0 +1,1 @@
+"""A draft and what is decided about it."""

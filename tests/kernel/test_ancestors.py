@@ -1,0 +1,38 @@
+"""Which nodes of a tree see which: the host's way and the kernels' way are one."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specframe.kernel.trees.tree import TokenTree, ancestors_of, ancestors_on_host, depth_on_host
+
+NODES = 7
+PARENTS = st.tuples(st.just(-1), *(st.integers(-1, node - 1) for node in range(1, NODES)))
+"""Padding may have no parent."""
+
+
+@given(rows=st.lists(PARENTS, min_size=1, max_size=4))
+def test_the_host_finds_what_the_kernels_find(rows: list[tuple[int, ...]]) -> None:
+    parent = torch.tensor(rows)
+    seen = ancestors_of(parent, NODES)
+    assert torch.equal(ancestors_on_host(parent), seen)
+    assert torch.equal(depth_on_host(parent), seen.sum(-1) - 1)
+
+
+def test_a_node_sees_itself_and_what_is_above_it() -> None:
+    tree = TokenTree(
+        tokens=torch.tensor([[5, 6, 7, 8]]),
+        parent=torch.tensor([[-1, 0, 0, 2]]),
+        valid=torch.ones(1, 4, dtype=torch.bool),
+        draw=torch.zeros(1, 4, dtype=torch.int64),
+        levels=2,
+    )
+    expected = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
+    assert tree.ancestors[0].int().tolist() == expected and tree.depth.tolist() == [[0, 1, 1, 2]]
+
+
+def test_no_rows_have_no_ancestors() -> None:
+    none = torch.zeros(0, 3, dtype=torch.int64)
+    assert TokenTree(none, none, none.bool(), none, levels=2).ancestors.shape == (0, 3, 3)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from weakref import ref
+
 import pytest
 import torch
 
@@ -110,3 +113,17 @@ def test_transformers_can_read_what_it_holds():
     assert cache.get_max_length() == 9 and len(cache) == 2
     cache.aim(torch.tensor([[4, 5, 6]]), 7)
     assert cache.get_seq_length() == 4
+
+
+def test_storage_is_given_back_with_its_cache():
+    """Without waiting for Python's collector of circles: a server's session may hold gigabytes."""
+    gc.disable()
+    try:
+        cache = SlotCache(2, 6)
+        cache.aim(0, 2)
+        cache.update(states(1, 1, 2, 3), states(1, 1, 2, 3), 0)
+        storage = ref(cache._blocks[0])
+        del cache
+        assert storage() is None
+    finally:
+        gc.enable()

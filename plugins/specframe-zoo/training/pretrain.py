@@ -90,6 +90,30 @@ class Trainer:
         if arguments.compile:
             self.net.compile_parts()
         self.optimisers = optimisers(self.net, arguments.rate, arguments.decay)
+        self.done = [0, 0]
+        if arguments.state and arguments.state.exists():
+            self.resume(arguments.state)
+
+    def resume(self, path: Path) -> None:
+        """Go on from a saved state; the mixtures are drawn again up to there."""
+        state = torch.load(path, weights_only=True)
+        self.done, self.log = state["done"], state["log"]
+        self.net.load_state_dict(state["net"])
+        for optimiser, saved in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        print(f"{self.clock():.0f} s: goes on after {self.done} steps")
+
+    def remember(self, path: Path) -> None:
+        """Save what :meth:`resume` reads, whole or not at all."""
+        state = {
+            "done": self.done,
+            "log": self.log,
+            "net": self.net.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+        }
+        part = path.with_suffix(".part")
+        torch.save(state, part)
+        part.replace(path)
 
     def clock(self) -> float:
         """Return the seconds since the program began."""
@@ -113,7 +137,11 @@ class Trainer:
         options = self.options
         rows = max(1, options.tokens // length)
         mixture = Mixture(self.data, SHARES[index], rows, length, options.seed * 10 + index)
-        total, step, begun, last = steps, 0, self.clock(), None
+        total, step, begun, last = steps, self.done[index], self.clock(), None
+        if len(self.log["phases"]) > index:
+            return
+        for _ in range(step):
+            mixture.batch()
         mark, marked = begun, 0
         while total is None or step < total:
             if step in (FIRST_MARK, PROBE):
@@ -134,6 +162,7 @@ class Trainer:
                 rate = options.rate * (1 - step / total if total else 1.0)
             last = self.update(*mixture.batch(), rate)
             step += 1
+            self.done[index] = step
             if step % options.report == 0:
                 print(
                     f"{self.clock():.0f} s phase {index + 1} step {step}/{total} rate {rate:.2e} loss {float(last):.4f}"
@@ -143,6 +172,8 @@ class Trainer:
                 break
             if step % options.check == 0:
                 print("held out:", self.check(length))
+                if options.state:
+                    self.remember(options.state)
         entry = {
             "steps": step,
             "length": length,
@@ -152,6 +183,8 @@ class Trainer:
         }
         self.log["phases"].append(entry | {"held out": self.check(length), "seconds": round(self.clock(), 1)})
         print(json.dumps(self.log["phases"][-1]))
+        if options.state:
+            self.remember(options.state)
 
     def settled(self, loss: Tensor | None) -> float:
         """Return the clock once the device has worked off what it was given."""
@@ -194,6 +227,7 @@ def main() -> None:
     parser.add_argument("--shape", default="{}", help="sizes of the network as JSON, where not the defaults")
     parser.add_argument("--grow", type=Path, help="start from this saved model, made deeper, not from noise")
     parser.add_argument("--times", type=int, default=2, help="how many times as many layers --grow gives")
+    parser.add_argument("--state", type=Path, help="file to go on from and to save to at every check")
     parser.add_argument("--limit", type=int, help="read only so many documents of each file (for a trial)")
     parser.add_argument("--report", type=int, default=100, help="steps between printed losses")
     parser.add_argument("--check", type=int, default=1000, help="steps between held-out checks")

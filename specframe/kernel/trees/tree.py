@@ -104,16 +104,16 @@ def ancestors_of(parent: Tensor, levels: int) -> Tensor:
 
 def ancestors_on_host(parent: Tensor) -> Tensor:
     """The same for parents [B, N], at least one row, on the host: it is done before a kernel would have begun."""
-    import torch
-
     batch, count = parent.shape
+    found = parent.new_zeros(batch, count, count).bool()
     seen = bytearray(batch * count * count)
     for first, parents in zip(range(0, len(seen), count * count), parent.tolist(), strict=True):
         for node, above in enumerate(parents):
             own, up = first + node * count, first + max(above, 0) * count
             seen[own : own + count] = seen[up : up + count]
             seen[own + node] = True
-    return torch.frombuffer(seen, dtype=torch.bool).view(batch, count, count)
+    found.numpy().data.cast("B")[:] = seen
+    return found
 
 
 def depth_on_host(parent: Tensor) -> Tensor:

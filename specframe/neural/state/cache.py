@@ -9,6 +9,7 @@ number of rows and stays where it is while rows come and go.
 from __future__ import annotations
 
 from typing import Any
+from weakref import proxy
 
 import torch
 from torch import Tensor
@@ -126,7 +127,7 @@ class SlotLayer(CacheLayerMixin):
 
     def __init__(self, cache: SlotCache, index: int) -> None:
         super().__init__()
-        self.cache = cache
+        self.cache: SlotCache = proxy(cache)  # not owned: in a circle the storage would wait for Python's collector
         self.index = index
         self._places: list[tuple[int, int]] = []
 

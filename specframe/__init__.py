@@ -52,8 +52,9 @@ _PUBLIC = {
         "TreePolicy",
         "Verifier",
     ),
+    "specframe.kernel.layers": ("LayerChoice", "LayeredTarget"),
     "specframe.kernel.promises": ("Needs", "Promise"),
-    "specframe.kernel.deprecation": ("Renamed",),
+    "specframe.kernel.plugins.deprecation": ("Renamed",),
     "specframe.kernel.errors": (
         "CompositionError",
         "FetchError",
@@ -106,7 +107,6 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.decoding.transformers.decoder import decoder as decoder
     from specframe.kernel.cache import cache_folder as cache_folder
     from specframe.kernel.contestant import Contestant as Contestant
-    from specframe.kernel.deprecation import Renamed as Renamed
     from specframe.kernel.errors import (
         CompositionError as CompositionError,
     )
@@ -176,6 +176,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.interfaces import (
         Verifier as Verifier,
     )
+    from specframe.kernel.layers import LayerChoice as LayerChoice
+    from specframe.kernel.layers import LayeredTarget as LayeredTarget
+    from specframe.kernel.plugins.deprecation import Renamed as Renamed
     from specframe.kernel.plugins.hookspecs import Command as Command
     from specframe.kernel.plugins.hookspecs import Register as Register
     from specframe.kernel.plugins.hookspecs import hookimpl as hookimpl

@@ -3,7 +3,7 @@
     texts       16 clients at a time, others that vanish, and each text next to that of a lone run with the same seed
     memory      the server's memory while it answers 2,000 requests
     batches     tokens per second next to those of closed batches of the same requests, in turns
-    costs       what `goodput` reads, in processor time
+    costs       what `goodput` reads
     control     speculation as deep as pays next to none and to fixed depths, in turns
     first-token what a running stream waits while a long prompt is read, whole and in pieces
 
@@ -33,7 +33,6 @@ from sample import keep
 from served import Served, start
 
 import specframe
-from specframe.decoding import clock
 from specframe.inspect.profile import profile
 from specframe_serve.load import read_prompts
 
@@ -185,8 +184,7 @@ def in_batches(pipeline: specframe.Pipeline, size: int, options: argparse.Namesp
 
 
 def costs(options: argparse.Namespace) -> dict[str, Any]:
-    """Files of `specframe profile` for `control`, one for each concurrency, in processor time."""
-    clock.perf_counter = process_time  # of this process alone: one thread decodes
+    """Files of `specframe profile` for `control`, one for each concurrency."""
     questions = list(read_prompts(QUESTIONS))
     options.costs.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {}
@@ -239,12 +237,16 @@ ANALYSES = {
 }
 
 
+DEFAULTS = {"costs": "eagle.yaml", "control": "eagle.yaml"}
+"""Analyses that choose a tree need a drafter that grows one."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and writes what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("analysis", choices=ANALYSES)
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="changes of the recipe")
-    parser.add_argument("--recipe", type=Path, default=RECIPES / "suffix-recycling.yaml")
+    parser.add_argument("--recipe", type=Path, help="suffix-recycling, or eagle for costs and control")
     parser.add_argument("--requests", type=int, default=200)
     parser.add_argument("--tokens", type=int, default=32, help="of an answer at most; they have a quarter to all of it")
     parser.add_argument("--temperature", type=float, default=0.0)
@@ -254,6 +256,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--depth", type=int, default=4, help="levels that `goodput` drafts at most")
     parser.add_argument("--prompt", type=int, default=3000, help="tokens of the long prompt")
     options = parser.parse_args(arguments)
+    options.recipe = options.recipe or RECIPES / DEFAULTS.get(options.analysis, "suffix-recycling.yaml")
     begin = os.getloadavg()[0]
     found = ANALYSES[options.analysis](options)
     found = {"command": " ".join(sys.argv[1:]), "load_begin": begin, "load_end": os.getloadavg()[0]} | found

@@ -18,6 +18,8 @@ def make_folder(folder: Path, remedy: str = "give another --out") -> None:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
+    except FileExistsError:
+        raise InputError(f"{folder} is not a folder; {remedy}") from None
     except OSError as error:
         raise InputError(f"{folder} cannot be written to: {error.strerror or error}; {remedy}") from error
 

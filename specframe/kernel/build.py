@@ -12,9 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from specframe.kernel.deprecation import current_name
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
 from specframe.kernel.options import Mismatch, Option, convert, read_options
+from specframe.kernel.plugins.deprecation import current_name
 from specframe.kernel.plugins.registry import Registration, Registry, one_line, suggest
 from specframe.kernel.recipes.recipe import Recipe, dotted
 from specframe.kernel.recipes.source import Key

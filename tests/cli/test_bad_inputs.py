@@ -143,7 +143,7 @@ COMMANDS = [
     ("run r.yaml --prompts object.json", "holds a list"),
     ("run r.yaml --prompts numbers.json", "no prompt in it"),
     ("run r.yaml --prompts other.jsonl --limit 0", "at least 1"),
-    ("run r.yaml --out afile --prompt a", "cannot be written to"),
+    ("run r.yaml --out afile --prompt a", "afile is not a folder; give another --out"),
     ("explain falcon --kind tree", "it is a drafter"),
     ("explain falcom", "did you mean 'falcon'"),
     ("new plugin falcon", "specframe-falcon"),

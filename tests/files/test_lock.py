@@ -68,5 +68,5 @@ def test_blocks_nest_within_a_thread_and_exclude_another(tmp_path):
 
 def test_a_place_that_is_no_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be written to"), writing(tmp_path / "file"):
+    with pytest.raises(InputError, match="file is not a folder"), writing(tmp_path / "file"):
         pass

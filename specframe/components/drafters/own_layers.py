@@ -2,91 +2,125 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from copy import copy
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
-from specframe.components.drafters.model import ModelDrafter
-from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.thinning import thin
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.layers import LayerChoice, LayeredTarget
+from specframe.kernel.miniatures import Untrained
 from specframe.kernel.promises import Promise
-from specframe.kernel.types import Committed, Context, TokenTree
+from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
+from specframe.neural.heads import make_proposal
+
+if TYPE_CHECKING:
+    from specframe.kernel.interfaces import Head, Target, TreePolicy
+
+PARTS = ("attention", "mlp")
 
 
 class OwnLayers:
     """The target's own layers, all but some: it leaves early, or skips layers (self-speculative decoding).
 
-    Weights are the target's: nothing is loaded and nothing trained. `exit` keeps the first layers and reads them with
-    the target's final norm and LM head, which suits targets that were trained for it (LayerSkip); `skip` leaves out
-    layers anywhere. The drafter has keys and values of its own, and reads through its own layers what was committed.
+    Weights are the target's, and so are the keys and values of the committed text: nothing is loaded, trained or
+    remembered. What the layers before the first gap make of a draft is what its verification needs of them, so that
+    starts above: with `exit: 6` the target runs its first six layers once over every node.
 
     Options:
-        exit: how many layers to run, from the first on
-        skip: the layers to leave out, counted from 0
+        exit: how many layers to run, from the first on; the target's final norm and LM head read them
+        skip: the layers to leave out, counted from 0; or `{attention: [..], mlp: [..]}`, those whose attention or MLP
+            is left out
+        head: how the final norm's output becomes logits; none: the target's LM head
 
     Sources: Draft & Verify (Zhang et al. 2024) and SWIFT (Xia et al. 2025) for skipping; LayerSkip (Elhoushi et al.
-    2024) for leaving early.
+    2024) for leaving early and for what the verification takes over.
     """
 
     taps: frozenset[str] = frozenset()
     promise = Promise()
 
-    def __init__(self, *, exit: int | None = None, skip: list[int] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        exit: int | None = None,
+        skip: list[int] | dict[str, list[int]] | None = None,
+        head: Head | None = None,
+    ) -> None:
         if (exit is None) == (skip is None):
             raise InputError("the drafter self needs exactly one of `exit` and `skip`")
         if exit is not None and exit < 1:
             raise InputError(f"self: exit must leave at least 1 layer, not {exit}")
-        if skip is not None and (not skip or min(skip) < 0 or len(set(skip)) < len(skip)):
-            raise InputError(f"self: skip lists layers from 0 on, each once, not {skip}")
         self.exit = exit
-        self.skip = skip
-        self._drafter: ModelDrafter | None = None
+        self.skip = None if skip is None else _checked(skip)
+        self.head = head
+        self._bound: tuple[LayeredTarget, LayerChoice] | None = None
 
     def untrained(self, vocab: int) -> OwnLayers:
         """The same for a target of two layers, the first of which drafts."""
         small = copy(self)
-        small.exit, small.skip, small._drafter = (1, None, None) if self.exit is not None else (None, [1], None)
+        small.exit, small.skip = (1, None) if self.exit is not None else (None, {"attention": [1], "mlp": [1]})
+        small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
+        small._bound = None
         return small
 
     def bind(self, target: Target) -> None:
         """Takes the layers from the target. Raises CompositionError for one that is no model with such layers."""
-        if not isinstance(target, HFTarget):
+        if not isinstance(target, LayeredTarget):
             raise CompositionError("drafter self takes layers from a target that is a transformers model, such as `hf`")
-        self._drafter = ModelDrafter.from_model(thin(target.model, self._kept(target.config.num_hidden_layers)))
-        self._drafter.bind(target)
+        if self.head is not None:
+            self.head.bind(target)
+        chosen = self._choice(target.config.num_hidden_layers)
+        target.check_layers(chosen)
+        self._bound = target, chosen
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
-        self._bound().open(slots, room)
+        """There is nothing to forget."""
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """A draft below root [B], grown by the tree policy."""
-        return self._bound().propose(root, tree, context)
+        """A draft below root [B], grown by the tree policy. Raises CompositionError without one."""
+        if tree is None:
+            raise CompositionError("drafter self needs a tree policy, such as chain, threshold or dynamic")
+        return tree.grow(self.expand, root, context)
+
+    @torch.no_grad()
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits of the level below each frontier node."""
+        if self._bound is None:
+            raise CompositionError("drafter self was used before bind(target)")
+        target, chosen = self._bound
+        last = target.run_layers(chosen, frontier.tree, frontier.nodes)["last"][:, :, None]  # [B, F, 1, D]
+        return make_proposal(target.head(last) if self.head is None else self.head(last), self.head, last)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed."""
-        self._bound().commit(committed)
+        """There is nothing to remember: the target keeps what it needs."""
 
     def keep(self, rows: Tensor) -> None:
-        """Keeps these rows, int64 [R], in this order."""
-        self._bound().keep(rows)
+        """There is nothing to keep."""
 
-    def _kept(self, count: int) -> Sequence[int]:
-        if self.exit is not None:
-            if self.exit >= count:
+    def _choice(self, layers: int) -> LayerChoice:
+        if self.skip is None:
+            assert self.exit is not None
+            if self.exit >= layers:
                 raise CompositionError(
-                    f"self: the target has {count} layers; leave before the last, not after {self.exit}"
+                    f"self: the target has {layers} layers; leave before the last, not after {self.exit}"
                 )
-            return range(self.exit)
-        skipped = self.skip or []
-        if max(skipped) >= count or len(skipped) >= count:
-            raise CompositionError(f"self: the target has layers 0 .. {count - 1}, and skip is {skipped}")
-        return [index for index in range(count) if index not in skipped]
+            return LayerChoice.first(self.exit, layers)
+        chosen = LayerChoice.without(layers, self.skip["attention"], self.skip["mlp"])
+        if max(map(max, filter(None, self.skip.values()))) >= layers or not chosen.kept:
+            raise CompositionError(f"self: the target has layers 0 .. {layers - 1}, and skip is {self.skip}")
+        return chosen
 
-    def _bound(self) -> ModelDrafter:
-        if self._drafter is None:
-            raise CompositionError("drafter self was used before bind(target)")
-        return self._drafter
+
+def _checked(skip: list[int] | dict[str, list[int]]) -> dict[str, list[int]]:
+    """The layers whose attention and whose MLP are left out. Raises InputError for what is no such list."""
+    parts = skip if isinstance(skip, dict) else dict.fromkeys(PARTS, skip)
+    if unknown := sorted(set(parts) - set(PARTS)):
+        raise InputError(f"self: skip has attention and mlp, not {', '.join(unknown)}")
+    for part in parts.values():
+        if min(part, default=0) < 0 or len(set(part)) < len(part):
+            raise InputError(f"self: skip lists layers from 0 on, each once, not {part}")
+    if not any(parts.values()):
+        raise InputError("self: skip lists layers from 0 on, each once, and at least one")
+    return {name: list(parts.get(name, [])) for name in PARTS}

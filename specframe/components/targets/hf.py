@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,13 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
-from specframe.components.targets.passes import KernelPasses, ModelPasses, Passes, kernel_passes
+from specframe.components.targets.passes.drafted import Drafted
+from specframe.components.targets.passes.finishing import finish
+from specframe.components.targets.passes.kernels import KernelPasses, kernel_passes
+from specframe.components.targets.passes.model import ModelPasses
+from specframe.components.targets.passes.passes import Passes
+from specframe.components.targets.passes.state import State, check_prompts
+from specframe.components.targets.passes.taps import Taps
 from specframe.components.targets.quantized.decoder import Unfit, unfit, unfit_halves
 from specframe.components.targets.quantized.replacement import quantize
 from specframe.components.targets.sharing import Sharing
-from specframe.components.targets.state import State
-from specframe.components.targets.taps import Taps
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.neural.quantized.rounding import Quantization
 
@@ -89,7 +94,7 @@ class HFTarget:
         if reason is not None or found is None:
             raise CompositionError(f"this model cannot be a target: {reason}")
         self._decoder, self._layers = found
-        self._taps = Taps(self._decoder, self._layers)
+        self._taps = Taps(self._decoder, dict(enumerate(self._layers)))
         views = architectures.views(self.config)
         masked = architectures.takes_masks(self._decoder, views)
         self._model_passes = ModelPasses(model, self._taps, views, masked)
@@ -167,7 +172,7 @@ class HFTarget:
         later root, so the commit of an admission only adds the bonus token.
         """
         state = self._running()
-        self._check(prompts)
+        check_prompts(prompts, self.context, self.vocab_size)
         start = state.aim_prompts(prompts)
         last = prompts.count - 1
         ends, which = torch.unique(last, return_inverse=True)
@@ -184,7 +189,8 @@ class HFTarget:
         """Reads up to `limit` further tokens of a prompt before its admission; returns how many are read in all."""
         state = self._running()
         if not state.ahead and prompt:
-            self._check(Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)])))
+            whole = Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)]))
+            check_prompts(whole, self.context, self.vocab_size)
         if piece := state.aim_ahead(prompt, limit):
             tokens = torch.tensor([piece], device=self.device)
             last = torch.tensor([len(piece) - 1], device=self.device)  # some logits must be made
@@ -201,14 +207,25 @@ class HFTarget:
             raise InputError("the admission is not committed yet: call commit before score")
         state.aim(tree.tokens.shape[1])
         self._require_evaluation()
-        logits, state.features = self._passes.score(tree, state, state.positions(tree, self.context))
+        logits, features = finish(self._passes, tree, state, state.positions(tree, self.context))
+        state.features = {tap: features[tap].to(self.dtype) for tap in self._taps.wanted}
         return Scores(logits, state.features)
+
+    @torch.no_grad()
+    def run_layers(self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor) -> Mapping[str, Tensor]:
+        """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: see `LayeredTarget`."""
+        state = self._running()
+        self._require_evaluation()
+        features = self._passes.below(tree, nodes, state, state.positions(tree, self.context), chosen)
+        if chosen.whole:
+            state.drafted = Drafted.put(state.drafted, chosen, tree, nodes, features)
+        return {tap: values.to(self.dtype) for tap, values in features.items()}
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """What was committed; keeps the keys and values of the root and the accepted path, drops the rest."""
         state = self._running()
         if state.admitted is not None:
-            return self._join(state, state.admitted, verdict.bonus)
+            return state.join(state.admitted, verdict.bonus)
         paths = [[0, *path] for path in verdict.to_host(tree).paths]
         counts = [len(path) for path in paths]
         longest = max(counts)
@@ -223,14 +240,6 @@ class HFTarget:
         state.length = state.length + verdict.count
         tokens = verdict.emitted(tree)[:, :longest]
         return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
-
-    def _join(self, state: State, prompts: Prompts, bonus: Tensor) -> Committed:
-        """The prompts shifted by one with the first token behind them, with the prompts' features."""
-        tokens = torch.zeros_like(prompts.tokens)
-        tokens[:, :-1] = prompts.tokens[:, 1:]
-        tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
-        counts = state.join(prompts)
-        return Committed(tokens, prompts.count, state.features, bonus, prompts, counts)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -265,29 +274,20 @@ class HFTarget:
 
         A session that is running is untouched.
         """
+        self._refuse(probe.find_fault, "be a target, it does not score trees as it scores texts")
+
+    def check_layers(self, chosen: LayerChoice) -> None:
+        """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
+        self._refuse(lambda target: probe.find_layer_fault(target, chosen), "draft with its own layers")
+
+    def _refuse(self, find: Callable[[HFTarget], str | None], what: str) -> None:
         running, self._state = self._state, None
         try:
-            fault = probe.find_fault(self)
+            fault = find(self)
         finally:
             self._state = running
         if fault is not None:
-            name = self.config.model_type
-            raise CompositionError(f"{name} cannot be a target, it does not score trees as it scores texts: {fault}")
-
-    def _check(self, prompts: Prompts) -> None:
-        """Raises InputError for prompts that the model cannot read."""
-        width = prompts.tokens.shape[1]
-        shortest, longest = prompts.count.aminmax()
-        if shortest < 1 or longest > width:
-            raise InputError(f"a prompt has {int(shortest if shortest < 1 else longest)} tokens; it needs 1 to {width}")
-        if longest > self.context:
-            raise InputError(f"a prompt has {int(longest)} tokens, more than the model's context of {self.context}")
-        low, high = prompts.tokens.aminmax()
-        if low < 0 or high >= self.vocab_size:
-            raise InputError(
-                f"a prompt holds token {int(low if low < 0 else high)}, outside the vocabulary "
-                f"of {self.vocab_size}; is it from another tokenizer?"
-            )
+            raise CompositionError(f"{self.config.model_type} cannot {what}: {fault}")
 
     def _running(self) -> State:
         if self._state is None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from specframe.components.targets.source import first_line
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import SpecframeError
+from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 
 if TYPE_CHECKING:
@@ -97,8 +98,8 @@ def find_fault(target: HFTarget) -> str | None:
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:  # a forward pass raises what it likes
-        return f"its forward pass fails on them ({type(error).__name__}: {first_line(error)})"
-    limit = LOOSE if target.quantization is not None else LIMITS.get(target.dtype.itemsize, LOOSE)
+        return f"its forward pass fails where texts of several lengths, or a tree, stand behind a cache{_words(error)}"
+    limit = _limit(target)
     if not _agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
         return "its attention sees the tokens that come after a position"
     if not _agree(logits.prompts, logits.alone[:, 0, 0], limit):
@@ -108,14 +109,41 @@ def find_fault(target: HFTarget) -> str | None:
     return None
 
 
+@torch.no_grad()
+def find_layer_fault(target: HFTarget, chosen: LayerChoice) -> str | None:
+    """What is wrong with the target's scores of trees over which the chosen layers ran before; None if nothing is."""
+    if target.reach[0] < ROOM:
+        return None
+    tree = _begin(target)[1]
+    wanted = target.score(tree).logits
+    everything = torch.arange(tree.tokens.shape[1], device=target.device).expand(tree.tokens.shape)
+    try:
+        target.run_layers(chosen, tree, everything[:, :1])
+        target.run_layers(chosen, tree, everything[:, 1:3])
+        found = target.score(tree).logits
+    except (SpecframeError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        return f"its forward pass fails with some of them alone{_words(error)}"
+    return None if _agree(found, wanted, _limit(target)) else "verification above them differs from a whole one"
+
+
 def deviation(target: HFTarget) -> float:
     """The largest difference between the logits of a tree and those of its paths, as a share of the largest logit."""
     logits = _score(target)
     return float(_differences(logits.nodes, logits.paths).max())
 
 
-@torch.no_grad()
-def _score(target: HFTarget) -> Logits:
+def _limit(target: HFTarget) -> float:
+    return LOOSE if target.quantization is not None else LIMITS.get(target.dtype.itemsize, LOOSE)
+
+
+def _words(error: Exception) -> str:
+    return f" ({first_line(error)})" if str(error).strip() else ""
+
+
+def _begin(target: HFTarget) -> tuple[Tensor, TokenTree]:
+    """Begins a session of the prompts: the logits behind them, [3, V], and the trees to score next."""
     device, vocabulary = target.device, target.vocab_size
     prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
     width = max(map(len, prompts))
@@ -128,9 +156,16 @@ def _score(target: HFTarget) -> Logits:
     root, first = target.admit(Prompts(padded, count))
     nothing = torch.zeros(len(prompts), device=device, dtype=torch.long)
     target.commit(root, Verdict(root.tokens[:, :0], nothing, bonus=tokens[:, 0]))
+    return first.logits[:, 0], tree
+
+
+@torch.no_grad()
+def _score(target: HFTarget) -> Logits:
+    first, tree = _begin(target)
     nodes = target.score(tree).logits
+    prompts = [[token % target.vocab_size for token in prompt] for prompt in PROMPTS]
     alone = torch.stack([_path(target, prompt, tree, row) for row, prompt in enumerate(prompts)])
-    return Logits(first.logits[:, 0], nodes, alone)
+    return Logits(first, nodes, alone)
 
 
 def _path(target: HFTarget, prompt: list[int], tree: TokenTree, row: int) -> Tensor:

@@ -10,9 +10,9 @@ from typing import Any
 import pluggy
 
 from specframe import __version__
-from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
 from specframe.kernel.plugins.compatibility import require
+from specframe.kernel.plugins.deprecation import Renamed
 from specframe.kernel.plugins.hookspecs import GROUP, Hooks
 from specframe.kernel.plugins.registry import Registration, Registry, one_line
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import pluggy
 
-from specframe.kernel.deprecation import Renamed
+from specframe.kernel.plugins.deprecation import Renamed
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from specframe.kernel.contestant import Contestant
-from specframe.kernel.deprecation import Renamed
 from specframe.kernel.errors import PluginError
 from specframe.kernel.interfaces import Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
+from specframe.kernel.plugins.deprecation import Renamed
 from specframe.kernel.store import Store
 
 KINDS: dict[str, type] = {

@@ -453,9 +453,10 @@ extern "C" void specframe_multiply(const Weight* w, const float* x, int64_t rows
 }
 
 // Runs the layers over `hidden` [M, width], in place and without the final norm, and writes keys and values into the
-// cache. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null.
+// cache. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null. `runs` [layers] says what of
+// a layer runs, its attention (1), its MLP (2), or both; null: all of all.
 extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, float* cache, float* hidden,
-                                 float* const* taps) {
+                                 float* const* taps, const uint8_t* runs) {
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
@@ -487,51 +488,55 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
     for (int64_t l = 0; l < s.layers; ++l) {
       const Layer& layer = layers[l];
       float *key_plane = cache + 2 * l * plane, *value_plane = key_plane + plane;
-      worker.share(rows, [&](int64_t row) {
-        normalize(hidden + row * s.width, layer.attention_norm, s.epsilon, s.width, values.get());
-        codes.set(row, values.get(), s.width);
-      });
-      multiply(worker, layer.qkv, codes, rows, qkv.get(), line, false);
-      worker.share(rows, [&](int64_t row) {
-        float* at = qkv.get() + row * line;
-        const int64_t first = b.first + row / b.nodes, slot = b.sees ? b.base + row % b.nodes : b.places[row];
-        for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
-          float* head = at + h * s.head_size;
-          const float* norm = h < s.heads ? layer.query_norm : layer.key_norm;
-          if (norm) normalize(head, norm, s.epsilon, s.head_size, head);
-          rotate(head, b.cosine + row * (s.rotary / 2), b.sine + row * (s.rotary / 2), s.rotary);
-        }
-        for (int64_t h = 0; h < s.kv_heads; ++h) {
-          const int64_t place = (first * s.kv_heads + h) * head_stride + slot * s.head_size;
-          std::memcpy(key_plane + place, at + queries + h * s.head_size, s.head_size * sizeof(float));
-          std::memcpy(value_plane + place, at + queries + keys + h * s.head_size, s.head_size * sizeof(float));
-        }
-      });
-      worker.share(rows * s.heads, [&](int64_t item) {
-        const int64_t row = item % rows, h = item / rows;
-        const int64_t place = ((b.first + row / b.nodes) * s.kv_heads + h * s.kv_heads / s.heads) * head_stride;
-        ATTEND[s.head_size / 16 - 1](qkv.get() + row * line + h * s.head_size, key_plane + place, value_plane + place,
-                                     seen.get() + row * most, counts[row], s.scale, shares.get(),
-                                     attended.get() + row * queries + h * s.head_size);
-      });
-      worker.share(rows, [&](int64_t row) {
-        codes.set(row, attended.get() + row * queries, queries);
-      });
-      multiply(worker, layer.output, codes, rows, hidden, s.width, true);
-      worker.share(rows, [&](int64_t row) {
-        normalize(hidden + row * s.width, layer.mlp_norm, s.epsilon, s.width, values.get());
-        codes.set(row, values.get(), s.width);
-      });
-      multiply(worker, layer.gate_up, codes, rows, mlp.get(), 2 * s.mlp, false);
-      worker.share(rows, [&](int64_t row) {
-        const float *gate = mlp.get() + row * 2 * s.mlp, *up = gate + s.mlp;
-        for (int64_t i = 0; i < s.mlp; ++i) {
-          const float small = exponential(-std::fabs(gate[i]));  // silu(x) = x / (1 + exp(-x))
-          values[i] = gate[i] * up[i] * (gate[i] >= 0 ? 1.f : small) / (1.f + small);
-        }
-        codes.set(row, values.get(), s.mlp);
-      });
-      multiply(worker, layer.down, codes, rows, hidden, s.width, true);
+      if (!runs || runs[l] & 1) {
+        worker.share(rows, [&](int64_t row) {
+          normalize(hidden + row * s.width, layer.attention_norm, s.epsilon, s.width, values.get());
+          codes.set(row, values.get(), s.width);
+        });
+        multiply(worker, layer.qkv, codes, rows, qkv.get(), line, false);
+        worker.share(rows, [&](int64_t row) {
+          float* at = qkv.get() + row * line;
+          const int64_t first = b.first + row / b.nodes, slot = b.sees ? b.base + row % b.nodes : b.places[row];
+          for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
+            float* head = at + h * s.head_size;
+            const float* norm = h < s.heads ? layer.query_norm : layer.key_norm;
+            if (norm) normalize(head, norm, s.epsilon, s.head_size, head);
+            rotate(head, b.cosine + row * (s.rotary / 2), b.sine + row * (s.rotary / 2), s.rotary);
+          }
+          for (int64_t h = 0; h < s.kv_heads; ++h) {
+            const int64_t place = (first * s.kv_heads + h) * head_stride + slot * s.head_size;
+            std::memcpy(key_plane + place, at + queries + h * s.head_size, s.head_size * sizeof(float));
+            std::memcpy(value_plane + place, at + queries + keys + h * s.head_size, s.head_size * sizeof(float));
+          }
+        });
+        worker.share(rows * s.heads, [&](int64_t item) {
+          const int64_t row = item % rows, h = item / rows;
+          const int64_t place = ((b.first + row / b.nodes) * s.kv_heads + h * s.kv_heads / s.heads) * head_stride;
+          ATTEND[s.head_size / 16 - 1](qkv.get() + row * line + h * s.head_size, key_plane + place, value_plane + place,
+                                       seen.get() + row * most, counts[row], s.scale, shares.get(),
+                                       attended.get() + row * queries + h * s.head_size);
+        });
+        worker.share(rows, [&](int64_t row) {
+          codes.set(row, attended.get() + row * queries, queries);
+        });
+        multiply(worker, layer.output, codes, rows, hidden, s.width, true);
+      }
+      if (!runs || runs[l] & 2) {
+        worker.share(rows, [&](int64_t row) {
+          normalize(hidden + row * s.width, layer.mlp_norm, s.epsilon, s.width, values.get());
+          codes.set(row, values.get(), s.width);
+        });
+        multiply(worker, layer.gate_up, codes, rows, mlp.get(), 2 * s.mlp, false);
+        worker.share(rows, [&](int64_t row) {
+          const float *gate = mlp.get() + row * 2 * s.mlp, *up = gate + s.mlp;
+          for (int64_t i = 0; i < s.mlp; ++i) {
+            const float small = exponential(-std::fabs(gate[i]));  // silu(x) = x / (1 + exp(-x))
+            values[i] = gate[i] * up[i] * (gate[i] >= 0 ? 1.f : small) / (1.f + small);
+          }
+          codes.set(row, values.get(), s.mlp);
+        });
+        multiply(worker, layer.down, codes, rows, hidden, s.width, true);
+      }
       if (taps[l]) {
         worker.share(rows, [&](int64_t row) {
           std::memcpy(taps[l] + row * s.width, hidden + row * s.width, s.width * sizeof(float));

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specframe.kernel.layers import LayerChoice
 from specframe.neural.quantized.blocks import TILE, Halves
 from specframe.neural.quantized.library import Batch, Layer, Shape, load_kernels
 from specframe.neural.quantized.linear import QuantizedLinear
@@ -90,10 +91,12 @@ class PackedLayers:
         cache: SlotCache,
         row: int = 0,
         taps: Mapping[int, Tensor] | None = None,
+        chosen: LayerChoice | None = None,
     ) -> None:
         """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
 
-        `row` is the cache's row of the first. A layer's output is copied to its tap, [B, N, D], where it has one.
+        `row` is the cache's row of the first. A layer's output is copied to its tap, [B, N, D], where it has one. Where
+        layers are chosen, the others pass their input on.
         """
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
         cosine, sine = self._rotations(positions)
@@ -122,6 +125,7 @@ class PackedLayers:
             blocks.data_ptr(),
             hidden.data_ptr(),
             (ctypes.c_void_p * len(pointers))(*pointers),
+            None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
         )
 
     def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:

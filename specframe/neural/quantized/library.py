@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import subprocess
-from ctypes import POINTER, Structure, c_float, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -76,7 +76,7 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     kernels.specframe_multiply.restype = None
     kernels.specframe_decode.argtypes = [
         *(POINTER(Shape), POINTER(Layer), POINTER(Batch)),
-        *(c_void_p, c_void_p, POINTER(c_void_p)),
+        *(c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
     kernels.specframe_decode.restype = None
     return kernels

@@ -13,6 +13,9 @@ from specframe.kernel.types import Committed
 from specframe.neural.blocks import Blocks
 from specframe.neural.state.cache import SlotCache
 
+MOST = 64
+"""So many pairs of a row at most wait for a draft, prompts aside."""
+
 
 @dataclass(frozen=True)
 class Pending:
@@ -71,19 +74,28 @@ class RowSession:
         """Keeps these rows, int64 [R], in this order, of what else is remembered."""
 
     def commit(self, committed: Committed) -> None:
-        """Stashes newly committed pairs; rows that come with a prompt are new, and stand behind the others."""
-        self.settle()
+        """Stashes newly committed pairs; rows that come with a prompt are new, and stand behind the others.
+
+        They wait for the next draft, and so does what was stashed before: where a tree policy drafts nothing for some
+        cycles, there is one forward for all of them.
+        """
         fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
         longest = max(fresh)
         features = {tap: values[:, :longest] for tap, values in committed.features.items()}
         pairs = self.pairs(committed.tokens[:, :longest], features)
         first = 0
+        if self._pending is not None and committed.prompt is None and self._pending[0] == 0:
+            pairs, fresh = _behind(self._pending[1], self._pending[2], pairs, fresh)
+            self._pending = None
+        self.settle()
         if committed.prompt is not None:
             first = len(self.counts)
             self.counts += [0] * len(fresh)
             self.visible = pad(self.visible, (0, 0, 0, len(fresh)))
             self.join(len(fresh))
         self._pending = first, pairs, fresh
+        if max(fresh) > MOST and committed.prompt is None:
+            self.settle()
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -116,3 +128,21 @@ class RowSession:
         """Sees to it that the cache has this many slots."""
         if slots > self.cache.capacity:
             self.cache.grow(max(2 * self.cache.capacity, max(slots, self.room) + self.spare))
+
+
+def _behind(
+    pairs: tuple[Tensor, ...], counts: list[int], others: tuple[Tensor, ...], more: list[int]
+) -> tuple[tuple[Tensor, ...], list[int]]:
+    """Pairs [B, M, ..], of which a row has so many, with others [B, N, ..] behind them; and how many a row has then."""
+    total = [have + new for have, new in zip(counts, more, strict=True)]
+    if min(counts) == max(counts):
+        return tuple(torch.cat([old[:, : counts[0]], new], 1) for old, new in zip(pairs, others, strict=True)), total
+    device = pairs[0].device
+    rows = torch.arange(len(counts), device=device)[:, None]
+    places = torch.tensor(counts, device=device)[:, None] + torch.arange(others[0].shape[1], device=device)  # [B, N]
+    joined = []
+    for old, new in zip(pairs, others, strict=True):
+        wide = torch.cat([old[:, : max(counts)], torch.zeros_like(new)], 1)
+        wide[rows, places] = new
+        joined.append(wide[:, : max(total)])
+    return tuple(joined), total

@@ -105,8 +105,8 @@ def check_traces(parts: Callable[[], Parts]) -> None:
     for count in range(1, len(cycles) + 1):
         busy, idle = opened(parts()), opened(parts())
         for index, cycle in enumerate(cycles[:count]):
-            take_in(busy.drafter, cycle)
-            take_in(idle.drafter, cycle)
+            replay(busy, cycle)
+            replay(idle, cycle)
             if index + 1 < count:
                 propose(busy, cycle.committed.root, sampling, seed=index)  # this draft is as good as rejected
         root = cycles[count - 1].committed.root
@@ -125,9 +125,10 @@ def check_neighbours(parts: Callable[[], Parts]) -> None:
     rows = torch.tensor([2, 0])
     whole, part = opened(parts()), opened(parts())
     for index, cycle in enumerate(cycles):
-        take_in(whole.drafter, cycle)
-        take_in(part.drafter, cycle if index == 0 else chosen(cycle, rows))
+        replay(whole, cycle)
+        replay(part, cycle if index == 0 else chosen(cycle, rows))
         if index == 0:
+            part.target.keep(rows)
             part.drafter.keep(rows)
         root = cycle.committed.root
         together = propose(whole, root, sampling, seed=5)
@@ -186,7 +187,6 @@ def drafts(
 ) -> list[tuple[TokenTree, Cycle]]:
     """The drafts of a session's first cycles, each with the cycle before it; all rows go on."""
     random = SeededRandom(11, len(prompts))
-    parts.target.open(len(prompts), _room(parts))
     opened(parts)
     draft, scores = parts.target.admit(as_prompts(prompts))
     found = []
@@ -203,9 +203,20 @@ def drafts(
 
 
 def opened(parts: Parts) -> Parts:
-    """The parts, their drafter in a new session."""
+    """The parts, their target and drafter in a new session."""
+    parts.target.open(len(PROMPTS), _room(parts))
     parts.drafter.open(len(PROMPTS), _room(parts))
     return parts
+
+
+def replay(parts: Parts, cycle: Cycle) -> None:
+    """Takes the target and the drafter through a cycle that others went through."""
+    if cycle.committed.prompt is None:
+        parts.target.score(cycle.draft)
+    else:
+        parts.target.admit(cycle.committed.prompt)
+    parts.target.commit(cycle.draft, cycle.verdict)
+    take_in(parts.drafter, cycle)
 
 
 def take_in(drafter: Drafter, cycle: Cycle) -> None:

@@ -79,6 +79,18 @@ LIVES: list[tuple[int, list[_Step]]] = [
         ],
     ),
     (2, [_Step("admit", [1, 2]), _Step("advance", [1, 1])]),
+    (
+        3,
+        [
+            _Step("admit", [4, 2, 6]),
+            _Step("advance", [1, 3, 2], drafts=False),  # of unlike lengths, and then others behind them
+            _Step("advance", [2, 1, 3], drafts=False),
+            _Step("keep", [2, 0, 1], drafts=False),
+            _Step("advance", [1, 2, 1]),
+            _Step("advance", [1, 1, 1], drafts=False),
+            _Step("advance", [2, 2, 2]),
+        ],
+    ),
 ]
 """The number of rows, and their steps."""
 

@@ -1,17 +1,21 @@
 """The target as its own drafter."""
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 
 import specframe
 from specframe import CompositionError, InputError
-from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
-from specframe.components.targets.thinning import thin
 from specframe.components.targets.tiny import random_model
+from specframe.kernel.layers import LayerChoice
+from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.testing import check_drafter
+from tests.components.targets.registry import build
 
 KINDS = ["llama", "qwen3", "mistral"]
 
@@ -20,36 +24,131 @@ def model(kind="llama", layers=3):
     return random_model(kind, vocab=11, layers=layers, seed=1)
 
 
+def opened(target, prompts=((1, 2, 3), (4,), (5, 6, 7, 8))):
+    """The target in a session of these prompts; the roots, [B]."""
+    width = max(map(len, prompts))
+    tokens = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
+    target.open(len(prompts), 32)
+    root, scores = target.admit(Prompts(tokens, torch.tensor([len(prompt) for prompt in prompts])))
+    bonus = scores.logits[:, 0].argmax(-1)
+    target.commit(root, Verdict(root.tokens[:, :0], torch.zeros(len(prompts), dtype=torch.int64), bonus))
+    return bonus
+
+
+def grown(root, *levels, vocab=11):
+    """The tree with these parents level by level, and tokens that differ."""
+    parents = [-1, *(parent for level in levels for parent in level)]
+    parent = torch.tensor(parents).expand(len(root), -1)
+    tokens = (torch.arange(parent.shape[1]) * 7 + torch.arange(len(root))[:, None]) % vocab
+    tokens[:, 0] = root
+    return TokenTree(tokens, parent, torch.ones_like(parent, dtype=torch.bool), torch.zeros_like(parent), len(levels))
+
+
+def draft(target, chosen, root, *levels):
+    """Runs the chosen layers level by level over all nodes but the deepest, as a drafter does; the whole tree."""
+    start = 0
+    for depth in range(len(levels)):
+        tree = grown(root, *levels[:depth])
+        count = tree.tokens.shape[1]
+        target.run_layers(chosen, tree, torch.arange(start, count).expand(len(root), -1))
+        start = count
+    return grown(root, *levels)
+
+
+LEVELS = ([0, 0], [1, 2, 2], [3, 5])
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("kept", [[0], [0, 2], [2, 1]])
+@pytest.mark.parametrize(
+    "chosen", [LayerChoice.first(2, 4), LayerChoice.without(4, [2], [2]), LayerChoice.without(4, [], [1])]
+)
 @torch.no_grad()
-def test_a_thin_model_is_one_built_of_these_layers(kind, kept):
+def test_a_verification_above_the_draft_s_layers_is_a_fresh_one(kind, chosen):
+    target = HFTarget.from_model(model(kind, layers=4).double())
+    target.request(frozenset({"last", "layer.0", "layer.3"}))
+    fresh = HFTarget.from_model(target.model)
+    fresh.request(frozenset({"last", "layer.0", "layer.3"}))
+    root = opened(target)
+    tree = draft(target, chosen, root, *LEVELS)
+    runs = count_runs(target)
+    scores = target.score(tree)
+    assert runs.pop(0) == 2 and runs.pop() == 8, "layer 0 runs over the leaves alone, and the last one over all nodes"
+    opened(fresh)
+    wanted = fresh.score(tree)
+    torch.testing.assert_close(scores.logits, wanted.logits)
+    assert scores.features.keys() == wanted.features.keys()
+    for tap, values in wanted.features.items():
+        torch.testing.assert_close(scores.features[tap], values)
+    path = Verdict(torch.tensor([[2, 5], [1, -1], [-1, -1]]), torch.tensor([2, 1, 0]), root)
+    for one in (target, fresh):
+        one.commit(tree, path)
+    torch.testing.assert_close(target.score(grown(root, [0])).logits, fresh.score(grown(root, [0])).logits)
+
+
+def count_runs(target):
+    """For every layer, how many nodes a row has that it runs over from now on, in a list that fills."""
+    counts = []
+    for layer in target.model.model.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda module, inputs, named: counts.append((module.layer_idx, named["hidden_states"].shape[1])),
+            with_kwargs=True,
+        )
+
+    class Runs:
+        def pop(self, layer=-1):
+            layer %= len(target.model.model.layers)
+            return sum(count for index, count in counts if index == layer)
+
+    return Runs()
+
+
+@torch.no_grad()
+def test_a_draft_that_was_pruned_and_reordered_is_known_by_its_paths():
+    target, fresh = (HFTarget.from_model(model(layers=4).double()) for _ in range(2))
+    root = opened(target)
+    whole = draft(target, LayerChoice.first(2, 4), root, *LEVELS)
+    kept = torch.tensor([0, 2, 4, 1])  # a leaf's parent, its parent, and a sibling that stands behind them now
+    parent = torch.tensor([[-1, 0, 1, 0]]).expand(3, -1)
+    pruned = TokenTree(whole.tokens[:, kept], parent, whole.valid[:, kept], whole.draw[:, kept], 2)
+    runs = count_runs(target)
+    scores = target.score(pruned)
+    assert runs.pop(0) == 0, "all of them were drafted from"
+    opened(fresh)
+    torch.testing.assert_close(scores.logits, fresh.score(pruned).logits)
+    other = replace(pruned, tokens=(pruned.tokens + 1) % 11)
+    torch.testing.assert_close(target.score(other).logits, fresh.score(other).logits)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_skipped_parts_pass_their_input_on(kind):
     whole = model(kind)
+    literal = copy.deepcopy(whole)
+    for layer in literal.model.layers[1:]:
+        layer.self_attn.o_proj.weight.zero_()
+    literal.model.layers[0].mlp.down_proj.weight.zero_()
     before = {name: value.clone() for name, value in whole.state_dict().items()}
-    small = thin(whole, kept)
-    literal = random_model(kind, vocab=11, layers=len(kept), seed=2)
-    weights = {name: value for name, value in before.items() if ".layers." not in name}
-    for place, index in enumerate(kept):
-        prefix = f"model.layers.{index}."
-        weights |= {n.replace(prefix, f"model.layers.{place}."): v for n, v in before.items() if n.startswith(prefix)}
-    literal.load_state_dict(weights)
-    tokens = torch.tensor([[1, 5, 2, 7]])
-    torch.testing.assert_close(small(tokens).logits, literal(tokens).logits)
+    target, other = HFTarget.from_model(whole), HFTarget.from_model(literal)
+    other.request(frozenset({"last"}))
+    root = opened(target, [(7,)])
+    opened(other, [(7,)])
+    found = target.run_layers(LayerChoice.without(3, [1, 2], [0]), grown(root), torch.zeros(1, 1, dtype=torch.int64))
+    torch.testing.assert_close(found["last"], other.score(grown(root)).features["last"])
     assert all(torch.equal(value, before[name]) for name, value in whole.state_dict().items())
-    shared = {parameter.data_ptr() for parameter in whole.parameters()}
-    assert all(parameter.data_ptr() in shared for parameter in small.parameters()), "nothing is stored twice"
     assert whole.config.num_hidden_layers == 3 and len(whole.model.layers) == 3
 
 
-def test_all_layers_draft_the_target_s_tokens():
-    whole = model()
-    target = HFTarget.from_model(whole)
-    drafter = ModelDrafter.from_model(thin(whole, [0, 1, 2]))
-    pipeline = specframe.compose(target=target, drafter=drafter, tree={"use": "chain", "depth": 3})
-    assert pipeline.generate([[1, 2, 3]], max_new_tokens=40).acceptance.tau == 4
-
-
-@pytest.mark.parametrize("options", [{"exit": 1}, {"exit": 2}, {"skip": [1]}, {"skip": [0, 2]}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"exit": 1},
+        {"exit": 2},
+        {"skip": [1]},
+        {"skip": [0, 2]},
+        {"skip": {"attention": [1]}},
+        {"skip": {"mlp": [0, 2]}},
+    ],
+)
 def test_greedy_output_is_the_targets(options):
     prompts = [[1, 2, 3], [4], [5, 6, 7, 8]]
     sampling = {"temperature": 0.0, "max_new_tokens": 12}
@@ -77,6 +176,8 @@ def test_it_keeps_the_contract_of_drafters():
         ({"exit": 0}, "at least 1 layer"),
         ({"skip": []}, "each once"),
         ({"skip": [1, 1]}, "each once"),
+        ({"skip": {"attention": []}}, "at least one"),
+        ({"skip": {"layers": [1]}}, "attention and mlp, not layers"),
     ],
 )
 def test_wrong_options_are_refused(options, words):
@@ -95,3 +196,12 @@ def test_layers_that_the_target_does_not_have_are_refused(options, words):
 def test_a_target_without_layers_is_refused():
     with pytest.raises(CompositionError, match="such as `hf`"):
         OwnLayers(exit=1).bind(TableTarget(vocab=3))
+
+
+@pytest.mark.parametrize("options", [{"exit": 2}, {"skip": {"mlp": [1]}}])
+def test_an_architecture_whose_layers_cannot_be_left_out_is_refused(options):
+    target = HFTarget.from_model(build("gemma3n_text", torch.float64))
+    with pytest.raises(
+        CompositionError, match=r"gemma3n_text cannot draft with its own layers: its forward pass fails"
+    ):
+        OwnLayers(**options).bind(target)

@@ -15,7 +15,7 @@ from tests.components.targets.registry import PAGE, examine, names
         ("exaone4", "identical"),
         ("gpt_oss", "identical"),
         ("bert", "reads texts in both directions"),
-        ("openai-gpt", "its forward pass fails on them"),
+        ("openai-gpt", "its forward pass fails where texts of several lengths"),
         ("deepseek_v32", "sparse attention"),
         ("lfm2", "recurrent state .conv."),
     ],

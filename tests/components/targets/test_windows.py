@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.state import State, View
+from specframe.components.targets.passes.state import State, View
 from specframe.kernel.types import TokenTree
 from specframe.testing import admitted
 from tests.components.targets.models import HEADED, MODERN, PROMPTS, SHAPES, batch

@@ -226,7 +226,7 @@ def test_what_a_command_line_holds_of_secrets_is_not_kept(here, monkeypatch):
         (["--limit", "0"], "--limit 0 answers nothing"),
         (["--model", "m"], "--endpoint URL and --model NAME belong together"),
         (["--endpoint", "localhost", "--model", "m"], "--endpoint localhost is no address"),
-        (["--out", "prompts.jsonl"], "prompts.jsonl cannot be written to"),
+        (["--out", "prompts.jsonl"], "prompts.jsonl is not a folder"),
         (["verifier.use=typical"], "lossy"),
         (["target.model=/nowhere/at/all"], "/nowhere/at/all"),
         (["sampling.max_new_tokens=0"], "max_new_tokens 0"),

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from specframe.components.targets import architectures
 from specframe.kernel.errors import InputError
+from specframe.kernel.layers import LayerChoice
 from specframe.neural.quantized.blocks import BLOCK
-from specframe.neural.quantized.layers import PackedLayers, Tree, odd_outputs, unlike
+from specframe.neural.quantized.layers import Mask, PackedLayers, Tree, odd_outputs, unlike
 from specframe.neural.quantized.library import load_kernels
 from specframe.neural.quantized.linear import QuantizedLinear
 from specframe.neural.state.cache import SlotCache
@@ -27,7 +28,7 @@ class Nodes:
 
     tokens: Tensor  # [B, N] int64
     positions: Tensor  # [B, N] int64
-    sees: Tree
+    sees: Tree | Mask
     row: int = 0  # the cache's row of the first row
 
 
@@ -42,15 +43,27 @@ class Decoder:
         self._decoder = decoder
         self._layers = PackedLayers(config, decoder.rotary_emb, list(layers))
 
-    def run(self, nodes: Nodes, cache: SlotCache, taps: frozenset[str]) -> tuple[Tensor, Mapping[str, Tensor]]:
-        """The hidden states behind the final norm, [B, N, D], and the features of the taps, in the model's dtype."""
-        embedded = self._decoder.embed_tokens(nodes.tokens)  # [B, N, D]
-        hidden = embedded.float().contiguous()
+    def run(
+        self,
+        nodes: Nodes,
+        cache: SlotCache,
+        taps: frozenset[str],
+        chosen: LayerChoice | None = None,
+        entry: Tensor | None = None,
+    ) -> tuple[Tensor, Mapping[str, Tensor]]:
+        """The hidden states behind the final norm, [B, N, D], in the model's dtype, and the taps' features.
+
+        A layer's feature is float32, as it goes into the next. Of the layers the chosen ones run, all where nothing is
+        chosen; `entry` [B, N, D] is what the first of them gets, the tokens' embeddings where there is none.
+        """
+        dtype = self._decoder.embed_tokens.weight.dtype
+        hidden = self._decoder.embed_tokens(nodes.tokens).float() if entry is None else entry.clone()  # [B, N, D]
+        hidden = hidden.contiguous()
         wanted = {int(tap.partition(".")[2]): torch.empty_like(hidden) for tap in taps if tap != "last"}
-        self._layers.run(hidden, nodes.positions, nodes.sees, cache, nodes.row, wanted)
+        self._layers.run(hidden, nodes.positions, nodes.sees, cache, nodes.row, wanted, chosen)
         norm = self._decoder.norm.weight.float()
-        last = nn.functional.rms_norm(hidden, hidden.shape[-1:], norm, self._layers.shape.epsilon).to(embedded.dtype)
-        features = {f"layer.{index}": values.to(embedded.dtype) for index, values in wanted.items()}
+        last = nn.functional.rms_norm(hidden, hidden.shape[-1:], norm, self._layers.shape.epsilon).to(dtype)
+        features = {f"layer.{index}": values for index, values in wanted.items()}
         return last, features | ({"last": last} if "last" in taps else {})
 
 

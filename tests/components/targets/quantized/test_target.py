@@ -11,7 +11,8 @@ import specframe
 from specframe.cli.main import main
 from specframe.components.targets import probe
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.passes import CHUNK, KernelPasses, ModelPasses
+from specframe.components.targets.passes.kernels import CHUNK, KernelPasses
+from specframe.components.targets.passes.model import ModelPasses
 from specframe.components.targets.quantized import replacement
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.quantized.linear import QuantizedLinear
@@ -144,7 +145,7 @@ def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantization, qu
 
     whole = read()
     for chunk in (7, 1000):
-        monkeypatch.setattr("specframe.components.targets.passes.CHUNK", chunk)
+        monkeypatch.setattr("specframe.components.targets.passes.kernels.CHUNK", chunk)
         assert torch.equal(read(), whole), chunk
 
 

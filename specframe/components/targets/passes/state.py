@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from specframe.components.targets.passes.drafted import Drafted
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Prompts, TokenTree
+from specframe.kernel.types import Committed, Prompts, TokenTree
 from specframe.neural.state.cache import SlotCache
 
 FIRST = 1024
@@ -61,6 +62,7 @@ class State:
         self.length = torch.zeros(0, dtype=torch.int64, device=device)  # [B], processed tokens
         self.filled: list[int] = []  # the same on the host
         self.features: Mapping[str, Tensor] = {}  # of the last forward
+        self.drafted: Drafted | None = None  # what ran over the draft in the making
         self.admitted: Prompts | None = None  # new rows, until their commit
         self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
         self.ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
@@ -111,19 +113,36 @@ class State:
         if len(self.filled) + count > (self.cache.rows or 0):
             raise InputError(f"the session's {self.cache.rows} slots are taken; open it with more")
 
-    def join(self, prompts: Prompts) -> list[int]:
-        """Takes the admitted rows in; returns their lengths."""
+    def join(self, prompts: Prompts, bonus: Tensor) -> Committed:
+        """Takes the admitted rows in: their prompts shifted by one, the first token [A] behind them, and features."""
+        tokens = torch.zeros_like(prompts.tokens)
+        tokens[:, :-1] = prompts.tokens[:, 1:]
+        tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
         counts: list[int] = prompts.count.tolist()
         self.length = torch.cat([self.length, prompts.count])
         self.filled += counts
-        self.admitted = None
-        return counts
+        self.admitted = self.drafted = None
+        return Committed(tokens, prompts.count, self.features, bonus, prompts, counts)
 
     def aim(self, count: int) -> None:
         """Points the cache at the slots of the next tree. Raises InputError when they are used up."""
         end = self.base + count
         self._require(end, f"{self.base} positions and {count} nodes to score")
         self.cache.aim(self.base, end)
+
+    def aim_nodes(self, tree: TokenTree, nodes: Tensor) -> None:
+        """Points the cache at the slots of nodes [B, F] of a draft in the making; there is always room for them."""
+        end = self.base + tree.tokens.shape[1]
+        if end > self.cache.capacity:
+            self.cache.grow(max(end, 2 * self.cache.capacity))
+        self.cache.aim(self.base + nodes, end)
+
+    def visible(self, tree: TokenTree, nodes: Tensor) -> Tensor:
+        """Which slots nodes [B, F] of a tree see, themselves included: [B, F, base + N] bool."""
+        count = tree.tokens.shape[1]
+        committed = torch.arange(self.base, device=nodes.device) < self.length[:, None]  # [B, base]
+        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
+        return torch.cat([committed[:, None].expand(-1, path.shape[1], -1), path], 2)
 
     def _require(self, end: int, what: str) -> None:
         """Makes room for `end` positions. Raises InputError, in the words of `what`, where the session has less."""
@@ -187,6 +206,7 @@ class State:
             first = base + start if even else self.length[:, None] + torch.arange(start, width, device=kept.device)
             self.cache.compact(base + kept[:, start:width], first)
         self.filled = [have + len(path) for have, path in zip(self.filled, paths, strict=True)]
+        self.drafted = None
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -194,9 +214,25 @@ class State:
         self.cache.keep(rows)
         self.length = self.length[rows]
         self.filled = [self.filled[row] for row in order]
-        self.features = {}
+        self.features, self.drafted = {}, None
 
 
 def _settled(path: list[int], width: int) -> int:
     """How many nodes of a kept path stand in line already; `width` if all do."""
     return next((step for step, node in enumerate(path) if node != step), width)
+
+
+def check_prompts(prompts: Prompts, context: int, vocab: int) -> None:
+    """Raises InputError for prompts that the model cannot read."""
+    width = prompts.tokens.shape[1]
+    shortest, longest = prompts.count.aminmax()
+    if shortest < 1 or longest > width:
+        raise InputError(f"a prompt has {int(shortest if shortest < 1 else longest)} tokens; it needs 1 to {width}")
+    if longest > context:
+        raise InputError(f"a prompt has {int(longest)} tokens, more than the model's context of {context}")
+    low, high = prompts.tokens.aminmax()
+    if low < 0 or high >= vocab:
+        raise InputError(
+            f"a prompt holds token {int(low if low < 0 else high)}, outside the vocabulary "
+            f"of {vocab}; is it from another tokenizer?"
+        )

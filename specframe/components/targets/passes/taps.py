@@ -19,9 +19,9 @@ class Taps:
     `hidden_states[K + 1]`, except for the last layer, where hidden_states[n] is `last` instead.
     """
 
-    def __init__(self, decoder: nn.Module, layers: nn.ModuleList) -> None:
+    def __init__(self, decoder: nn.Module, layers: Mapping[int, nn.Module]) -> None:
         self._modules: dict[str, nn.Module] = {"last": decoder}
-        self._modules |= {f"layer.{index}": layer for index, layer in enumerate(layers)}
+        self._modules |= {f"layer.{index}": layer for index, layer in layers.items()}
         self._wanted: tuple[str, ...] = ()
 
     def request(self, names: frozenset[str]) -> None:
@@ -42,7 +42,7 @@ class Taps:
     def listening(self) -> Iterator[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
         captured: dict[str, Tensor] = {}
-        handles = [self._modules[name].register_forward_hook(_make_hook(name, captured)) for name in self._wanted]
+        handles = [self._modules[name].register_forward_hook(make_hook(name, captured)) for name in self._wanted]
         try:
             yield captured
         finally:
@@ -50,7 +50,9 @@ class Taps:
                 handle.remove()
 
 
-def _make_hook(name: str, captured: dict[str, Tensor]) -> Any:
+def make_hook(name: str, captured: dict[str, Tensor]) -> Any:
+    """A forward hook that keeps a module's output under a name."""
+
     def capture(module: nn.Module, inputs: Any, output: Any) -> None:
         captured[name] = output if isinstance(output, Tensor) else output[0]
 

@@ -1,0 +1,97 @@
+"""The target as its own drafter, measured: ``python docs/analysis/own_layers.py``, or one of its analyses.
+
+    agreement   how often the likeliest token without some layers is the target's: whole layers, attentions, MLPs, exits
+    speed       new tokens per second next to plain decoding's, in turns
+
+Numbers go to own_layers.json. Agreement is the share of cycles that accept a draft of one token, at temperature 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+from sample import choose, command, keep, prompts
+
+import specframe
+from specframe import Pipeline
+
+NUMBERS = Path(__file__).resolve().parent / "own_layers.json"
+RECIPE = Path(__file__).resolve().parent.parent.parent / "recipes" / "lookup.yaml"
+EXITS = (5, 10, 15, 20, 25, 27, 28, 29)
+SPEEDS: dict[str, tuple[str, str]] = {
+    "plain": ("{use: none}", "null"),
+    "exit 25": ("{use: self, exit: 25}", "{use: chain, depth: 1}"),
+    "exit 20": ("{use: self, exit: 20}", "{use: chain, depth: 1}"),
+    "skip layers 3, 4, 5": ("{use: self, skip: [3, 4, 5]}", "{use: chain, depth: 2}"),
+    "skip layers 24, 25, 26": ("{use: self, skip: [24, 25, 26]}", "{use: chain, depth: 2}"),
+    "skip MLPs 3 to 8": ("{use: self, skip: {mlp: [3, 4, 5, 6, 7, 8]}}", "{use: chain, depth: 2}"),
+}
+"""Drafter and tree of what is timed."""
+
+
+def opened(drafter: str, tree: str, tokens: int) -> Pipeline:
+    """SmolLM2 with this drafter and tree."""
+    settings = [f"drafter={drafter}", f"tree={tree}", f"sampling.max_new_tokens={tokens}", "sampling.ignore_eos=true"]
+    return specframe.load(RECIPE, overrides=settings)
+
+
+def agreement(limit: int, tokens: int) -> dict[str, Any]:
+    """By what is left out, the share of drafted tokens that were accepted, each drafted alone."""
+    count = opened("{use: none}", "null", tokens).parts.target.config.num_hidden_layers  # type: ignore[attr-defined]
+    left_out = {
+        "exit": {number: f"exit: {number}" for number in EXITS},
+        "layer": {layer: f"skip: [{layer}]" for layer in range(count)},
+        "attention": {layer: f"skip: {{attention: [{layer}]}}" for layer in range(count)},
+        "mlp": {layer: f"skip: {{mlp: [{layer}]}}" for layer in range(count)},
+    }
+    found: dict[str, Any] = {}
+    for kind, options in left_out.items():
+        found[kind] = {}
+        for number, option in options.items():
+            pipeline = opened(f"{{use: self, {option}}}", "{use: chain, depth: 1}", tokens)
+            generated = pipeline.generate(prompts(pipeline, limit))
+            found[kind][number] = generated.acceptance.tau - 1
+            print(kind, number, f"{found[kind][number]:.3f}", flush=True)
+    return found
+
+
+def speed(limit: int, tokens: int, rounds: int = 3) -> dict[str, Any]:
+    """By drafter, tau and new tokens per second: the median of rounds in turns, and all of them."""
+    pipelines = {name: opened(*parts, tokens) for name, parts in SPEEDS.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in pipelines}
+    taus: dict[str, float] = {}
+    asked = prompts(pipelines["plain"], limit)
+    for turn in range(rounds + 1):  # the first warms up
+        for name, pipeline in pipelines.items():
+            start = perf_counter()
+            generated = pipeline.generate(asked)
+            if turn:
+                seconds[name].append(sum(map(len, generated.tokens)) / (perf_counter() - start))
+            taus[name] = generated.acceptance.tau
+    return {name: {"tau": taus[name], "median": median(seconds[name]), "rounds": seconds[name]} for name in pipelines}
+
+
+ANALYSES = {"agreement": agreement, "speed": speed}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measures, prints and writes what is asked for."""
+    options = choose(command(__doc__, tokens=64), list(ANALYSES), arguments)
+    for name in options.analyses:
+        begin = os.getloadavg()[0]
+        found = ANALYSES[name](options.limit, options.tokens)
+        load = {"load": [begin, os.getloadavg()[0]], "limit": options.limit, "tokens": options.tokens}
+        keep(NUMBERS, {name: load | found})
+        print(json.dumps(found, indent=1))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""The forward passes of the compiled kernels, and the LM head."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.targets.passes.passes import Found, taps_above, taps_below
+from specframe.components.targets.passes.state import State
+from specframe.components.targets.passes.taps import Taps
+from specframe.components.targets.quantized.decoder import Decoder, Nodes, Unfit
+from specframe.kernel.layers import LayerChoice
+from specframe.kernel.types import TokenTree
+from specframe.neural.quantized.layers import Mask, Tree, packed
+
+CHUNK = 256
+"""Tokens of a prompt that are read at once, which bounds the memory it takes."""
+
+
+class KernelPasses(nn.Module):
+    """The forward pass of the compiled kernels, and the LM head. They know no window."""
+
+    masked = False
+
+    def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
+        super().__init__()
+        self._decoder = decoder
+        self.head = head
+        self._taps = taps
+
+    def around(self, taps: Taps) -> KernelPasses:
+        """The same with other taps."""
+        return KernelPasses(self._decoder, self.head, taps)
+
+    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
+        """In chunks, which changes no bit of the result."""
+        batch = len(tokens)
+        features: list[Mapping[str, Tensor]] = []
+        hidden: list[Tensor] = []
+        for chunk in tokens.split(CHUNK, 1):
+            count = chunk.shape[1]
+            positions = torch.arange(start, start + count).expand(batch, -1)
+            sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
+            seen = Tree(sees, torch.full((batch,), start), start)
+            nodes = Nodes(chunk, positions, seen, state.cache.row)
+            start += count
+            found, captured = self._decoder.run(nodes, state.cache, self._taps.wanted)
+            hidden.append(found)
+            features.append({tap: values.to(found.dtype) for tap, values in captured.items()})
+        whole = {tap: torch.cat([captured[tap] for captured in features], 1) for tap in features[0]}
+        return self.head(torch.cat(hidden, 1)[:, wanted]), whole
+
+    def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
+        """Over a tree."""
+        found: Found = self(Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base)), state)
+        return found
+
+    def below(
+        self, tree: TokenTree, nodes: Tensor, state: State, positions: Tensor, chosen: LayerChoice
+    ) -> Mapping[str, Tensor]:
+        """Over nodes of a tree, by some layers."""
+        state.aim_nodes(tree, nodes)
+        sees = Mask(state.visible(tree, nodes), state.base + nodes)
+        asked = Nodes(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sees)
+        return self._decoder.run(asked, state.cache, taps_below(self._taps.wanted, chosen), chosen)[1]
+
+    def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
+        """Over a tree, by the last layers."""
+        nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
+        found: Found = self(nodes, state, taps_above(self._taps.wanted, chosen), chosen, entry)
+        return found
+
+    def forward(
+        self,
+        nodes: Nodes,
+        state: State,
+        taps: frozenset[str] | None = None,
+        chosen: LayerChoice | None = None,
+        entry: Tensor | None = None,
+    ) -> Found:
+        """Over the nodes of one forward pass; with other taps than those requested, or by some of the layers."""
+        wanted = self._taps.wanted if taps is None else taps
+        hidden, features = self._decoder.run(nodes, state.cache, wanted, chosen, entry)
+        return self.head(hidden), {tap: values.to(hidden.dtype) for tap, values in features.items()}
+
+
+def kernel_passes(
+    model: nn.Module, parts: tuple[Any, Any, nn.ModuleList], taps: Taps, option: str, unfit: Unfit
+) -> KernelPasses | None:
+    """Forward passes by the kernels of a model whose config, decoder and layers are `parts`.
+
+    None, with a warning in the option's name, where `unfit` finds a reason.
+    """
+    if (reason := unfit(*parts)) is not None:
+        logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
+        return None
+    return KernelPasses(Decoder(*parts), packed(model.get_output_embeddings()), taps)  # type: ignore[operator]

@@ -25,7 +25,7 @@ VERSION = 1
 
 COMPONENTS = {"target": True, "drafter": True, "tree": False, "verifier": True}
 """Sections that hold one component, and whether a recipe must have them."""
-SETTINGS = ("sampling", "train", "run")
+SETTINGS = ("sampling", "run", "train")
 SECTIONS = ("specframe", "extends", *COMPONENTS, "loss", *SETTINGS)
 
 
@@ -121,7 +121,7 @@ class _Reader:
             self.report(("specframe",), f"this release reads recipes of version {VERSION}")
         for name in data:
             if name not in SECTIONS:
-                self.report((name,), f"unknown section{suggest(str(name), SECTIONS)}")
+                self.report((name,), f"unknown section{suggest(str(name), SECTIONS) or self.elsewhere(str(name))}")
         for name, required in COMPONENTS.items():
             if data.get(name) is not None:  # `tree: null` takes a parent's section away
                 if part := self.read_part(name, data[name], (name,)):
@@ -208,7 +208,11 @@ class _Reader:
             here = (*key, written)
             name = current_name(written, component, f"{self.recipe.origin(here)}: {dotted(here)}")
             if name not in known:
-                hint = suggest(str(name), known) or f" (options: {', '.join(known) or 'none'})"
+                hint = (
+                    suggest(str(name), known)
+                    or self.elsewhere(str(name))
+                    or f" (options: {', '.join(known) or 'none'})"
+                )
                 self.report(here, f"unknown option{hint}")
             elif name in given:
                 self.report(here, f"'{name}' is given twice, by its old name and its new one")
@@ -219,6 +223,21 @@ class _Reader:
             if option.required and option.name not in given:
                 self.report((*key, option.name), f"missing: {entry.kind} '{entry.name}' needs it")
         return Part(entry, component, options) if len(self.problems) == before else None
+
+    def elsewhere(self, name: str) -> str:
+        """A "; did you mean 'sampling.temperature'?" for an option of another section, or an empty string."""
+        used: dict[str, str] = {}
+        for kind in COMPONENTS:
+            section = self.recipe.data.get(kind)
+            used[kind] = str(section.get("use") if isinstance(section, dict) else section)
+        for kind, use in [*(("section", name) for name in SETTINGS), *used.items()]:
+            try:
+                known = read_options(self.registry.find(kind, use).load())
+            except SpecframeError:
+                continue
+            if name in known:
+                return f"; did you mean '{use if kind == 'section' else kind}.{name}'?"
+        return ""
 
     def read_value(self, option: Option, value: Any, key: Key, options: dict[str, Any]) -> None:
         if option.kind is not None and value is not None:

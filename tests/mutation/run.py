@@ -31,10 +31,18 @@ sys.path.insert(0, str(ROOT))
 from tests.mutation.mutants import Mutant, mutants  # noqa: E402
 
 VERIFIERS = ["tests/components/verifiers", "tests/certify/traps", "tests/certify/test_properties.py"]
-TREES = ["tests/components/trees"]
+FRONTIER = [f"tests/components/verifiers/test_{name}.py" for name in ("frontier_verifiers", "padding", "verifiers")]
+TREES = ["tests/components/trees", "tests/components/verifiers/test_without_replacement.py"]
+PASSES = [
+    f"tests/components/targets/test_{name}.py" for name in ("layers", "hf_decoding", "hf_features", "windows", "border")
+]
 TESTS = {
+    "specframe/components/verifiers/block.py": FRONTIER,
+    "specframe/components/verifiers/waves.py": FRONTIER,
+    "specframe/components/verifiers/bound.py": ["tests/components/verifiers/test_bound.py"],
     "specframe/components/verifiers": VERIFIERS,
     "specframe/components/trees": TREES,
+    "specframe/kernel/trees": ["tests/kernel/test_ancestors.py", "tests/kernel/test_merge.py", *TREES, FRONTIER[-1]],
     "specframe/sampling": ["tests/sampling", "tests/decoding/test_gaps.py"],
     "specframe/decoding/session.py": [
         "tests/decoding/test_session.py",
@@ -42,9 +50,10 @@ TESTS = {
         "tests/decoding/test_read_ahead.py",
     ],
     "specframe/decoding/requests.py": ["tests/decoding/test_requests.py", "tests/decoding/test_session.py"],
+    "specframe/components/targets/passes": PASSES,
     "specframe/components/targets": ["tests/components/targets", "tests/decoding/test_session.py"],
 }
-"""The fast tests of each file, or of all files of a folder."""
+"""The fast tests of each file, or of all files of a folder; the first that fits."""
 ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 COPIED = ("specframe", "tests", "plugins", "recipes", "docs", "pyproject.toml")
 

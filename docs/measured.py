@@ -16,12 +16,14 @@ from specframe.bench.report.phrases import format_figure, format_share
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/methods/*.md")
 BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
-PAPERS = re.compile(r"(<!-- papers\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
+PAPERS = re.compile(r"(<!-- papers(?: (\S+))?\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
+TARGETS = {None: "the embedded model of 13M parameters", "smollm2": "SmolLM2-135M-Instruct"}
+"""What a bench of a folder decoded."""
 HEAD = "| recipe | tau | speedup against `generate` | against our plain decoding | overhead |\n|---|---|---|---|---|"
 
 
 def render_blocks(results: Path = RESULTS) -> Iterator[tuple[Path, str]]:
-    """Every page with a block of the bench, and its text with all blocks filled in.
+    """Every page with a block of the bench or of papers, and its text with all blocks filled in.
 
     A block begins with a comment that holds a YAML mapping of recipes to a note on each; one of another bench
     names its folder, next to these results. Raises KeyError for a recipe that the results don't have.
@@ -34,21 +36,21 @@ def render_blocks(results: Path = RESULTS) -> Iterator[tuple[Path, str]]:
     for pattern in PAGES:
         for page in sorted(ROOT.glob(pattern)):
             text = page.read_text(encoding="utf-8")
-            if BLOCK.search(text):
+            if BLOCK.search(text) or PAPERS.search(text):
                 filled = BLOCK.sub(lambda found: _fill(found, measured), text)
-                yield page, PAPERS.sub(lambda found: _compare(found, measured("")), filled)
+                yield page, PAPERS.sub(lambda found: _compare(found, measured), filled)
 
 
-def _compare(block: re.Match[str], measured: Mapping[str, Any]) -> str:
+def _compare(block: re.Match[str], measured: Callable[[str], Mapping[str, Any]]) -> str:
     """A recipe's figures here in the row above what its paper has: the comment maps the one to the other."""
-    opening, named, closing = block.groups()
-    rows = ["| | tau | times `generate` |\n|---|---|---|"]
+    opening, folder, named, closing = block.groups()
+    rows = ["| | tau | times `generate` | times plain decoding |\n|---|---|---|---|"]
     for recipe, paper in yaml.safe_load(named).items():
-        figures = measured[recipe]["overall"]
-        tau, speedup = format_figure(figures["tau"]), format_figure(figures["speedup_hf"])
+        figures = measured(folder or "")[recipe]["overall"]
+        tau, speedup, own = (format_figure(figures[name]) for name in ("tau", "speedup_hf", "speedup"))
         where, _, gain = paper.partition(": ")
-        rows.append(f"| `{recipe}.yaml`, the embedded model of 13M parameters, two cores | {tau} | {speedup} |")
-        rows.append(f"| the paper: {where} | | {gain} |")
+        rows.append(f"| `{recipe}.yaml`, {TARGETS[folder]}, two cores | {tau} | {speedup} | {own} |")
+        rows.append(f"| the paper: {where} | | | {gain} |")
     return "\n".join([opening, *rows, "", closing])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
+from rich.text import Text
 
 from specframe.cli.chat import answer
 from specframe.decoding.pipeline import Pipeline
@@ -27,16 +28,25 @@ CHAT, ASKED = "eagle-suffix", "Write a Python function that counts the vowels of
 """The recipe whose chat is recorded, on the published target, and the question."""
 QUESTION = "What do you like to do on a rainy day?"
 TREES = {
-    "falcon": [],
-    "eagle": [],
-    "suffix-recycling": [],
-    "small/chimera": ["tree.nodes=10"],
-    "small/coral": ["tree.nodes=10"],
-    "small/fspad": ["tree.nodes=10"],
-    "small/medusa": ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
-    "small/compositions/eagle-parallelspec": ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
+    "falcon": ("falcon", []),
+    "eagle": ("eagle", []),
+    "suffix-recycling": ("suffix-recycling", []),
+    "self": ("lookup", ["drafter={use: self, skip: [3, 4, 5]}", "tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
+    "tli": ("tli", ["tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
+    "model": (
+        "small/lookup",
+        ["drafter={use: model, model: 'zoo://talk-7m'}", "tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
+    ),
+    "chimera": ("small/chimera", ["tree.nodes=10"]),
+    "coral": ("small/coral", ["tree.nodes=10"]),
+    "fspad": ("small/fspad", ["tree.nodes=10"]),
+    "medusa": ("small/medusa", ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"]),
+    "eagle-parallelspec": (
+        "small/compositions/eagle-parallelspec",
+        ["tree={use: dynamic, depth: 5, width: 4, nodes: 10}"],
+    ),
 }
-"""Recipes, with trees that are small enough for a page."""
+"""By picture a recipe, and settings for a tree that is small enough for a page."""
 STYLE = re.compile(r"^(?::root \{.*?^\}|@media \(prefers-color-scheme: dark\) \{.*?^\}|[^\n]*(?:edge|box|token|number|"
                    r"space|track|rect\.[pq])[^\n]*\})$", re.MULTILINE | re.DOTALL)  # fmt: skip
 SIZE = re.compile(r'<svg role="img" aria-label="([^"]*)" width="(\d+)" height="(\d+)" viewBox="0 0 \d+ \d+">')
@@ -57,13 +67,16 @@ def draw_terminal() -> str:
     console.print(f"\n> {ASKED}\n")
     pipeline = load(CHAT, "sampling.max_new_tokens=96")
     answer(pipeline, [{"role": "user", "content": ASKED}], console)
-    drawn = console.export_svg(title="drafted tokens are green", theme=MONOKAI, unique_id="specframe")
+    wrapped = Console(record=True, width=console.width, file=io.StringIO())  # a terminal breaks long lines itself
+    wrapped.print(Text.from_ansi(console.export_text(styles=True)))
+    drawn = wrapped.export_svg(title="drafted tokens are green", theme=MONOKAI, unique_id="specframe")
     return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # nothing is fetched from elsewhere
 
 
-def draw_method(recipe: str) -> str:
+def draw_method(name: str) -> str:
     """The cycle of the first 24 tokens that accepts most, as a picture that needs no page's style."""
-    found = trace(load(recipe, *TREES[recipe], "sampling.max_new_tokens=24"), QUESTION)
+    recipe, settings = TREES[name]
+    found = trace(load(recipe, *settings, "sampling.max_new_tokens=24"), QUESTION)
     drawn = draw_tree(max(found.cycles, key=interest))
     label, width, height = SIZE.search(drawn).groups()  # type: ignore[union-attr] - drawn above
     css = (FOLDER.parents[1] / "specframe/inspect/page/page.css").read_text(encoding="utf-8")
@@ -86,7 +99,7 @@ def interest(cycle: TracedCycle) -> tuple[int, int]:
 def draw(names: list[str]) -> None:
     """Writes the pictures that are named, or all."""
     drawings = {"terminal": draw_terminal}
-    drawings |= {f"tree-{Path(recipe).name}": lambda recipe=recipe: draw_method(recipe) for recipe in TREES}
+    drawings |= {f"tree-{name}": lambda name=name: draw_method(name) for name in TREES}
     for name in names or drawings:
         (FOLDER / f"{name}.svg").write_text(drawings[name](), encoding="utf-8")
         print(FOLDER / f"{name}.svg", flush=True)

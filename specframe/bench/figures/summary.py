@@ -11,6 +11,7 @@ from specframe.bench.figures.figures import gather
 from specframe.bench.figures.grid import Axes
 from specframe.bench.figures.intervals import CONFIDENCE
 from specframe.bench.figures.span import Span
+from specframe.files.text import counted
 from specframe.kernel.errors import InputError
 
 SCHEMA = 1
@@ -122,6 +123,7 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
         yield "Rounds ran on unlike machines: trust the speedups, which are within a round, not the times."
     elif any(worker["engine"] == "ray" for worker in summary["workers"]):
         yield "Rounds ran side by side on Ray workers: times are those of a worker on a shared machine."
+    ties: dict[str, list[str]] = {}  # the same sentence on several contestants is one
     for entry in summary["contestants"]:
         figures = entry["overall"]
         if figures is None:
@@ -131,18 +133,15 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
             yield f"{entry['name']} has runs of {figures['prompts']} of the {summary['prompts']} prompts only."
         if entry["lossless"] is False:
             yield f"{entry['name']} is LOSSY: its verifier changes the target's distribution."
-        if identity := figures["identity"]:
-            yield from _compare(entry["name"], identity)
-
-
-def _compare(name: str, identity: Mapping[str, Any]) -> Iterable[str]:
-    """Where a contestant's greedy texts part from the reference's, and whether arithmetic explains it."""
-    if identity["differing"]:
-        gap = _describe_gap(identity["largest_gap"])
-        yield f"{name} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}."
-    if identity["ties"]:
-        gap, count = _describe_gap(identity["largest_tie"]), identity["ties"]
-        yield f"{name} parts from the reference at near ties, which arithmetic decides, on {count} prompts{gap}."
+        if (identity := figures["identity"]) and identity["differing"]:
+            gap = _describe_gap(identity["largest_gap"])
+            yield f"{entry['name']} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}."
+        if identity and identity["ties"]:
+            where = f"{counted(identity['ties'], 'prompt')}{_describe_gap(identity['largest_tie'])}"
+            ties.setdefault(where, []).append(entry["name"])
+    for where, names in ties.items():
+        parts = f"{names[0]} parts" if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]} part"
+        yield f"{parts} from the reference at near ties, which arithmetic decides, on {where}."
 
 
 def _describe_gap(largest: Mapping[str, float | None] | None) -> str:

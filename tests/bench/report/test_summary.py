@@ -5,7 +5,7 @@ from statistics import median
 
 import pytest
 
-from specframe.bench.figures.summary import summarise
+from specframe.bench.figures.summary import _notes, summarise
 from specframe.bench.report.table import print_table
 from specframe.kernel.errors import InputError
 from tests.bench.report.synthetic import World, contestant, results, run
@@ -106,6 +106,16 @@ def test_identity_counts_prompts_by_their_worst_run():
     }
     assert any("DIFFERS" in note and "a/2" in note and "4.0e-01 apart" in note for note in summary["notes"])
     assert any("plain parts from the reference at near ties" in n and "by 1.0e-05" in n for n in summary["notes"])
+
+
+def test_contestants_that_part_at_the_same_near_ties_share_a_sentence():
+    identity = {"differing": [], "ties": 1, "largest_tie": {"gap": 1e-6, "noise": None}}
+    entries = [{"name": name, "lossless": True, "overall": {"prompts": 4, "identity": identity}} for name in "abc"]
+    summary = {"contestants": entries, "prompts": 4, "repeats": 2, "workers": [], "settings": {}, "skipped": {}}
+    assert [note for note in _notes(summary) if "near ties" in note] == [
+        "a, b and c part from the reference at near ties, which arithmetic decides, on 1 prompt: the two logits are "
+        "1.0e-06 apart at most."
+    ]
 
 
 def test_failed_and_lossy_contestants_are_reported(bench, capsys):

@@ -5,14 +5,33 @@ from fractions import Fraction
 import pytest
 import torch
 
+from specframe.components.verifiers.block import Block
+from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive, Slots
+from specframe.components.verifiers.transport import Transport
+from specframe.components.verifiers.traversal import Traversal
+from specframe.kernel.promises import Needs
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
 from specframe.testing.references.walks import Row, match_reference, recorded_law, recursive_reference
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
+SAMPLED = {"draws": frozenset(Draw), "exact": True}
+PROMISES = {
+    Match: Needs(by_position=True),
+    Recursive: Needs(**SAMPLED),
+    Traversal: Needs(**SAMPLED),
+    Block: Needs(**SAMPLED),
+    Transport: Needs(**SAMPLED, settled=True),
+    KSeq: Needs(frozenset({TOP, IID}), exact=True, settled=True),
+}
 PAIRS = [(Match(), match_reference), (Recursive(), recursive_reference)]
+
+
+@pytest.mark.parametrize(("verifier", "needs"), PROMISES.items())
+def test_what_each_rule_promises_and_needs(verifier, needs):
+    assert verifier.lossless and verifier.needs == needs
 
 
 # Fast and slow together: equal verdicts for equal random numbers.

@@ -23,6 +23,10 @@
 #include <immintrin.h>
 #define VNNI
 #endif
+#if defined(__AVX512BF16__) && !defined(PORTABLE)
+#include <immintrin.h>
+#define PAIRS
+#endif
 #if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__) && !defined(PORTABLE)
 #include <immintrin.h>
 #include <sys/syscall.h>
@@ -278,6 +282,19 @@ inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, i
 template <int R>
 inline void multiply_tile_halves(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
   const uint16_t* values = x.half.get() + row * x.inputs;
+#ifdef PAIRS
+  __m512 first[R] = {}, second[R] = {};  // two sums a row: a product takes several cycles
+  for (int64_t k = 0; k < blocks * BLOCK; k += 4, data += 8 * TILE) {
+    const __m512bh a = (__m512bh)_mm512_loadu_si512(data), b = (__m512bh)_mm512_loadu_si512(data + 4 * TILE);
+    for (int r = 0; r < R; ++r) {
+      int32_t pairs[2];
+      std::memcpy(pairs, values + r * x.inputs + k, sizeof(pairs));
+      first[r] = _mm512_dpbf16_ps(first[r], a, (__m512bh)_mm512_set1_epi32(pairs[0]));
+      second[r] = _mm512_dpbf16_ps(second[r], b, (__m512bh)_mm512_set1_epi32(pairs[1]));
+    }
+  }
+  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[r], _mm512_add_ps(first[r], second[r]));
+#else
   Lane even[R] = {}, odd[R] = {};
   for (int64_t k = 0; k < blocks * BLOCK; k += 2, data += 4 * TILE) {
     Words pairs;
@@ -289,7 +306,16 @@ inline void multiply_tile_halves(const uint8_t* data, int64_t blocks, const Code
     }
   }
   for (int r = 0; r < R; ++r) *reinterpret_cast<Lane*>(out[r]) = even[r] + odd[r];
+#endif
 }
+
+#ifdef PAIRS
+using Halves = void (*)(const uint8_t*, int64_t, const Codes&, int64_t, float (*)[TILE]);
+constexpr Halves HALVES[] = {multiply_tile_halves<1>, multiply_tile_halves<2>, multiply_tile_halves<3>,
+                             multiply_tile_halves<4>, multiply_tile_halves<5>, multiply_tile_halves<6>,
+                             multiply_tile_halves<7>, multiply_tile_halves<8>, multiply_tile_halves<9>,
+                             multiply_tile_halves<10>, multiply_tile_halves<11>, multiply_tile_halves<12>};
+#endif
 
 // The same of up to MANY rows; with AMX the tiles are configured for so many.
 inline void multiply_halves(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, int64_t rows, bool tiles,
@@ -307,9 +333,15 @@ inline void multiply_halves(const uint8_t* data, int64_t blocks, const Codes& x,
     return;
   }
 #endif
+#ifdef PAIRS
+  // As many rows as there are registers for their sums read a weight once.
+  const int64_t most = rows <= 12 ? rows : (rows + 1) / 2;
+  for (int64_t r = 0; r < rows; r += most) HALVES[std::min(most, rows - r) - 1](data, blocks, x, row + r, out + r);
+#else
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) multiply_tile_halves<4>(data, blocks, x, row + r, out + r);
   for (; r < rows; ++r) multiply_tile_halves<1>(data, blocks, x, row + r, out + r);
+#endif
 }
 
 template <int BITS>

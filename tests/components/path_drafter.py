@@ -83,6 +83,7 @@ def path_drafters(vocab: int = 6, block: int = 3, steps: Sequence[float] = (0.0,
 
 def literal_dynamic(drafter: PathDrafter, root: int, depth: int, width: int, nodes: int) -> tuple[list[int], list[int]]:
     """EAGLE-2's tree of one row, in plain Python: tokens and parents."""
+    width = min(width, nodes)  # as Dynamic has it: which of two tied tokens topk takes depends on how many it takes
     born: list[tuple[float, Path]] = []
     beam: list[tuple[float, Path]] = [(0.0, (root,))]
     for _ in range(depth):

@@ -115,6 +115,11 @@ def test_a_draft_that_was_pruned_and_reordered_is_known_by_its_paths():
     assert runs.pop(0) == 0, "all of them were drafted from"
     opened(fresh)
     torch.testing.assert_close(scores.logits, fresh.score(pruned).logits)
+    path = Verdict(torch.tensor([[1, 2]]).expand(3, -1), torch.full((3,), 2), root)
+    for each in (target, fresh):  # what was accepted has its keys and values where the next cycle reads them
+        each.commit(pruned, path)
+    following = grown(root, *LEVELS)
+    torch.testing.assert_close(target.score(following).logits, fresh.score(following).logits)
     other = replace(pruned, tokens=(pruned.tokens + 1) % 11)
     torch.testing.assert_close(target.score(other).logits, fresh.score(other).logits)
 

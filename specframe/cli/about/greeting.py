@@ -6,6 +6,7 @@ import shutil
 import textwrap
 
 from specframe import __version__
+from specframe.cli.printing.columns import in_columns
 
 TRY = {
     "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",
@@ -17,21 +18,11 @@ TRY = {
     "specframe new plugin NAME": "begin a method of your own",
 }
 """Commands, in the order in which a newcomer may try them."""
-SIDE_BY_SIDE = 100
-"""Columns from which on a command and its explanation share a line."""
 
 
 def greeting(columns: int | None = None) -> str:
     """The text, wrapped to a width in columns: the terminal's unless it is given."""
     columns = columns or shutil.get_terminal_size().columns
     about = f"specframe {__version__}: speculative decoding from parts, by recipe, certified lossless."
-    lines = [*textwrap.wrap(about, columns), "", "Try next:", ""]
-    longest = max(map(len, TRY))
-    for command, explanation in TRY.items():
-        if columns >= SIDE_BY_SIDE:
-            first, indent = f"  {command:{longest}}  ", " " * (longest + 4)
-        else:
-            lines += textwrap.wrap(command, columns, initial_indent="  ", subsequent_indent="    ")
-            first = indent = "      "
-        lines += textwrap.wrap(explanation, columns, initial_indent=first, subsequent_indent=indent)
+    lines = [*textwrap.wrap(about, columns), "", "Try next:", "", *in_columns(TRY.items(), columns, indent=2)]
     return "\n".join([*lines, "", *textwrap.wrap("`specframe --help` lists all commands.", columns)])

@@ -7,6 +7,7 @@ import json
 from importlib.metadata import PackageNotFoundError, version
 
 from specframe import __version__
+from specframe.cli.printing.columns import in_columns, terminal_columns
 from specframe.files.text import printable
 
 SUMMARY = "list every installed component, by package"
@@ -33,9 +34,13 @@ def execute(options: argparse.Namespace) -> int:
     packages = dict.fromkeys(entry.package for entry in registry.entries)
     for package in packages:
         print(printable(f"{package} {_version(package)}".rstrip()))
-        for entry in registry.entries:
-            if entry.package == package and entry.kind != "section":
-                print(printable(f"  {entry.kind:<9} {entry.name:<20} {entry.summary}"))
+        rows = [
+            (f"{entry.kind:<9} {entry.name:<20}", entry.summary)
+            for entry in registry.entries
+            if entry.package == package and entry.kind != "section"
+        ]
+        for line in in_columns(rows, terminal_columns(), indent=2):
+            print(printable(line))
     for package, reason in registry.broken.items():
         print(printable(f"{package} BROKEN  {reason}"))
     return 0

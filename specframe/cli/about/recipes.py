@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
+from specframe.cli.printing.columns import in_columns, terminal_columns
 from specframe.files.text import printable
 
 SUMMARY = "list the recipes that come with specframe, or copy one to change it"
@@ -41,10 +42,11 @@ def execute(options: argparse.Namespace) -> int:
     if options.out is not None:
         raise InputError("--out takes a copy of one recipe: name it")
     found = [(name, about(path)) for name, path in shipped_recipes()]
-    width = max((len(name) for name, _ in found), default=0)
-    for name, summary in found:
-        line = json.dumps({"name": name, "about": summary}) if options.json else f"{name:{width}}  {summary}"
-        print(printable(line))
+    if options.json:
+        lines = [json.dumps({"name": name, "about": summary}) for name, summary in found]
+    else:
+        lines = in_columns(found, terminal_columns())
+    print("\n".join(map(printable, lines)))
     return 0
 
 

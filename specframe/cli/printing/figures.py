@@ -55,8 +55,9 @@ def _list(values: list[float]) -> str:
 
 def _ratio(summary: dict[str, Any], name: str, against: str) -> str:
     low, high = summary[f"{name}_range"]
-    repeats = counted(summary["repeats"], "repeat")
-    return f"{summary[name]:.2f}x ({low:.2f} to {high:.2f} over {repeats}) against {against}"
+    repeats = summary["repeats"]
+    spread = f"{low:.2f} to {high:.2f} over {repeats} repeats" if repeats > 1 else "one repeat: no spread"
+    return f"{summary[name]:.2f}x ({spread}) against {against}"
 
 
 def _identity(summary: dict[str, Any]) -> str:

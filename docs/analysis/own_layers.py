@@ -25,15 +25,14 @@ from specframe import Pipeline
 NUMBERS = Path(__file__).resolve().parent / "own_layers.json"
 RECIPE = Path(__file__).resolve().parent.parent.parent / "recipes" / "lookup.yaml"
 EXITS = (5, 10, 15, 20, 25, 27, 28, 29)
-SPEEDS: dict[str, tuple[str, str]] = {
-    "plain": ("{use: none}", "null"),
-    "exit 25": ("{use: self, exit: 25}", "{use: chain, depth: 1}"),
-    "exit 20": ("{use: self, exit: 20}", "{use: chain, depth: 1}"),
-    "skip layers 3, 4, 5": ("{use: self, skip: [3, 4, 5]}", "{use: chain, depth: 2}"),
-    "skip layers 24, 25, 26": ("{use: self, skip: [24, 25, 26]}", "{use: chain, depth: 2}"),
-    "skip MLPs 3 to 8": ("{use: self, skip: {mlp: [3, 4, 5, 6, 7, 8]}}", "{use: chain, depth: 2}"),
+DEPTHS = {
+    "exit: 25": 1,
+    "exit: 20": 1,
+    "skip: [3, 4, 5]": 2,
+    "skip: [24, 25, 26]": 2,
+    "skip: {mlp: [3, 4, 5, 6, 7, 8]}": 2,
 }
-"""Drafter and tree of what is timed."""
+"""What is timed next to plain decoding: the drafter's option, and how deep its chains are."""
 
 
 def opened(drafter: str, tree: str, tokens: int) -> Pipeline:
@@ -64,7 +63,9 @@ def agreement(limit: int, tokens: int) -> dict[str, Any]:
 
 def speed(limit: int, tokens: int, rounds: int = 3) -> dict[str, Any]:
     """By drafter, tau and new tokens per second: the median of rounds in turns, and all of them."""
-    pipelines = {name: opened(*parts, tokens) for name, parts in SPEEDS.items()}
+    pipelines = {"plain": opened("{use: none}", "null", tokens)}
+    for option, depth in DEPTHS.items():
+        pipelines[option] = opened(f"{{use: self, {option}}}", f"{{use: chain, depth: {depth}}}", tokens)
     seconds: dict[str, list[float]] = {name: [] for name in pipelines}
     taus: dict[str, float] = {}
     asked = prompts(pipelines["plain"], limit)

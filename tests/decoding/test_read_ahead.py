@@ -53,6 +53,26 @@ def test_pieces_give_the_scores_and_features_of_the_whole(size):
         torch.testing.assert_close(found.features[tap], features)
 
 
+@pytest.mark.parametrize("read", [0, 1, 10])
+def test_what_was_read_is_not_read_again(read):
+    model, lengths = target(), []
+    model.open(1, 64)
+    assert model.read_ahead(LONG, read) == read
+    embedding = model.model.get_input_embeddings()
+    embedding.register_forward_pre_hook(lambda module, inputs: lengths.append(inputs[0].shape[1]))
+    model.admit(Prompts(torch.tensor([LONG]), torch.tensor([len(LONG)])))
+    assert lengths == [len(LONG) - read]
+
+
+def test_what_was_read_of_one_prompt_is_not_another_s():
+    whole, pieces = target(), target()
+    prompts = Prompts(torch.tensor([LONG, LONG[::-1]]), torch.tensor([len(LONG)] * 2))
+    for model in (whole, pieces):
+        model.open(2, 64)
+    assert pieces.read_ahead(LONG, 10) == 10
+    torch.testing.assert_close(pieces.admit(prompts)[1].logits, whole.admit(prompts)[1].logits)
+
+
 def test_a_quantized_target_gives_the_same_bits(tmp_path):
     path = str(write_gguf(tmp_path / "small.gguf", context=256))
     whole, pieces = (HFTarget(model=path, device="cpu", quantize="int4") for _ in range(2))

@@ -31,10 +31,15 @@ sys.path.insert(0, str(ROOT))
 from tests.mutation.mutants import Mutant, mutants  # noqa: E402
 
 VERIFIERS = ["tests/components/verifiers", "tests/certify/traps", "tests/certify/test_properties.py"]
-FRONTIER = [f"tests/components/verifiers/test_{name}.py" for name in ("frontier_verifiers", "padding", "verifiers")]
+FRONTIER = [
+    f"tests/components/verifiers/test_{name}.py" for name in ("waves", "frontier_verifiers", "padding", "verifiers")
+]
 TREES = ["tests/components/trees", "tests/components/verifiers/test_without_replacement.py"]
-PASSES = ["tests/components/drafters/test_own_layers.py", "tests/components/targets/test_drafted.py"] + [
-    f"tests/components/targets/test_{name}.py" for name in ("layers", "hf_decoding", "hf_features", "windows", "border")
+PASSES = [
+    "tests/components/drafters/test_own_layers.py",
+    "tests/decoding/test_read_ahead.py",
+    *(f"tests/components/targets/test_{name}.py" for name in ("drafted", "layers", "hf_decoding", "hf_features")),
+    *(f"tests/components/targets/test_{name}.py" for name in ("windows", "border")),
 ]
 TESTS = {
     "specframe/components/verifiers/block.py": FRONTIER,

@@ -56,7 +56,7 @@ class TokenTree:
         """The number of edges between the root and each node: [B, N] int64."""
         if self.parent.is_cpu:
             return depth_on_host(self.parent)
-        return self.ancestors.sum(-1) - 1
+        return depth_of(self.ancestors)
 
     def take(self, rows: Tensor) -> TokenTree:
         """The trees of these rows of the batch, int64 [R], in this order."""
@@ -100,6 +100,11 @@ def ancestors_of(parent: Tensor, levels: int) -> Tensor:
     for _ in range(levels):
         seen = seen.gather(1, rows) | own  # [B, N, N]
     return seen
+
+
+def depth_of(ancestors: Tensor) -> Tensor:
+    """`TokenTree.depth` of trees with ancestors [B, N, N], without a look from the host."""
+    return ancestors.sum(-1) - 1
 
 
 def ancestors_on_host(parent: Tensor) -> Tensor:

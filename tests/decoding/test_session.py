@@ -240,3 +240,16 @@ def test_compose_refuses_what_a_recipe_would(parts, words):
         return
     with pytest.raises(specframe.RecipeError, match=words):
         specframe.compose(target=target().model, **parts)
+
+
+def test_noise_by_position_lasts_for_long_texts_of_long_drafts():
+    """Numbers are made for 64 positions at a time, and drafts that are accepted whole use six a cycle."""
+    texts = []
+    for drafts in (False, True):
+        model = target()
+        drafter = ModelDrafter.from_model(model.model) if drafts else NoDrafter()
+        parts = Parts(model, drafter, Chain(depth=5) if drafts else None, Match())
+        drafter.bind(model)
+        cold = Request(tokens=PROMPTS[0], sampling=Sampling(temperature=0.2), seed=7, max_new_tokens=200)
+        texts.append(Session(parts, 1, 256).run([cold])[0].tokens)
+    assert texts[0] == texts[1] and len(texts[0]) > 100 and len(set(texts[0])) > 2

@@ -217,8 +217,8 @@ class HFTarget:
         state = self._running()
         self._require_evaluation()
         features = self._passes.below(tree, nodes, state, state.positions(tree, self.context), chosen)
-        if chosen.whole:
-            state.drafted = Drafted.put(state.drafted, chosen, tree, nodes, features)
+        above = 0 < chosen.whole < chosen.layers  # else nothing is left for a verification to start from
+        state.drafted = Drafted.put(state.drafted, chosen, tree, nodes, features) if above else None
         return {tap: values.to(self.dtype) for tap, values in features.items()}
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:

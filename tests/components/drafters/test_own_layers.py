@@ -124,6 +124,21 @@ def test_a_draft_that_was_pruned_and_reordered_is_known_by_its_paths():
     torch.testing.assert_close(target.score(other).logits, fresh.score(other).logits)
 
 
+@pytest.mark.parametrize("other", [LayerChoice.without(4, [0], [0]), LayerChoice.first(4, 4)])
+@torch.no_grad()
+def test_layers_that_leave_nothing_to_start_from_take_back_what_others_drafted(other):
+    target, fresh = (HFTarget.from_model(model(layers=4).double()) for _ in range(2))
+    root = opened(target)
+    for chosen in (LayerChoice.first(2, 4), other):
+        tree = draft(target, chosen, root, *LEVELS)
+    opened(fresh)
+    for following in (tree, grown(root, [0])):
+        torch.testing.assert_close(target.score(following).logits, fresh.score(following).logits)
+        none = Verdict(tree.tokens[:, :0], torch.zeros(3, dtype=torch.int64), root)
+        for each in (target, fresh):
+            each.commit(following, none)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
 def test_skipped_parts_pass_their_input_on(kind):

@@ -1,43 +1,18 @@
 // Forward passes of Llama-like decoders over weights of 4, 8 or 16 bits, for processors.
 //
-// A weight stands in tiles of 16 outputs. With 16 bits a tile holds, for each pair of inputs, the bfloat16 of its 16
-// outputs; activations are rounded to bfloat16. With fewer it holds, for each block of 32 inputs, the codes of its 16 outputs and
-// behind them a scale for each output in half precision, with 4 bits also a lowest value:
-// weight = scale * code + low, where codes of 8 bits are stored plus 128 and low is -128 * scale.
-// Activations are rounded to 8 bits, with a scale for each row and block; products of codes are exact integers.
-//
 // Nothing here depends on how many rows are computed at once: a row's sums are added in one order, whatever its
 // neighbours. A node of a tree so gets the very bits that it would get in a text decoded token by token.
 
 #include <omp.h>
 #include <sched.h>
 
-#include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-#include <memory>
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && !defined(PORTABLE)
-#include <immintrin.h>
-#define VNNI
-#endif
-#if defined(__AVX512BF16__) && !defined(PORTABLE)
-#include <immintrin.h>
-#define PAIRS
-#endif
-#if defined(__AMX_TILE__) && defined(__AMX_BF16__) && defined(__linux__) && !defined(PORTABLE)
-#include <immintrin.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-#define AMX
-#endif
+#include "products.h"
 
 namespace {
 
-constexpr int64_t BLOCK = 32, TILE = 16, GROUP = 8, MANY = 16;  // inputs a block, outputs a tile, rows at once
-constexpr int SPINS = 4000;                          // pauses of a waiting thread, some hundred microseconds
+constexpr int SPINS = 4000;  // pauses of a waiting thread, some hundred microseconds
 
 struct Weight {
   const uint8_t* data;
@@ -109,258 +84,10 @@ struct Worker {
   }
 };
 
-constexpr int64_t block_bytes(int64_t bits) { return TILE * BLOCK * bits / 8 + TILE * (bits == 4 ? 4 : bits == 8 ? 2 : 0); }
-
-typedef float Lane __attribute__((vector_size(64), aligned(4), may_alias));  // 16 floats, wherever they stand
-
-typedef uint32_t Words __attribute__((vector_size(64)));
-
-inline Lane lane(Words words) {
-  Lane floats;
-  std::memcpy(&floats, &words, sizeof(floats));
-  return floats;
-}
-
-inline float widen(uint16_t half) {
-  const uint32_t word = static_cast<uint32_t>(half) << 16;
-  float value;
-  std::memcpy(&value, &word, sizeof(value));
-  return value;
-}
-
-inline uint16_t narrow(float value) {  // to the nearest, to even where two are
-  uint32_t word;
-  std::memcpy(&word, &value, sizeof(word));
-  return static_cast<uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
-}
-
-#ifdef AMX
-
-// Lets this process use the tile registers, once; false where the system refuses.
-bool has_tiles() {
-  constexpr int REQUEST = 0x1023, TILES = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-  static const bool granted = syscall(SYS_arch_prctl, REQUEST, TILES) == 0;
-  return granted;
-}
-
-// This thread's tiles: 0, the sums of so many rows; 1, their activations; 2, the weights.
-void configure(int64_t rows) {
-  struct alignas(64) {
-    uint8_t palette = 1, start = 0, reserved[14] = {};
-    uint16_t bytes[16] = {64, 64, 64};
-    uint8_t rows[16] = {};
-  } shape;
-  shape.rows[0] = shape.rows[1] = static_cast<uint8_t>(rows);
-  shape.rows[2] = 16;
-  _tile_loadconfig(&shape);
-}
-
-#endif
-
-// Rows rounded to 8 bits; or to bfloat16, for weights of 16.
-struct Codes {
-  int64_t inputs;
-  bool halves;
-  std::unique_ptr<uint16_t[]> half;       // [M, inputs]
-  std::unique_ptr<int8_t[]> code;         // [M, inputs]
-  std::unique_ptr<float[]> scale, total;  // [M, blocks]: of the codes, and scale times their sum
-
-  Codes(int64_t rows, int64_t most, int64_t bits) : inputs(most), halves(bits == 16) {
-    if (halves) {
-      half.reset(new uint16_t[rows * most]);
-      return;
-    }
-    code.reset(new int8_t[rows * most]);
-    scale.reset(new float[rows * most / BLOCK]);
-    total.reset(new float[rows * most / BLOCK]);
-  }
-
-  void set(int64_t row, const float* values, int64_t count) {
-    if (halves) {
-      for (int64_t i = 0; i < count; ++i) half[row * inputs + i] = narrow(values[i]);
-      return;
-    }
-    int8_t* to = code.get() + row * inputs;
-    for (int64_t block = 0; block < count / BLOCK; ++block, values += BLOCK, to += BLOCK) {
-      float most = 0;
-      for (int i = 0; i < BLOCK; ++i) most = std::max(most, std::fabs(values[i]));
-      const float inverse = most > 0 ? 127.f / most : 0.f;
-      int32_t sum = 0;
-      for (int i = 0; i < BLOCK; ++i) {
-        const int32_t rounded = static_cast<int32_t>(std::nearbyintf(values[i] * inverse));
-        to[i] = static_cast<int8_t>(rounded);
-        sum += rounded;
-      }
-      const int64_t at = row * (inputs / BLOCK) + block;
-      scale[at] = most / 127.f;
-      total[at] = scale[at] * static_cast<float>(sum);
-    }
-  }
-};
-
-#ifdef VNNI
-
-template <int BITS, int R>
-inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
-  __m512 sums[R];
-  for (int r = 0; r < R; ++r) sums[r] = _mm512_setzero_ps();
-  const __m512i nibble = _mm512_set1_epi8(15);
-  for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
-    __m512i codes[8];
-    __m512 low;
-    const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
-    const __m512 scale = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(behind)));
-    if constexpr (BITS == 4) {
-      for (int j = 0; j < 4; ++j) {
-        const __m512i pair = _mm512_loadu_si512(data + 64 * j);
-        codes[j] = _mm512_and_si512(pair, nibble);
-        codes[j + 4] = _mm512_and_si512(_mm512_srli_epi16(pair, 4), nibble);
-      }
-      low = _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(behind + 2 * TILE)));
-    } else {
-      for (int j = 0; j < 8; ++j) codes[j] = _mm512_loadu_si512(data + 64 * j);
-      low = _mm512_mul_ps(scale, _mm512_set1_ps(-128.f));
-    }
-    for (int r = 0; r < R; ++r) {
-      int32_t quads[8];  // four inputs each
-      std::memcpy(quads, x.code.get() + (row + r) * x.inputs + BLOCK * block, BLOCK);
-      __m512i even = _mm512_setzero_si512(), odd = _mm512_setzero_si512();
-      for (int j = 0; j < 8; j += 2) {
-        even = _mm512_dpbusd_epi32(even, codes[j], _mm512_set1_epi32(quads[j]));
-        odd = _mm512_dpbusd_epi32(odd, codes[j + 1], _mm512_set1_epi32(quads[j + 1]));
-      }
-      const int64_t at = (row + r) * (x.inputs / BLOCK) + block;
-      const __m512 product = _mm512_cvtepi32_ps(_mm512_add_epi32(even, odd));
-      sums[r] = _mm512_fmadd_ps(_mm512_mul_ps(scale, _mm512_set1_ps(x.scale[at])), product, sums[r]);
-      sums[r] = _mm512_fmadd_ps(low, _mm512_set1_ps(x.total[at]), sums[r]);
-    }
-  }
-  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[r], sums[r]);
-}
-
-#else
-
-inline float half(const uint8_t* at) {
-  _Float16 value;
-  std::memcpy(&value, at, 2);
-  return static_cast<float>(value);
-}
-
-template <int BITS, int R>
-inline void multiply_tile(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
-  for (int r = 0; r < R; ++r) std::fill_n(out[r], TILE, 0.f);
-  for (int64_t block = 0; block < blocks; ++block, data += block_bytes(BITS)) {
-    const uint8_t* behind = data + TILE * BLOCK * BITS / 8;
-    float scale[TILE], low[TILE];
-    for (int i = 0; i < TILE; ++i) {
-      scale[i] = half(behind + 2 * i);
-      low[i] = BITS == 4 ? half(behind + 2 * TILE + 2 * i) : -128.f * scale[i];
-    }
-    for (int r = 0; r < R; ++r) {
-      const int8_t* values = x.code.get() + (row + r) * x.inputs + BLOCK * block;
-      int32_t sums[TILE] = {};
-      for (int j = 0; j < 8; ++j)
-        for (int i = 0; i < TILE; ++i)
-          for (int k = 0; k < 4; ++k) {
-            const int32_t code = BITS == 8 ? data[64 * j + 4 * i + k]
-                                 : j < 4   ? data[64 * j + 4 * i + k] & 15
-                                           : data[64 * (j - 4) + 4 * i + k] >> 4;
-            sums[i] += code * values[4 * j + k];
-          }
-      const int64_t at = (row + r) * (x.inputs / BLOCK) + block;
-      for (int i = 0; i < TILE; ++i) {
-        out[r][i] = std::fma(scale[i] * x.scale[at], static_cast<float>(sums[i]), out[r][i]);
-        out[r][i] = std::fma(low[i], x.total[at], out[r][i]);
-      }
-    }
-  }
-}
-
-#endif
-
-// R rows' products with a tile of bfloat16: 16 pairs of inputs a block, of 16 outputs each.
-template <int R>
-inline void multiply_tile_halves(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
-  const uint16_t* values = x.half.get() + row * x.inputs;
-#ifdef PAIRS
-  __m512 first[R] = {}, second[R] = {};  // two sums a row: a product takes several cycles
-  for (int64_t k = 0; k < blocks * BLOCK; k += 4, data += 8 * TILE) {
-    const __m512bh a = (__m512bh)_mm512_loadu_si512(data), b = (__m512bh)_mm512_loadu_si512(data + 4 * TILE);
-    for (int r = 0; r < R; ++r) {
-      int32_t pairs[2];
-      std::memcpy(pairs, values + r * x.inputs + k, sizeof(pairs));
-      first[r] = _mm512_dpbf16_ps(first[r], a, (__m512bh)_mm512_set1_epi32(pairs[0]));
-      second[r] = _mm512_dpbf16_ps(second[r], b, (__m512bh)_mm512_set1_epi32(pairs[1]));
-    }
-  }
-  for (int r = 0; r < R; ++r) _mm512_storeu_ps(out[r], _mm512_add_ps(first[r], second[r]));
-#else
-  Lane even[R] = {}, odd[R] = {};
-  for (int64_t k = 0; k < blocks * BLOCK; k += 2, data += 4 * TILE) {
-    Words pairs;
-    std::memcpy(&pairs, data, sizeof(pairs));
-    const Lane a = lane(pairs << 16), b = lane(pairs & 0xffff0000u);
-    for (int r = 0; r < R; ++r) {
-      even[r] += a * widen(values[r * x.inputs + k]);
-      odd[r] += b * widen(values[r * x.inputs + k + 1]);
-    }
-  }
-  for (int r = 0; r < R; ++r) *reinterpret_cast<Lane*>(out[r]) = even[r] + odd[r];
-#endif
-}
-
-#ifdef PAIRS
-using Halves = void (*)(const uint8_t*, int64_t, const Codes&, int64_t, float (*)[TILE]);
-constexpr Halves HALVES[] = {multiply_tile_halves<1>, multiply_tile_halves<2>, multiply_tile_halves<3>,
-                             multiply_tile_halves<4>, multiply_tile_halves<5>, multiply_tile_halves<6>,
-                             multiply_tile_halves<7>, multiply_tile_halves<8>, multiply_tile_halves<9>,
-                             multiply_tile_halves<10>, multiply_tile_halves<11>, multiply_tile_halves<12>};
-#endif
-
-// The same of up to MANY rows; with AMX the tiles are configured for so many.
-inline void multiply_halves(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, int64_t rows, bool tiles,
-                            float (*out)[TILE]) {
-#ifdef AMX
-  if (tiles) {
-    const uint16_t* values = x.half.get() + row * x.inputs;
-    _tile_zero(0);
-    for (int64_t block = 0; block < blocks; ++block) {
-      _tile_loadd(1, values + BLOCK * block, 2 * x.inputs);
-      _tile_loadd(2, data + block_bytes(16) * block, 4 * TILE);
-      _tile_dpbf16ps(0, 1, 2);
-    }
-    _tile_stored(0, out, 4 * TILE);
-    return;
-  }
-#endif
-#ifdef PAIRS
-  // As many rows as there are registers for their sums read a weight once.
-  const int64_t most = rows <= 12 ? rows : (rows + 1) / 2;
-  for (int64_t r = 0; r < rows; r += most) HALVES[std::min(most, rows - r) - 1](data, blocks, x, row + r, out + r);
-#else
-  int64_t r = 0;
-  for (; r + 4 <= rows; r += 4) multiply_tile_halves<4>(data, blocks, x, row + r, out + r);
-  for (; r < rows; ++r) multiply_tile_halves<1>(data, blocks, x, row + r, out + r);
-#endif
-}
-
-template <int BITS>
-inline void multiply_rows(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, int64_t rows, float (*out)[TILE]) {
-  switch (rows) {
-    case 1: return multiply_tile<BITS, 1>(data, blocks, x, row, out);
-    case 2: return multiply_tile<BITS, 2>(data, blocks, x, row, out);
-    case 3: return multiply_tile<BITS, 3>(data, blocks, x, row, out);
-    case 4: return multiply_tile<BITS, 4>(data, blocks, x, row, out);
-    case 5: return multiply_tile<BITS, 5>(data, blocks, x, row, out);
-    case 6: return multiply_tile<BITS, 6>(data, blocks, x, row, out);
-    case 7: return multiply_tile<BITS, 7>(data, blocks, x, row, out);
-    default: return multiply_tile<BITS, 8>(data, blocks, x, row, out);
-  }
-}
-
 // out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team.
 void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t rows, float* out, int64_t stride, bool add) {
-  const int64_t tiles = (w.outputs + TILE - 1) / TILE, blocks = w.inputs / BLOCK, group = w.bits == 16 ? MANY : GROUP;
+  const int64_t tiles = (w.outputs + TILE - 1) / TILE, blocks = w.inputs / BLOCK;
+  const int64_t group = w.bits == 16 ? MANY : GROUP;
 #ifdef AMX
   const bool registers = w.bits == 16 && has_tiles();
 #else
@@ -430,27 +157,23 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
 }
 
 inline float sum(Lane lane) {
-  typedef float Half __attribute__((vector_size(32)));
   typedef float Quarter __attribute__((vector_size(16)));
-  Half a, b;
-  std::memcpy(&a, &lane, 32);
-  std::memcpy(&b, reinterpret_cast<const char*>(&lane) + 32, 32);
-  a += b;
-  Quarter c, d;
-  std::memcpy(&c, &a, 16);
-  std::memcpy(&d, reinterpret_cast<const char*>(&a) + 16, 16);
-  c += d;
-  return (c[0] + c[2]) + (c[1] + c[3]);
+  Quarter parts[LANE / 4];
+  std::memcpy(parts, &lane, sizeof(lane));
+  for (int width = LANE / 8; width; width /= 2)
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
 }
 
-// One head's attention of one node, over the slots `seen`; heads have LANES * 16 numbers.
-template <int LANES>
+// One head's attention of one node, over the slots `seen`; heads have SIXTEENS * 16 numbers.
+template <int SIXTEENS>
 void attend(const float* query, const float* keys, const float* values, const int32_t* seen, int64_t count, float scale,
             float* shares, float* out) {
+  constexpr int LANES = SIXTEENS * 16 / LANE;
   Lane q[LANES], sums[LANES] = {};
-  for (int j = 0; j < LANES; ++j) q[j] = *reinterpret_cast<const Lane*>(query + 16 * j) * scale;
+  for (int j = 0; j < LANES; ++j) q[j] = *reinterpret_cast<const Lane*>(query + LANE * j) * scale;
   for (int64_t i = 0; i < count; ++i) {
-    const Lane* key = reinterpret_cast<const Lane*>(keys + static_cast<int64_t>(seen[i]) * 16 * LANES);
+    const Lane* key = reinterpret_cast<const Lane*>(keys + static_cast<int64_t>(seen[i]) * LANE * LANES);
     Lane product = q[0] * key[0];
     for (int j = 1; j < LANES; ++j) product += q[j] * key[j];
     shares[i] = sum(product);
@@ -460,10 +183,10 @@ void attend(const float* query, const float* keys, const float* values, const in
   for (int64_t i = 0; i < count; ++i) shares[i] = exponential(shares[i] - most);
   for (int64_t i = 0; i < count; ++i) total += shares[i];
   for (int64_t i = 0; i < count; ++i) {
-    const Lane* value = reinterpret_cast<const Lane*>(values + static_cast<int64_t>(seen[i]) * 16 * LANES);
+    const Lane* value = reinterpret_cast<const Lane*>(values + static_cast<int64_t>(seen[i]) * LANE * LANES);
     for (int j = 0; j < LANES; ++j) sums[j] += shares[i] * value[j];
   }
-  for (int j = 0; j < LANES; ++j) *reinterpret_cast<Lane*>(out + 16 * j) = sums[j] / total;
+  for (int j = 0; j < LANES; ++j) *reinterpret_cast<Lane*>(out + LANE * j) = sums[j] / total;
 }
 
 using Attend = void (*)(const float*, const float*, const float*, const int32_t*, int64_t, float, float*, float*);

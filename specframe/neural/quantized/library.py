@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
+PRODUCTS = Path(__file__).with_name("products.h")
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
@@ -66,8 +67,8 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
     if compiler is None:
         raise InputError("there is no C++ compiler (g++)")
-    source = SOURCE.read_bytes()
-    key = sha256(b"\0".join([source, *map(str.encode, (compiler, *flags)), _processor().encode()])).hexdigest()[:16]
+    sources = [path.read_bytes() for path in (SOURCE, PRODUCTS)]
+    key = sha256(b"\0".join([*sources, *map(str.encode, (compiler, *flags)), _processor().encode()])).hexdigest()[:16]
     library = _folder() / f"quantized-{key}.so"
     if not library.is_file():
         _compile(compiler, flags, library)

@@ -185,7 +185,8 @@ def show_trees(found: Profile, depth: int) -> list[str]:
 def show_precisions(options: argparse.Namespace, found: Profile) -> list[str]:
     """The forecast for each precision of the target as lines of text, the fastest marked, and its section."""
     from specframe.cli.main import read_plan
-    from specframe.inspect.precisions import PRECISIONS, fastest_tree, time_forwards
+    from specframe.decoding.costs import time_forwards
+    from specframe.inspect.precisions import PRECISIONS, fastest_tree
     from specframe.kernel.errors import SpecframeError
 
     lines = ["target    ms plain  nodes  levels    tau   ms a cycle  tokens/s   (forecasts from forward passes alone)"]

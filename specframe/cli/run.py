@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,6 +114,9 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         "alpha": acceptance.alpha,
         "alpha_conditional": acceptance.conditional_alpha,
         "draft_efficiency": acceptance.efficiency,
+        "nodes": acceptance.drafted / max(acceptance.cycles, 1),
+        "nodes_at_most": pipeline.parts.nodes - 1,
+        "costs": asdict(pipeline.parts.costs) if pipeline.parts.costs else None,
         "tokens_per_second": figures.tokens_per_second.median if figures else tokens / clock.seconds["session"],
         "speedup": figures.speedup.median if figures else None,
         "speedup_range": _range(figures.speedup) if figures else None,

@@ -15,6 +15,7 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.decoding.callers import alone
 from specframe.decoding.clock import Clock
+from specframe.decoding.costs import costs_of
 from specframe.decoding.requests import Entry, Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
@@ -70,7 +71,8 @@ class Pipeline:
         drafter = plan.parts["drafter"].build()
         drafter.bind(target)
         parts = Parts(target, drafter, plan.tree, plan.verifier)
-        return cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
+        pipeline = cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
+        return pipeline.with_parts(costs=costs_of(pipeline))
 
     @classmethod
     def around(cls, parts: Parts, sampling: SamplingSettings, run: RunSettings, plan: Plan | None = None) -> Self:
@@ -149,8 +151,9 @@ class Pipeline:
         """
         limits = [budget(request, self.parts.target.context, number) for number, request in enumerate(requests)]
         longest = max((len(r.tokens) + limit for r, limit in zip(requests, limits, strict=True)), default=0)
+        pipeline = self if slots is None else self._for_rows(slots)
         slots = min(slots or self.run.batch, max(len(requests), 1))
-        with alone(self.parts.target), self._timed(clock) as parts:
+        with alone(self.parts.target), pipeline._timed(clock) as parts:
             yield Session(parts, slots, longest + parts.nodes, clock=clock)
 
     @contextmanager
@@ -167,9 +170,14 @@ class Pipeline:
         `longest` limits a row to fewer tokens, prompt and continuation together; `watch` is called with every cycle,
         admissions included.
         """
-        with alone(self.parts.target), self._timed(clock) as parts:
+        slots = slots or self.run.batch
+        with alone(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
             room = min(longest or parts.target.context, parts.target.context) + parts.nodes
-            yield Session(parts, slots or self.run.batch, room, clock=clock, watch=watch)
+            yield Session(parts, slots, room, clock=clock, watch=watch)
+
+    def _for_rows(self, rows: int) -> Self:
+        costs = self.parts.costs
+        return self if costs is None else self.with_parts(costs=replace(costs, rows=rows))
 
     def _timed(self, clock: Clock | None) -> AbstractContextManager[Parts]:
         return nullcontext(self.parts) if clock is None else watch(self.parts, clock)

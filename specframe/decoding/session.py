@@ -14,6 +14,7 @@ from specframe.components.verifiers.greedy import GreedyVerifier
 from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
 from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, register, sampling_of
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of
@@ -65,6 +66,8 @@ class Parts:
     drafter: Drafter
     tree: TreePolicy | None
     verifier: Verifier
+    costs: Costs | None = None
+    """What forward passes take, for trees that draft as much as pays."""
 
     @property
     def promise(self) -> Promise:
@@ -190,7 +193,8 @@ class Session:
         require_claim(self.parts.target, self)
         parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
-            draft = parts.drafter.propose(self._root, parts.tree, Context(sampling, self._random.draft))
+            context = Context(sampling, self._random.draft, parts.costs)
+            draft = parts.drafter.propose(self._root, parts.tree, context)
         with self.clock.phase("score"):
             scores = parts.target.score(draft)
         cycle = self._conclude(list(self.live), draft, scores, self._random, sampling)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import isfinite
+from pathlib import Path
+from typing import Literal
 
 from specframe.kernel.errors import InputError
 from specframe.sampling.laws import Sampling
@@ -62,6 +64,8 @@ class RunSettings:
         batch: how many prompts are decoded side by side.
         seed: seeds every random stream of the run.
         repeats: how many alternating runs the speed figures are medians of; 0 measures nothing.
+        costs: what forward passes take, for drafts of as many nodes as pay: `measured` on this machine, once, or the
+            file of `specframe profile --out`; none: drafts are as large as the recipe has them.
     """
 
     prompts: list[str] = field(default_factory=list)
@@ -69,9 +73,12 @@ class RunSettings:
     batch: int = 1
     seed: int = 0
     repeats: int = 3
+    costs: Literal["measured"] | Path | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise InputError(f"batch {self.batch} decodes nothing; use 1 or more")
         if self.repeats < 0:
             raise InputError(f"repeats {self.repeats} is negative; 0 measures nothing")
+        if isinstance(self.costs, Path) and not self.costs.is_file():
+            raise InputError(f"there is no file {self.costs} of costs; `measured` times this machine")

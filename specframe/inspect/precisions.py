@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from statistics import median
-from time import perf_counter
-from typing import Any
-
-import torch
+from collections.abc import Mapping
 
 from specframe.components.trees.shapes.optimal import Choice, fastest_shape
 from specframe.inspect.profile import Profile
-from specframe.kernel.types import Prompts, TokenTree, Verdict
 
 PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "float32": {"dtype": "float32", "quantize": "null"},
@@ -20,34 +14,6 @@ PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "int4": {"dtype": "bfloat16", "quantize": "int4"},
 }
 """The target section's values for each, as overrides say them."""
-CONTEXT = 128
-REPEATS = 9
-
-
-def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
-    """The seconds of a forward pass over so many nodes, behind a text of 128 tokens: medians of 9."""
-    seconds = {}
-    with torch.inference_mode():
-        target.open(1, CONTEXT + 1 + max(sizes))
-        text = torch.arange(1, CONTEXT + 1, device=target.device)[None] % target.vocab_size
-        tree, _ = target.admit(Prompts(text, torch.tensor([CONTEXT], device=target.device)))
-        nothing = torch.zeros(1, dtype=torch.int64, device=target.device)
-        target.commit(tree, Verdict(tree.tokens[:, :0], nothing, tree.tokens[:, 0]))
-        for size in sorted(sizes):
-            chain = _chain(tree.tokens[:, 0], size)
-            times = []
-            for _ in range(REPEATS + 1):
-                start = perf_counter()
-                target.score(chain).logits.argmax(-1).tolist()
-                times.append(perf_counter() - start)
-            seconds[size] = median(times[1:])
-    return seconds
-
-
-def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
-    tokens = root[:, None].expand(-1, nodes).contiguous()
-    parent = torch.arange(-1, nodes - 1, device=root.device).expand_as(tokens)
-    return TokenTree(tokens, parent, torch.ones_like(tokens).bool(), torch.zeros_like(tokens), levels=nodes - 1)
 
 
 def fastest_tree(found: Profile, forwards: Mapping[int, float], depth: int) -> Choice | None:

@@ -21,6 +21,7 @@ from specframe.kernel.trees.verdict import Verdict as Verdict
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from specframe.kernel.costs import Costs
     from specframe.kernel.interfaces import RandomSource, SamplingRule
 
 
@@ -79,6 +80,7 @@ class Context:
 
     sampling: SamplingRule
     random: RandomSource
+    costs: Costs | None = None  # what forward passes take; None: every node that may be drafted is worth it
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ SUMMARY = {
     "divergences": [],
     "repeats": 3,
     "peak_memory_bytes": 460_000_000,
+    "nodes": 2.71,
+    "nodes_at_most": 15,
+    "costs": {"draft": 0.002},
 }
 """The figures of a run, as `summarise` gives them."""
 
@@ -63,7 +66,8 @@ def test_figures_fit_every_width(columns, monkeypatch, capsys):
     print_figures(SUMMARY, Path("runs/falcon/run.json"))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= columns
-    assert "the bonus token included" in " ".join(" ".join(lines).split())
+    printed = " ".join(" ".join(lines).split())
+    assert "the bonus token included" in printed and "2.7 drafted a cycle" in printed
 
 
 def test_no_colour_where_none_is_wanted(monkeypatch, capsys):

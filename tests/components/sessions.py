@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from specframe.kernel.types import Committed, Prompts
+from specframe.kernel.types import Committed, Context, Prompts
+from specframe.sampling.laws import Sampling
+from specframe.sampling.random import SeededRandom
+
+CONTEXT = Context(Sampling(), SeededRandom(0, 1).draft)
+"""Of drafters that neither sample nor ask what forward passes cost."""
 
 
 def padded(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:

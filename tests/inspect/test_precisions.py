@@ -10,7 +10,8 @@ import pytest
 from specframe.cli.main import main
 from specframe.components.targets.hf import HFTarget
 from specframe.components.trees.shapes.calibration import Calibration
-from specframe.inspect.precisions import fastest_tree, time_forwards
+from specframe.decoding.costs import time_forwards
+from specframe.inspect.precisions import fastest_tree
 from specframe.inspect.profile import Profile, Ranks, Shares
 from tests.small_gguf import write_gguf
 

@@ -13,6 +13,7 @@ from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
 from specframe.kernel.miniatures import Shrinkable, Untrained
@@ -24,6 +25,8 @@ LENGTH = 4
 PROMPT = (0, 1, 2, 0, 1)
 """It repeats itself, so that retrieval drafters find something."""
 EOS = 1
+COSTS = Costs.of({1: 1.0, 2: 1.2, 8: 3.5}, draft=0.1)
+"""Made up, so that likely nodes pay and others do not: the distribution has to stay whatever a machine's times are."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +40,14 @@ class Miniature:
     """Whether drafter and tree policy are in their small forms."""
     length: int = LENGTH
     """How many tokens' joint law is watched."""
+    costs: Costs | None = None
+    """What decides how much of a draft pays, where the recipe asks for that."""
 
     @classmethod
     def of(cls, plan: Plan) -> Miniature:
         """The parts of a recipe."""
-        return cls(plan.parts["drafter"], plan.parts.get("tree"), plan.parts["verifier"])
+        costs = COSTS if plan.settings["run"].costs else None
+        return cls(plan.parts["drafter"], plan.parts.get("tree"), plan.parts["verifier"], costs=costs)
 
     @property
     def reduced(self) -> tuple[str, ...]:
@@ -90,7 +96,7 @@ class Miniature:
 
         def parts() -> Parts:
             verifier: Verifier = self.verifier.build()
-            return Parts(target, drafter, self.make_tree(), broken(verifier) if broken else verifier)
+            return Parts(target, drafter, self.make_tree(), broken(verifier) if broken else verifier, self.costs)
 
         ends = frozenset() if eos is None else frozenset({eos})
         return Emission(name, parts, sampling, self.length, tuple(t % vocab for t in PROMPT), ends)

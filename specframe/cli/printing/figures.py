@@ -39,6 +39,9 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("tau", f"{summary['tau']:.2f} {TAU_IS} ({counted(summary['cycles'], 'cycle')})"),
         ("alpha", f"{_list(summary['alpha'])}  ({ALPHA_IS})"),
     ]
+    if summary["costs"] is not None:
+        nodes = f"{summary['nodes']:.1f} drafted a cycle, as many as pay on this machine; at most"
+        rows.append(("nodes", f"{nodes} {summary['nodes_at_most']} (`run.costs`)"))
     rows.append(("overhead", f"{summary['overhead']:.1%} of the forward passes' time"))
     rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
     rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))

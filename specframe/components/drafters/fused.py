@@ -117,6 +117,9 @@ class Fused:
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """Both drafts below root [B] in one tree."""
         draft = self.first.propose(root, self._recording or self.tree, context)
+        if context.costs is not None:
+            most = int(draft.valid.sum(1).max()) - 1
+            context = replace(context, costs=context.costs.beyond(most))
         copied = self.second.propose(root, None, context)
         if self._recording is not None:
             copied = pruned(copied, self._recording.records, self.plausible)

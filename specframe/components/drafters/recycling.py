@@ -47,7 +47,7 @@ class Recycling:
         """The likeliest paths below root [B]; rows with fewer of them end in invalid nodes."""
         tries = [Trie(token) for token in root.tolist()]
         self._recycler.fill(tries)
-        return as_tree(root, tries)
+        return as_tree(root, tries, context.costs)
 
     def commit(self, committed: Committed) -> None:
         """Reads the prompts of new rows, which join behind the others."""

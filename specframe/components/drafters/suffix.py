@@ -54,13 +54,15 @@ class Suffix:
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A chain below root [B], as long as the batch's longest copy; shorter rows end in invalid nodes."""
-        return as_tree(root, self.copies(root))
+        return as_tree(root, self.copies(root), context.costs)
 
     def copies(self, root: Tensor) -> list[Trie]:
         """Each row's copy below its root, as a chain that may still grow."""
         tries = [Trie(token) for token in root.tolist()]
         for row, trie in zip(self._rows, tries, strict=True):
-            trie.add_path(row.copy(cap=self.cap, doubt=self.doubt, least=self.least).tokens)
+            copied, node = row.copy(cap=self.cap, doubt=self.doubt, least=self.least), 0
+            for token, chance in zip(copied.tokens, copied.probabilities, strict=True):
+                node = trie.add(node, token, chance)
         return tries
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:

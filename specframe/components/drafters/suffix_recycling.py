@@ -64,7 +64,7 @@ class SuffixRecycling:
         """The copy and the successors below root [B]; rows with fewer nodes end in invalid ones."""
         tries = self._suffix.copies(root)
         self._recycler.fill(tries)
-        return as_tree(root, tries)
+        return as_tree(root, tries, context.costs)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
         """What would be copied if each row's text went on by a path."""

@@ -68,7 +68,7 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     if compiler is None:
         raise InputError("there is no C++ compiler (g++)")
     sources = [path.read_bytes() for path in (SOURCE, PRODUCTS)]
-    key = sha256(b"\0".join([*sources, *map(str.encode, (compiler, *flags)), _processor().encode()])).hexdigest()[:16]
+    key = sha256(b"\0".join([*sources, *map(str.encode, (compiler, *flags)), processor().encode()])).hexdigest()[:16]
     library = _folder() / f"quantized-{key}.so"
     if not library.is_file():
         _compile(compiler, flags, library)
@@ -106,7 +106,7 @@ def _folder() -> Path:
     return Path(moved or user).expanduser() / "kernels"
 
 
-def _processor() -> str:
+def processor() -> str:
     """The identity of a processor, as far as -march=native compiles differently for it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

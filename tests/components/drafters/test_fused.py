@@ -22,7 +22,7 @@ from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound, path
-from tests.components.sessions import first
+from tests.components.sessions import CONTEXT, first
 
 
 def model() -> Drafter:
@@ -99,7 +99,7 @@ def test_the_copy_goes_on_behind_the_best_path() -> None:
     drafter = Fused(first=Chained([5], [4, 4]), second=Suffix(), tail=3)  # type: ignore[arg-type]
     drafter.open(1, 99)
     drafter.commit(first([[5, 6, 7, 8, 9, 5, 6, 7, 8, 9, 1]]))
-    tree = drafter.propose(torch.tensor([1]), None, None)  # type: ignore[arg-type]
+    tree = drafter.propose(torch.tensor([1]), None, CONTEXT)
     assert_sound(tree, 4)
     assert paths(tree) == [(5,), (4,), (4, 4), (5, 6), (5, 6, 7), (5, 6, 7, 8)]
 
@@ -129,5 +129,5 @@ def test_what_the_first_drafter_finds_improbable_is_left_out() -> None:
         (0.4, [(8,), (8, 6)]),
     ):
         drafter = Fused(first=OneLevel(), second=copies, tree=Chain(depth=2), plausible=plausible, nodes=20)  # type: ignore[arg-type]
-        tree = drafter.propose(torch.tensor([1]), None, None)  # type: ignore[arg-type]
+        tree = drafter.propose(torch.tensor([1]), None, CONTEXT)
         assert paths(tree) == [(2,), (2, 2), *left]

@@ -13,7 +13,7 @@ from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Committed, Cycle, Scores, Verdict
 from specframe.testing import check_drafter
-from tests.components.sessions import first, later
+from tests.components.sessions import CONTEXT, first, later
 
 VOCAB = 8
 
@@ -130,7 +130,7 @@ def test_the_copy_comes_first_and_is_filled_up() -> None:
     drafter.open(1, 99)
     drafter.commit(first([[2, 7, 1, 4, 2, 7, 1]]))
     drafter.observe(cycle([], [3], accepted=[], bonus=1))  # 3 and 4 follow 1
-    tree = drafter.propose(torch.tensor([1]), None, None)  # type: ignore[arg-type]
+    tree = drafter.propose(torch.tensor([1]), None, CONTEXT)
     assert tree.tokens.tolist() == [[1, 4, 2, 7, 1, 3]]
     assert tree.parent.tolist() == [[-1, 0, 1, 2, 3, 0]]
 

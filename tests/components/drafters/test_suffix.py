@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,18 +11,19 @@ from hypothesis import strategies as st
 
 from specframe.components.drafters.memory.automaton import SuffixAutomaton
 from specframe.components.drafters.suffix import Suffix
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound
-from tests.components.sessions import first, later
+from tests.components.sessions import CONTEXT, first, later
 
 TEXT = st.lists(st.integers(0, 3), min_size=2, max_size=24)
 
 
 def drafted(drafter: Suffix, texts: list[list[int]]) -> list[list[int]]:
     """The real tokens below each row's root."""
-    tree: TokenTree = drafter.propose(torch.tensor([text[-1] for text in texts]), None, None)  # type: ignore[arg-type]
+    tree: TokenTree = drafter.propose(torch.tensor([text[-1] for text in texts]), None, CONTEXT)
     assert_sound(tree, tree.levels)
     assert tree.tokens.shape[1] <= (drafter.promise.nodes or 0)
     return [row[real][1:].tolist() for row, real in zip(tree.tokens, tree.valid, strict=True)]
@@ -58,3 +61,19 @@ def test_options_are_checked() -> None:
     for options in ({"cap": 0}, {"doubt": -1.0}, {"least": 1.5}):
         with pytest.raises(InputError, match="suffix needs cap of at least 1"):
             Suffix(**options)
+
+
+def test_a_copy_is_as_long_as_pays():
+    """Counts make every further token of a copy less likely; where tokens cost little more are copied."""
+    text = [5, 1, 2, 3, 4, 6, 7, 8, 5, 1, 2, 3, 4, 6, 7, 9, 5, 1]
+    drafter, lengths = Suffix(), []
+    drafter.open(1, 99)
+    drafter.commit(first([text]))
+    for slope in (0.0, 0.2, 0.5, 1.0):
+        costs = Costs.of({1: 1.0, 11: 1.0 + 10 * slope})
+        tree = drafter.propose(torch.tensor([1]), None, replace(CONTEXT, costs=costs))
+        assert_sound(tree, tree.levels)
+        chances = drafter._rows[0].copy().probabilities
+        assert int(tree.valid.sum()) - 1 == costs.worth(chances)
+        lengths.append(int(tree.valid.sum()) - 1)
+    assert lengths[0] == len(drafter.copies(torch.tensor([1]))[0]) - 1 > lengths[-2] > lengths[-1] == 0

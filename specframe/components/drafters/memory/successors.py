@@ -65,4 +65,4 @@ class Successors:
         offer(0, 1.0)
         while waiting and len(trie) < nodes:
             probability, _, node, token = heappop(waiting)
-            offer(trie.add(node, token), -probability)
+            offer(trie.add(node, token, -probability), -probability)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
+from specframe.kernel.costs import Costs
 from specframe.kernel.types import Draw, TokenTree
 
 
@@ -16,6 +17,8 @@ class Trie:
         self.tokens = [root]
         self.parents = [-1]
         self.depths = [0]
+        self.chances = [1.0]
+        """How likely each node is to be accepted, so far as it was said; 1 is never left out."""
         self._children: list[dict[int, int]] = [{}]
 
     def __len__(self) -> int:
@@ -26,15 +29,18 @@ class Trie:
         """The node's child with this token, or None."""
         return self._children[node].get(token)
 
-    def add(self, node: int, token: int) -> int:
-        """The node's child with this token, which is made where it is missing."""
+    def add(self, node: int, token: int, chance: float = 1.0) -> int:
+        """The node's child with this token, which is made where it is missing; of two chances the higher counts."""
         found = self._children[node].get(token)
         if found is None:
             found = self._children[node][token] = len(self.tokens)
             self.tokens.append(token)
             self.parents.append(node)
             self.depths.append(self.depths[node] + 1)
+            self.chances.append(chance)
             self._children.append({})
+        elif chance > self.chances[found]:
+            self.chances[found] = chance
         return found
 
     def add_path(self, tokens: Iterable[int], node: int = 0) -> int:
@@ -42,6 +48,18 @@ class Trie:
         for token in tokens:
             node = self.add(node, token)
         return node
+
+    def worth(self, costs: Costs) -> Trie:
+        """The trie of the nodes that are worth scoring; a child's chance is at most its parent's."""
+        order = sorted(
+            range(1, len(self)), key=self.chances.__getitem__, reverse=True
+        )  # of equal ones parents come first
+        kept = set(order[: costs.worth([self.chances[node] for node in order])])
+        trie, places = Trie(self.tokens[0]), {0: 0}
+        for node in range(1, len(self)):
+            if node in kept:
+                places[node] = trie.add(places[self.parents[node]], self.tokens[node], self.chances[node])
+        return trie
 
     def first_path(self) -> list[int]:
         """The tokens of the path that takes the first child of every node."""
@@ -53,8 +71,13 @@ class Trie:
         return path
 
 
-def as_tree(root: Tensor, tries: Sequence[Trie]) -> TokenTree:
-    """The `top` tree of a batch below root [B], one trie a row; shorter rows end in invalid nodes."""
+def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> TokenTree:
+    """The `top` tree of a batch below root [B], one trie a row; shorter rows end in invalid nodes.
+
+    With costs, it has of each trie what is worth scoring.
+    """
+    if costs is not None:
+        tries = [trie.worth(costs) for trie in tries]
     width = max(map(len, tries), default=1)
     if width == 1:
         return TokenTree.root_only(root)

@@ -11,6 +11,7 @@ from torch import Tensor
 from specframe.components.trees.shapes.calibration import Calibration, read_calibration
 from specframe.components.trees.shapes.candidates import Candidates, tree_of
 from specframe.components.trees.shapes.growth import Growth
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError
 from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, Expand, Frontier, Proposal, TokenTree
@@ -25,8 +26,12 @@ class Dynamic:
     vocabulary have no more candidates). A node's value is the probability of its path under the raw
     logits, at temperature 1: the law's temperature and truncation do not affect what is worth scoring.
 
-    Its size never changes; siblings stand most probable first. All nodes are `top`: the choice looks at
-    the drafter's logits only.
+    Siblings stand most probable first. All nodes are `top`: the choice looks at the drafter's logits only.
+
+    Where a recipe has `run.costs`, a cycle drafts and scores as much of this as pays on the machine: a level is drafted
+    if it promises more tokens than decoding without drafts would give in the time of a drafter's forward pass, and the
+    most probable nodes are scored for as long as the next ones bring more than they cost. `nodes`, `depth` and `width`
+    are then the most there may be. Without, the size never changes.
 
     With `width` as large as `nodes` no better tree was passed over: the tree has the largest expected number
     of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which also
@@ -78,10 +83,13 @@ class Dynamic:
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B]: `nodes` nodes; the context is not used."""
-        return self.search_on_host(expand, root) if root.is_cpu else self.search(expand, root)
+        return self.search_on_host(expand, root, context.costs) if root.is_cpu else self.search(expand, root)
 
-    def search_on_host(self, expand: Expand, root: Tensor) -> TokenTree:
-        """What `search` gives; every proposal is read by the host, which costs nothing where it is there already."""
+    def search_on_host(self, expand: Expand, root: Tensor, costs: Costs | None = None) -> TokenTree:
+        """What `search` gives, or as much of it as pays.
+
+        Every proposal is read by the host, which costs nothing where it is there already.
+        """
         rows = [Candidates(token) for token in root.tolist()]
         level, expected = 0, [1.0] * len(rows)
         while True:
@@ -100,15 +108,32 @@ class Dynamic:
                     for index, row in enumerate(rows):
                         before, expected[index] = expected[index], row.expected_tokens(self.nodes)
                         row.ended = expected[index] - before <= self.gain
+                if costs is not None and j == gains.shape[2] - 1:
+                    for row in rows:
+                        row.ended = row.ended or not self._pays(row, costs, j + 1)
                 if level == self.depth or all(row.ended for row in rows):
-                    best = [sorted(row.best(self.nodes)) for row in rows]
-                    valid = [row.reached(chosen) for row, chosen in zip(rows, best, strict=True)]
-                    draft = tree_of(rows, best, min(level, self.budget), root)
-                    if all(map(all, valid)):
-                        return draft
-                    return replace(draft, valid=torch.tensor(valid, device=root.device))
+                    return self._drafted(rows, level, root, costs)
                 for row in rows:
                     row.choose(self.width)
+
+    def _pays(self, row: Candidates, costs: Costs, levels: int) -> bool:
+        """Whether a further forward pass of the drafter, of so many levels, brings more than it and a node cost."""
+        nodes = row.paying(costs, self.nodes)
+        node = costs.score(nodes + 1) - costs.score(nodes)
+        return row.promising(nodes, levels) > costs.level + node
+
+    def _drafted(self, rows: list[Candidates], levels: int, root: Tensor, costs: Costs | None) -> TokenTree:
+        """The tree of every row's best candidates."""
+        counts = [self.nodes if costs is None else row.paying(costs, self.nodes) for row in rows]
+        ranked = [row.best(max(counts)) for row in rows]
+        best = [sorted(row) for row in ranked]
+        left_out = [set(row[count:]) for row, count in zip(ranked, counts, strict=True)]
+        valid = [
+            [real and candidate not in out for real, candidate in zip(row.reached(chosen), chosen, strict=True)]
+            for row, chosen, out in zip(rows, best, left_out, strict=True)
+        ]
+        draft = tree_of(rows, best, min(levels, len(best[0]) - 1), root)
+        return draft if all(map(all, valid)) else replace(draft, valid=torch.tensor(valid, device=root.device))
 
     def search(self, expand: Expand, root: Tensor) -> TokenTree:
         """The tree below root [B], searched where root is, without a look from the host unless there is a `gain`.

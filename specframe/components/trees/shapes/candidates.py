@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specframe.kernel.costs import Costs
 from specframe.kernel.types import Draw, TokenTree
 
 
@@ -54,6 +55,21 @@ class Candidates:
     def reached(self, chosen: Sequence[int]) -> list[bool]:
         """Which of these candidates have a probability."""
         return [self.values[candidate] > -math.inf for candidate in chosen]
+
+    def paying(self, costs: Costs, most: int) -> int:
+        """How many of the best `most` candidates are worth scoring, the root counted too."""
+        return 1 + costs.worth([math.exp(self.values[candidate]) for candidate in self.best(most)[1:]])
+
+    def promising(self, most: int, levels: int) -> float:
+        """How many more tokens `levels` levels below the newest would bring, among the best `most` candidates.
+
+        Each is taken to keep as much of a probability as the newest level did.
+        """
+        best = set(self.best(most))
+        found = sum(math.exp(self.values[new]) for new in best if new >= self._first)
+        above = sum(math.exp(self.values[parent]) for parent in self._beam if parent in best)
+        share = min(found / above, 1.0) if above else 0.0
+        return sum(found * share**level for level in range(1, levels + 1))
 
     def expected_tokens(self, count: int) -> float:
         """The expected number of accepted tokens among the best `count`, the root counted too."""

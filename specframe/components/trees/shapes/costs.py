@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from operator import mul
 from pathlib import Path
-from statistics import fmean
 
+from specframe.kernel.costs import rising
 from specframe.kernel.errors import InputError
 
 
@@ -24,7 +24,7 @@ def cycle_costs(
     Where more nodes were timed faster than fewer, the machine drifted: neighbours get their mean until no time falls.
     Raises InputError for more nodes than were timed.
     """
-    timed = _rising(sorted(cycle_seconds.items()))
+    timed = rising(sorted(cycle_seconds.items()))
     if not timed or sizes[-1] > timed[-1][0]:
         most = timed[-1][0] if timed else 0
         raise InputError(
@@ -68,18 +68,6 @@ def read_known(path: Path, widths: Sequence[int]) -> Known:
     return Known(
         costs, batch, context, [min(sum(row[:width]), 1.0) for row, width in zip(shares, widths, strict=False)]
     )
-
-
-def _rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The times that never fall with the size and lie nearest to these (pool adjacent violators)."""
-    pools: list[list[float]] = []
-    for _, seconds in timed:
-        pools.append([seconds])
-        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
-            last = pools.pop()
-            pools[-1] += last
-    times = [fmean(pool) for pool in pools for _ in pool]
-    return [(size, seconds) for (size, _), seconds in zip(timed, times, strict=True)]
 
 
 def _between(timed: Sequence[tuple[int, float]], size: int) -> float:

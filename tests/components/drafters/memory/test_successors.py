@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from specframe.components.drafters.memory.successors import PRIOR, TRUST, Successors
 from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.kernel.costs import Costs
 from specframe.kernel.types import Draw
 from tests.components.path_drafter import assert_sound
 
@@ -105,3 +106,19 @@ def test_tries_of_unequal_rows_make_a_sound_tree() -> None:
     assert tree.valid.sum(1).tolist() == [4, 1, 2]
     assert (tree.draw == Draw.TOP).all()
     assert as_tree(torch.tensor([1, 2]), [Trie(1), Trie(2)]).tokens.tolist() == [[1], [2]]
+
+
+def test_a_trie_keeps_what_is_worth_its_costs():
+    trie = Trie(9)
+    one, two = trie.add(0, 1, 0.8), trie.add(0, 2, 0.3)
+    trie.add(one, 3, 0.6), trie.add(two, 4, 0.1)
+    assert trie.add(0, 2, 0.2) == two and trie.chances == [1.0, 0.8, 0.3, 0.6, 0.1]
+    kept = trie.worth(Costs.of({1: 1.0, 5: 3.0}))  # half a token a node
+    assert (kept.tokens, kept.parents, kept.chances) == ([9, 1, 3], [-1, 0, 1], [1.0, 0.8, 0.6])
+    assert len(trie.worth(Costs.of({1: 1.0, 5: 5.0}))) == 1 and len(trie.worth(Costs.of({1: 1.0, 2: 1.0}))) == 5
+
+
+def test_of_two_chances_the_higher_counts():
+    trie = Trie(9)
+    node = trie.add(0, 1, 0.2)
+    assert trie.add(0, 1, 0.7) == node and trie.chances[node] == 0.7

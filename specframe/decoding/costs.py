@@ -1,0 +1,130 @@
+"""What forward passes cost on this machine: read from a file, or timed once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.probe import fingerprint
+from specframe.decoding.callers import alone
+from specframe.decoding.clock import Clock
+from specframe.files.provenance import write_json
+from specframe.kernel.cache import cache_folder
+from specframe.kernel.costs import Costs
+from specframe.kernel.errors import InputError, SpecframeError
+from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.neural.quantized.library import processor
+
+if TYPE_CHECKING:
+    from specframe.decoding.pipeline import Pipeline
+
+EDITION = 1
+"""To be raised when something is timed in another way: what was kept is forgotten."""
+SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Nodes of the forward passes that are timed."""
+CONTEXT = 128
+REPEATS = 7
+DRAFTED = 16
+"""Tokens that are decoded to time the drafter."""
+
+
+def costs_of(pipeline: Pipeline) -> Costs | None:
+    """The costs that the recipe's `run.costs` names. Raises InputError for a file without any."""
+    named = pipeline.run.costs
+    if named is None:
+        return None
+    costs = read_costs(named) if isinstance(named, Path) else measured_costs(pipeline)
+    return costs and replace(costs, rows=pipeline.run.batch)
+
+
+def read_costs(path: Path) -> Costs:
+    """The costs in a file of `specframe profile --out`, or one that was kept. Raises InputError for any other file."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
+        return Costs.of(cycle, float(found["draft_seconds"]))
+    except OSError as error:
+        raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}; time it with `specframe profile --sizes 1 2 4 8 16`") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
+
+
+def measured_costs(pipeline: Pipeline) -> Costs | None:
+    """What forward passes of a pipeline's target and drafter cost on this machine, timed the first time and kept.
+
+    It is kept with fetched models and compiled kernels, for the kind of model, drafter, processor and number of
+    threads. None where a tree's size is not chosen by costs: on an accelerator, and for targets that are no models of
+    transformers.
+    """
+    target = pipeline.parts.target
+    if not isinstance(target, HFTarget) or target.device.type != "cpu":
+        return None
+    note = cache_folder() / "costs" / f"{_name(pipeline, target)}.json"
+    with suppress(InputError):  # not there, or not whole: it is timed
+        return read_costs(note)
+    with alone(target):
+        seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
+    draft = _draft_seconds(pipeline)
+    with suppress(SpecframeError):  # a cache that cannot be written only makes the next start slower
+        write_json(note, {"cycle_seconds": seconds, "draft_seconds": draft})
+    return Costs.of(seconds, draft)
+
+
+def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
+    """The seconds of a forward pass over so many nodes, behind a text of 128 tokens: medians; the sizes take turns.
+
+    In a shorter context the text takes half of it.
+    """
+    length = min(CONTEXT, target.context // 2)
+    times: dict[int, list[float]] = {size: [] for size in sorted(sizes)}
+    with torch.inference_mode():
+        target.open(1, length + 1 + max(times))
+        text = torch.arange(1, length + 1, device=target.device)[None] % target.vocab_size
+        tree, _ = target.admit(Prompts(text, torch.tensor([length], device=target.device)))
+        nothing = torch.zeros(1, dtype=torch.int64, device=target.device)
+        target.commit(tree, Verdict(tree.tokens[:, :0], nothing, tree.tokens[:, 0]))
+        for turn in range(REPEATS + 1):
+            for size, found in times.items():
+                start = perf_counter()
+                target.score(_chain(tree.tokens[:, 0], size)).logits.argmax(-1).tolist()
+                if turn:  # the first warms up
+                    found.append(perf_counter() - start)
+    return {size: median(found) for size, found in times.items()}
+
+
+def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
+    tokens = root[:, None].expand(-1, nodes).contiguous()
+    parent = torch.arange(-1, nodes - 1, device=root.device).expand_as(tokens)
+    return TokenTree(tokens, parent, torch.ones_like(tokens).bool(), torch.zeros_like(tokens), levels=nodes - 1)
+
+
+def _draft_seconds(pipeline: Pipeline) -> float:
+    """The seconds of a drafter's forward pass, on average over a short text; 0 for drafters without one."""
+    untimed = pipeline.with_parts(costs=None)
+    target = pipeline.parts.target
+    prompt = [token % target.vocab_size for token in range(1, min(CONTEXT, target.context // 2) + 1)]
+    settings = replace(pipeline.sampling, max_new_tokens=DRAFTED, ignore_eos=True, stop=[])
+    for _ in range(2):  # the first warms up
+        clock, requests = Clock(), untimed.requests([prompt], settings)
+        with untimed.open(requests, clock=clock) as session:
+            session.run(requests)
+    return clock.seconds["drafter"] / max(clock.calls["drafter"], 1)
+
+
+def _name(pipeline: Pipeline, target: HFTarget) -> str:
+    """A name for what was timed: kind of model, drafter, processor and threads."""
+    drafter = pipeline.plan.recipe.data.get("drafter") if pipeline.plan else type(pipeline.parts.drafter).__name__
+    kind = (EDITION, fingerprint(target), json.dumps(drafter, sort_keys=True, default=str), processor())
+    return hashlib.sha256(repr((*kind, torch.get_num_threads())).encode()).hexdigest()[:32]

@@ -1,0 +1,87 @@
+"""What forward passes cost on a machine, and how much of a draft is worth its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import fmean
+
+from specframe.kernel.errors import InputError
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The times of forward passes, by which a tree has as many nodes and levels as pay.
+
+    What pays brings more tokens, as far as they can be expected, than decoding without drafts would give in the time
+    that it takes. A machine that scores sixteen nodes as fast as one gets drafts of sixteen; where every node takes its
+    time a draft has few. The distribution of the output does not depend on it.
+    """
+
+    passes: tuple[tuple[int, float], ...]
+    """(nodes, seconds) of the target's forward passes over one row, ascending, from one node on."""
+    draft: float = 0.0
+    """The seconds of a drafter's forward pass."""
+    rows: int = 1
+    """How many rows are decoded together."""
+    taken: int = 0
+    """How many drafted nodes are scored anyway, before any that is asked for."""
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.passes]
+        if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)):
+            raise InputError("costs need the seconds of a forward pass over 1 node, and over more in ascending order")
+        if min(seconds for _, seconds in self.passes) <= 0 or self.draft < 0:
+            raise InputError("costs are seconds, and a forward pass takes more than none")
+
+    @classmethod
+    def of(cls, seconds: Mapping[int, float], draft: float = 0.0) -> Costs:
+        """The costs as they were timed, by the number of nodes; more nodes never take less."""
+        return cls(tuple(rising(sorted(seconds.items()))), draft)
+
+    def beyond(self, nodes: int) -> Costs:
+        """The same for what joins so many drafted nodes that are scored anyway."""
+        return replace(self, taken=self.taken + nodes)
+
+    def score(self, nodes: int) -> float:
+        """What scoring so many nodes of every row takes, the root included.
+
+        The unit is the time in which decoding without drafts gives a row one token.
+        """
+        return self._seconds(nodes * self.rows) / self._seconds(self.rows)
+
+    @property
+    def level(self) -> float:
+        """What a drafter's forward pass takes, in the same unit."""
+        return self.draft / self._seconds(self.rows)
+
+    def worth(self, chances: Sequence[float]) -> int:
+        """How many drafted nodes to score, by each one's chance of being accepted, the highest first; it may be 0."""
+        expected, best, most = self.score(self.taken + 1), 0, 0.0
+        for count, chance in enumerate(chances, 1):
+            expected += chance
+            gain = expected - self.score(self.taken + count + 1)
+            if gain > most:
+                best, most = count, gain
+        return best
+
+    def _seconds(self, nodes: int) -> float:
+        """A pass over so many nodes: on the line through the timed sizes next to it, or through the last two."""
+        pairs = list(pairwise(self.passes))
+        if not pairs:
+            return self.passes[0][1] * nodes
+        (less, low), (more, high) = next((pair for pair in pairs if nodes <= pair[1][0]), pairs[-1])
+        return low + (high - low) * (nodes - less) / (more - less)
+
+
+def rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The times that never fall with the size and lie nearest to these (pool adjacent violators)."""
+    pools: list[list[float]] = []
+    for _, seconds in timed:
+        pools.append([seconds])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    times = [fmean(pool) for pool in pools for _ in pool]
+    return [(size, seconds) for (size, _), seconds in zip(timed, times, strict=True)]

@@ -1,0 +1,123 @@
+"""What forward passes cost on this machine: timed once, kept, or read from a file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import specframe
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import tiny_llama
+from specframe.decoding import costs as timing
+from specframe.decoding.compose import compose
+from specframe.decoding.costs import measured_costs, read_costs
+from specframe.kernel.costs import Costs
+from specframe.kernel.errors import InputError, RecipeError
+
+STEEP = {"cycle_seconds": {"1": 1.0, "2": 2.0, "9": 9.0}, "draft_seconds": 0.1}
+FLAT = {"cycle_seconds": {"1": 1.0, "9": 1.0}, "draft_seconds": 0.0}
+PROMPTS = [[1, 2, 3, 1, 2, 3, 1], [5, 6, 5, 6, 5]]
+
+
+def written(path: Path, data: object) -> str:
+    path.write_text(json.dumps(data))
+    return str(path)
+
+
+def pipeline(**run: object) -> specframe.Pipeline:
+    return compose(
+        target=HFTarget.from_model(tiny_llama(11, 0)),
+        drafter={"use": "suffix", "least": 0.01},
+        sampling={"max_new_tokens": 24, "ignore_eos": True},
+        run=run,
+    )
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch) -> Path:
+    monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "costs"
+
+
+def test_they_are_timed_once_for_a_machine(cache, monkeypatch):
+    found = pipeline(costs="measured").parts.costs
+    assert found is not None and [size for size, _ in found.passes] == list(timing.SIZES)
+    (note,) = cache.iterdir()
+    assert read_costs(note) == found
+
+    def again(*_):
+        raise AssertionError("timed again")
+
+    monkeypatch.setattr(timing, "time_forwards", again)
+    assert pipeline(costs="measured").parts.costs == found
+
+
+def test_another_number_of_threads_has_other_costs(cache):
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            pipeline(costs="measured")
+    finally:
+        torch.set_num_threads(threads)
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_cache_that_cannot_be_written_changes_nothing(cache):
+    cache.parent.write_text("a file")
+    assert pipeline(costs="measured").parts.costs is not None
+
+
+def test_a_spoilt_note_is_timed_again(cache):
+    pipeline(costs="measured")
+    (note,) = cache.iterdir()
+    note.write_text("{")
+    pipeline(costs="measured")
+    assert read_costs(note).passes[0][0] == 1
+
+
+def test_a_target_without_a_forward_pass_has_none():
+    made = compose(target={"use": "table"}, drafter="lookup", run={"costs": "measured"})
+    assert made.parts.costs is None and measured_costs(made) is None
+
+
+@pytest.mark.parametrize(("times", "drafts"), [(STEEP, False), (FLAT, True)])
+def test_drafts_are_as_large_as_pays_and_the_text_is_the_same(tmp_path, times, drafts):
+    expected = pipeline().generate(PROMPTS)
+    found = pipeline(costs=written(tmp_path / "costs.json", times)).generate(PROMPTS)
+    assert found.tokens == expected.tokens
+    assert (found.acceptance.drafted > 0) is drafts
+    assert expected.acceptance.drafted > 0
+
+
+def test_the_rows_are_those_that_are_decoded_together(tmp_path):
+    made = pipeline(costs=written(tmp_path / "costs.json", STEEP), batch=3)
+    assert made.parts.costs == replace(Costs.of({1: 1.0, 2: 2.0, 9: 9.0}, 0.1), rows=3)
+    with made.open(made.requests(PROMPTS), slots=2) as session:
+        assert session.parts.costs is not None and session.parts.costs.rows == 2
+    with made.open_endless(5) as session:
+        assert session.parts.costs is not None and session.parts.costs.rows == 5
+    assert made.plain().parts.costs is None
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"cycle_seconds": {"2": 1.0}, "draft_seconds": 0}, "costs need the seconds of a forward pass over 1 node"),
+        ({"cycle_seconds": {"1": -1.0, "2": 1.0}, "draft_seconds": 0}, "takes more than none"),
+        ({"cycle_seconds": [1.0]}, "holds no costs"),
+        ([], "holds no costs"),
+    ],
+)
+def test_files_without_costs_are_refused(tmp_path, data, message):
+    with pytest.raises(InputError, match=message):
+        pipeline(costs=written(tmp_path / "costs.json", data))
+
+
+def test_a_missing_file_is_refused_before_anything_is_loaded(tmp_path):
+    with pytest.raises(RecipeError, match="no file .*none.json of costs; `measured` times this machine"):
+        pipeline(costs=str(tmp_path / "none.json"))

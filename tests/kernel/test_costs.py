@@ -1,0 +1,66 @@
+"""What pays, by the times of forward passes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specframe.kernel.costs import Costs, rising
+from specframe.kernel.errors import InputError
+
+CHANCES = st.lists(st.floats(0, 1), max_size=12).map(lambda found: sorted(found, reverse=True))
+
+
+def test_the_unit_is_the_time_of_a_token_without_drafts():
+    costs = Costs.of({1: 10.0, 2: 12.0, 4: 20.0}, draft=3.0)
+    assert [costs.score(nodes) for nodes in (1, 2, 3, 4, 6)] == pytest.approx([1.0, 1.2, 1.6, 2.0, 2.8])
+    assert costs.level == pytest.approx(0.3)
+
+
+def test_rows_share_a_pass():
+    """Two rows of two nodes take the time of four nodes, in which plain decoding gives each row 20 / 12 tokens."""
+    costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, rows=2)
+    assert costs.score(2) == pytest.approx(20 / 12) and costs.level == pytest.approx(3 / 12)
+
+
+@pytest.mark.parametrize(
+    ("passes", "worth"),
+    [
+        ({1: 1.0, 9: 1.0}, 3),  # nodes that cost nothing
+        ({1: 1.0, 9: 9.0}, 0),  # a node costs a token
+        ({1: 1.0, 9: 5.0}, 1),  # half a token
+        ({1: 1.0, 9: 3.0}, 2),  # a quarter
+        ({1: 1.0, 2: 1.9, 9: 1.9}, 3),  # the first is dear, the others come with it
+        ({1: 1.0, 2: 3.0, 9: 3.0}, 0),  # too dear for all of them together
+    ],
+)
+def test_nodes_are_worth_it_while_they_bring_more_than_they_cost(passes, worth):
+    assert Costs.of(passes).worth([0.7, 0.4, 0.2]) == worth
+
+
+@given(CHANCES, st.integers(0, 4))
+def test_no_other_number_of_nodes_brings_more(chances, taken):
+    costs = Costs.of({1: 1.0, 2: 1.3, 4: 1.4, 8: 2.9, 16: 6.0}).beyond(taken)
+    gains = [sum(chances[:n]) - costs.score(taken + n + 1) for n in range(len(chances) + 1)]
+    assert gains[costs.worth(chances)] == pytest.approx(max(gains))
+
+
+def test_nothing_is_worth_it_without_a_chance():
+    assert Costs.of({1: 1.0, 2: 1.0}).worth([0.0, 0.0]) == 0 == Costs.of({1: 1.0}).worth([])
+
+
+def test_times_that_fall_are_evened_out():
+    assert rising([(1, 3.0), (2, 1.0), (4, 5.0)]) == [(1, 2.0), (2, 2.0), (4, 5.0)]
+
+
+@pytest.mark.parametrize("passes", [{}, {2: 1.0}, {1: 0.0, 2: 1.0}])
+def test_costs_without_plain_decoding_are_refused(passes):
+    with pytest.raises(InputError, match="costs"):
+        Costs.of(passes)
+
+
+def test_one_timed_size_means_that_every_node_costs_a_token():
+    assert math.isclose(Costs.of({1: 2.0}).score(3), 3.0)

@@ -20,8 +20,8 @@ from specframe.decoding.callers import alone
 from specframe.decoding.clock import Clock
 from specframe.files.provenance import write_json
 from specframe.kernel.cache import cache_folder
-from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.quantized.library import processor
 

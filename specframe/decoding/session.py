@@ -14,10 +14,10 @@ from specframe.components.verifiers.greedy import GreedyVerifier
 from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
 from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, register, sampling_of
-from specframe.kernel.costs import Costs
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.random import SeededRandom

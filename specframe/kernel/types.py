@@ -21,8 +21,8 @@ from specframe.kernel.trees.verdict import Verdict as Verdict
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.costs import Costs
     from specframe.kernel.interfaces import RandomSource, SamplingRule
+    from specframe.kernel.trees.costs import Costs
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding import costs as timing
 from specframe.decoding.compose import compose
 from specframe.decoding.costs import measured_costs, read_costs
-from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, RecipeError
+from specframe.kernel.trees.costs import Costs
 
 STEEP = {"cycle_seconds": {"1": 1.0, "2": 2.0, "9": 9.0}, "draft_seconds": 0.1}
 FLAT = {"cycle_seconds": {"1": 1.0, "9": 1.0}, "draft_seconds": 0.0}
@@ -119,5 +119,5 @@ def test_files_without_costs_are_refused(tmp_path, data, message):
 
 
 def test_a_missing_file_is_refused_before_anything_is_loaded(tmp_path):
-    with pytest.raises(RecipeError, match="no file .*none.json of costs; `measured` times this machine"):
+    with pytest.raises(RecipeError, match=r"no file .*none\.json of costs; `measured` times this machine"):
         pipeline(costs=str(tmp_path / "none.json"))

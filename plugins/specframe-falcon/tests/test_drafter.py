@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from specframe import FeatureDrafter, InputError, NeuralTarget, WeightsError
 from specframe.testing import check_refusals, tiny_target
+from specframe_falcon import network
 from specframe_falcon.drafter import Falcon
 
 
@@ -69,6 +70,19 @@ def test_gradients_reach_every_weight_of_the_module_and_nothing_else(block: int)
     shared = {id(weight) for weight in target.model.parameters()}
     assert not shared & {id(tensor) for tensor in drafter.module.state_dict(keep_vars=True).values()}
     assert all(weight.grad is None for weight in target.model.parameters())
+
+
+@pytest.mark.parametrize("supported", [False, network.multiplies_bfloat16()])
+def test_it_trains_under_autocast_on_every_processor(supported: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network, "multiplies_bfloat16", lambda: supported)
+    drafter = bound(2)
+    features, tokens = fakes.pairs(9, torch.float32)
+    exact = drafter.unroll(features[None], tokens[None]).features
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        found = drafter.unroll(features[None], tokens[None]).features
+    torch.testing.assert_close(found.float(), exact, rtol=0.1, atol=0.1)
+    found.float().square().mean().backward()
+    assert all(weight.grad is not None for weight in drafter.module.parameters())
 
 
 def test_a_position_sees_its_own_block_and_what_is_before() -> None:

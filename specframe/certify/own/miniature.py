@@ -13,11 +13,11 @@ from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
-from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
 from specframe.kernel.miniatures import Shrinkable, Untrained
 from specframe.kernel.promises import Promise, draft_of
+from specframe.kernel.trees.costs import Costs
 from specframe.sampling.laws import Sampling
 
 VOCAB = 3

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from specframe.components.drafters.memory.automaton import SuffixAutomaton
 from specframe.components.drafters.suffix import Suffix
-from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import TokenTree
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.kernel.costs import Costs
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Context, TokenTree
 from specframe.sampling.laws import Sampling
 from tests.components.path_drafter import Path, PathDrafter, Ranked, assert_sound, path, path_drafters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +22,12 @@ Cell = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
 LSTM_LAYERS = 2
 FEW = 4
 """Up to so many pairs a row are unrolled on a CPU, where each call of nn.LSTM packs its weights anew."""
+
+
+def multiplies_bfloat16() -> bool:
+    """Whether oneDNN takes bfloat16 on this processor, which without AVX-512 it does not."""
+    supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
+    return supported is None or not torch.backends.mkldnn.is_available() or bool(supported())
 
 
 class Network(FeatureNetwork):
@@ -57,7 +63,7 @@ class Network(FeatureNetwork):
                 "glancing or teacher_forced, or the drafter eagle"
             )
         batch, length, _ = pairs.shape
-        carried, _ = self.lstm(pairs)  # [B, L, H]
+        carried, _ = self._run(pairs)  # [B, L, H]
         positions = torch.arange(length, device=pairs.device).expand(batch, -1)
         predicted: Tensor = self.layer(carried, positions, block_causal(length, self.block, pairs.device))
         return predicted
@@ -75,12 +81,20 @@ class Network(FeatureNetwork):
         """
         if counts is not None and min(counts) < max(counts):
             packed = pack_padded_sequence(pairs, torch.tensor(counts), batch_first=True, enforce_sorted=False)
-            outputs, state = self.lstm(packed, state)
+            outputs, state = self._run(packed, state)
             return pad_packed_sequence(outputs, batch_first=True)[0], state
         if pairs.is_cpu and pairs.shape[1] <= FEW:
             return self._unroll(pairs, state)
-        outputs, state = self.lstm(pairs, state)
-        return outputs, state
+        return self._run(pairs, state)
+
+    def _run(self, pairs: Any, state: State | None = None) -> tuple[Any, State]:
+        """nn.LSTM, whose products autocast leaves in float32 on a processor without bfloat16: oneDNN's fails there."""
+        if torch.is_autocast_enabled("cpu") and not multiplies_bfloat16():
+            with torch.autocast("cpu", enabled=False):
+                outputs, ends = self.lstm(pairs.float(), state)
+        else:
+            outputs, ends = self.lstm(pairs, state)
+        return outputs, ends
 
     def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
         """What the LSTM computes, pair by pair and without dropout: on a CPU it saves packing its weights."""

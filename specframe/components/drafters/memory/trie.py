@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from torch import Tensor
 
-from specframe.kernel.costs import Costs
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Draw, TokenTree
 
 
@@ -18,7 +18,7 @@ class Trie:
         self.parents = [-1]
         self.depths = [0]
         self.chances = [1.0]
-        """How likely each node is to be accepted, so far as it was said; 1 is never left out."""
+        """How likely each node is to be accepted, so far as is known; 1 is never left out."""
         self._children: list[dict[int, int]] = [{}]
 
     def __len__(self) -> int:

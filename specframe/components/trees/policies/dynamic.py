@@ -11,9 +11,9 @@ from torch import Tensor
 from specframe.components.trees.shapes.calibration import Calibration, read_calibration
 from specframe.components.trees.shapes.candidates import Candidates, tree_of
 from specframe.components.trees.shapes.growth import Growth
-from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError
 from specframe.kernel.promises import Promise
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Context, Draw, Expand, Frontier, Proposal, TokenTree
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe.kernel.costs import Costs
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Draw, TokenTree
 
 

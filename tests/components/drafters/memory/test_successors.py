@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specframe.components.drafters.memory.successors import PRIOR, TRUST, Successors
 from specframe.components.drafters.memory.trie import Trie, as_tree
-from specframe.kernel.costs import Costs
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Draw
 from tests.components.path_drafter import assert_sound
 

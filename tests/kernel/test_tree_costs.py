@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.kernel.costs import Costs, rising
 from specframe.kernel.errors import InputError
+from specframe.kernel.trees.costs import Costs, rising
 
 CHANCES = st.lists(st.floats(0, 1), max_size=12).map(lambda found: sorted(found, reverse=True))
 

@@ -39,12 +39,17 @@ DRAFTED = 16
 
 
 def costs_of(pipeline: Pipeline) -> Costs | None:
-    """The costs that the recipe's `run.costs` names. Raises InputError for a file without any."""
+    """The costs that the recipe's `run.costs` names. Raises InputError for a file without any.
+
+    They are those of as many rows as are decoded at the time, where a row's text does not depend on what it drafts;
+    else of `run.batch` rows, so that a row's random numbers do not depend on its neighbours.
+    """
     named = pipeline.run.costs
     if named is None:
         return None
     costs = read_costs(named) if isinstance(named, Path) else measured_costs(pipeline)
-    return costs and replace(costs, rows=pipeline.run.batch)
+    by_position = pipeline.parts.verifier.needs.by_position
+    return costs if costs is None or by_position else replace(costs, rows=pipeline.run.batch)
 
 
 def read_costs(path: Path) -> Costs:

@@ -177,7 +177,7 @@ class Pipeline:
 
     def _for_rows(self, rows: int) -> Self:
         costs = self.parts.costs
-        return self if costs is None else self.with_parts(costs=replace(costs, rows=rows))
+        return self if costs is None or costs.rows is None else self.with_parts(costs=replace(costs, rows=rows))
 
     def _timed(self, clock: Clock | None) -> AbstractContextManager[Parts]:
         return nullcontext(self.parts) if clock is None else watch(self.parts, clock)

@@ -193,7 +193,8 @@ class Session:
         require_claim(self.parts.target, self)
         parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
-            context = Context(sampling, self._random.draft, parts.costs)
+            costs = parts.costs and parts.costs.together(len(self.live))
+            context = Context(sampling, self._random.draft, costs)
             draft = parts.drafter.propose(self._root, parts.tree, context)
         with self.clock.phase("score"):
             scores = parts.target.score(draft)

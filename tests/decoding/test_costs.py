@@ -12,6 +12,7 @@ import torch
 import specframe
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
+from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding import costs as timing
 from specframe.decoding.compose import compose
 from specframe.decoding.costs import measured_costs, read_costs
@@ -94,12 +95,28 @@ def test_drafts_are_as_large_as_pays_and_the_text_is_the_same(tmp_path, times, d
     assert expected.acceptance.drafted > 0
 
 
-def test_the_rows_are_those_that_are_decoded_together(tmp_path):
+def test_the_rows_are_those_that_are_decoded_at_the_time(tmp_path):
+    """With `match`, whose text does not depend on what is drafted; with another rule their number is fixed."""
     made = pipeline(costs=written(tmp_path / "costs.json", STEEP), batch=3)
-    assert made.parts.costs == replace(Costs.of({1: 1.0, 2: 2.0, 9: 9.0}, 0.1), rows=3)
-    with made.open(made.requests(PROMPTS), slots=2) as session:
+    seen: list[int | None] = []
+    propose = made.parts.drafter.propose
+
+    def watched(root, tree, context):
+        seen.append(context.costs.rows)
+        assert context.costs.rows == len(root)
+        return propose(root, tree, context)
+
+    made.parts.drafter.propose = watched  # type: ignore[method-assign]
+    requests = made.requests(PROMPTS)
+    with made.open([*requests, replace(requests[0], max_new_tokens=2)]) as session:
+        session.run([*requests, replace(requests[0], max_new_tokens=2)])
+    assert set(seen) == {2, 3}
+    fixed = made.with_parts(verifier=Recursive())
+    fixed = fixed.with_parts(costs=timing.costs_of(fixed))
+    assert fixed.parts.costs == replace(Costs.of({1: 1.0, 2: 2.0, 9: 9.0}, 0.1), rows=3)
+    with fixed.open(requests, slots=2) as session:
         assert session.parts.costs is not None and session.parts.costs.rows == 2
-    with made.open_endless(5) as session:
+    with fixed.open_endless(5) as session:
         assert session.parts.costs is not None and session.parts.costs.rows == 5
     assert made.plain().parts.costs is None
 

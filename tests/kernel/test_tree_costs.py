@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,7 @@ def test_rows_share_a_pass():
     """Two rows of two nodes take the time of four nodes, in which plain decoding gives each row 20 / 12 tokens."""
     costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, rows=2)
     assert costs.score(2) == pytest.approx(20 / 12) and costs.level == pytest.approx(3 / 12)
+    assert costs.together(5) == costs and replace(costs, rows=None).together(2) == costs
 
 
 @pytest.mark.parametrize(

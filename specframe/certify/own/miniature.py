@@ -25,7 +25,7 @@ LENGTH = 4
 PROMPT = (0, 1, 2, 0, 1)
 """It repeats itself, so that retrieval drafters find something."""
 EOS = 1
-COSTS = Costs.of({1: 1.0, 2: 1.2, 8: 3.5}, draft=0.1)
+COSTS = Costs(((1, 1.0), (2, 1.2), (8, 3.5)), draft=0.1, rows=1)
 """Made up, so that likely nodes pay and others do not: the distribution has to stay whatever a machine's times are."""
 
 

@@ -23,8 +23,8 @@ class Costs:
     """(nodes, seconds) of the target's forward passes over one row, ascending, from one node on."""
     draft: float = 0.0
     """The seconds of a drafter's forward pass."""
-    rows: int = 1
-    """How many rows are decoded together."""
+    rows: int | None = None
+    """How many rows are decoded together; None: those that a session has at the time, one where it is not known."""
     taken: int = 0
     """How many drafted nodes are scored anyway, before any that is asked for."""
 
@@ -44,17 +44,22 @@ class Costs:
         """The same for what joins so many drafted nodes that are scored anyway."""
         return replace(self, taken=self.taken + nodes)
 
+    def together(self, rows: int) -> Costs:
+        """The same for so many rows, unless their number is fixed."""
+        return self if self.rows is not None else replace(self, rows=rows)
+
     def score(self, nodes: int) -> float:
         """What scoring so many nodes of every row takes, the root included.
 
         The unit is the time in which decoding without drafts gives a row one token.
         """
-        return self._seconds(nodes * self.rows) / self._seconds(self.rows)
+        rows = self.rows or 1
+        return self._seconds(nodes * rows) / self._seconds(rows)
 
     @property
     def level(self) -> float:
         """What a drafter's forward pass takes, in the same unit."""
-        return self.draft / self._seconds(self.rows)
+        return self.draft / self._seconds(self.rows or 1)
 
     def worth(self, chances: Sequence[float]) -> int:
         """How many drafted nodes to score, by each one's chance of being accepted, the highest first; it may be 0."""

@@ -16,6 +16,7 @@ _PUBLIC = {
         "Chunks",
         "Committed",
         "Context",
+        "Costs",
         "Cycle",
         "Draw",
         "Expand",
@@ -198,6 +199,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.types import (
         Context as Context,
+    )
+    from specframe.kernel.types import (
+        Costs as Costs,
     )
     from specframe.kernel.types import (
         Cycle as Cycle,

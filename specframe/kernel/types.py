@@ -12,6 +12,7 @@ from specframe.kernel.lessons import PairSpec as PairSpec
 from specframe.kernel.lessons import Predicted as Predicted
 from specframe.kernel.lessons import Student as Student
 from specframe.kernel.lessons import Teacher as Teacher
+from specframe.kernel.trees.costs import Costs as Costs
 from specframe.kernel.trees.tree import ALL_DRAWS as ALL_DRAWS
 from specframe.kernel.trees.tree import Draw as Draw
 from specframe.kernel.trees.tree import TokenTree as TokenTree
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe.kernel.interfaces import RandomSource, SamplingRule
-    from specframe.kernel.trees.costs import Costs
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from specframe.components.drafters.fused import Fused
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.probe import fingerprint
 from specframe.decoding.callers import alone
@@ -21,6 +22,7 @@ from specframe.decoding.clock import Clock
 from specframe.files.provenance import write_json
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import InputError, SpecframeError
+from specframe.kernel.interfaces import Observer
 from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.quantized.library import processor
@@ -28,7 +30,7 @@ from specframe.neural.quantized.library import processor
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline
 
-EDITION = 1
+EDITION = 2
 """To be raised when something is timed in another way: what was kept is forgotten."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""
@@ -116,9 +118,17 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
 
 
 def _draft_seconds(pipeline: Pipeline) -> float:
-    """The seconds of a drafter's forward pass, on average over a short text; 0 for drafters without one."""
-    untimed = pipeline.with_parts(costs=None)
-    target = pipeline.parts.target
+    """The seconds of a drafter's forward pass, on average over a short text; 0 where no tree policy asks for one.
+
+    Of a fused drafter it is the first one's. A drafter that learns or remembers what it decodes is not run for it.
+    """
+    drafter, tree, target = pipeline.parts.drafter, pipeline.parts.tree, pipeline.parts.target
+    while isinstance(drafter, Fused):
+        tree = drafter.tree
+        drafter = drafter.first
+    if tree is None or isinstance(drafter, Observer):
+        return 0.0
+    untimed = pipeline.with_parts(drafter=drafter, tree=tree, costs=None)
     prompt = [token % target.vocab_size for token in range(1, min(CONTEXT, target.context // 2) + 1)]
     settings = replace(pipeline.sampling, max_new_tokens=DRAFTED, ignore_eos=True, stop=[])
     for _ in range(2):  # the first warms up

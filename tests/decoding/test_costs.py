@@ -10,8 +10,12 @@ import pytest
 import torch
 
 import specframe
+from specframe.components.drafters.fused import Fused
+from specframe.components.drafters.own_layers import OwnLayers
+from specframe.components.drafters.suffix import Suffix
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
+from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding import costs as timing
 from specframe.decoding.compose import compose
@@ -79,6 +83,26 @@ def test_a_spoilt_note_is_timed_again(cache):
     note.write_text("{")
     pipeline(costs="measured")
     assert read_costs(note).passes[0][0] == 1
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_drafter_of_a_tree_is_timed(fused, cache):
+    """Within a fused one, too: else its levels would cost nothing."""
+    first, tree = OwnLayers(exit=1), Dynamic(depth=2, width=2, nodes=3)
+    drafter = Fused(first=first, second=Suffix(), tree=tree) if fused else first
+    made = compose(
+        target=HFTarget.from_model(tiny_llama(11, 0)),
+        drafter=drafter,
+        tree=None if fused else tree,
+        run={"costs": "measured"},
+    )
+    assert made.parts.costs is not None and made.parts.costs.draft > 0
+
+
+def test_what_learns_or_remembers_is_not_run_to_be_timed(cache):
+    made = pipeline(costs="measured")
+    seen = made.parts.drafter._rows  # type: ignore[attr-defined]
+    assert made.parts.costs is not None and made.parts.costs.draft == 0 and not seen
 
 
 def test_a_target_without_a_forward_pass_has_none():

@@ -30,12 +30,12 @@ from specframe.neural.quantized.library import processor
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline
 
-EDITION = 2
+EDITION = 1
 """To be raised when something is timed in another way: what was kept is forgotten."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""
 CONTEXT = 128
-REPEATS = 7
+REPEATS = 9
 DRAFTED = 16
 """Tokens that are decoded to time the drafter."""
 

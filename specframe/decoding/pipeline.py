@@ -15,7 +15,6 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.decoding.callers import alone
 from specframe.decoding.clock import Clock
-from specframe.decoding.costs import costs_of
 from specframe.decoding.requests import Entry, Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
@@ -72,6 +71,10 @@ class Pipeline:
         drafter.bind(target)
         parts = Parts(target, drafter, plan.tree, plan.verifier)
         pipeline = cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
+        if pipeline.run.costs is None:
+            return pipeline
+        from specframe.decoding.costs import costs_of  # it loads transformers
+
         return pipeline.with_parts(costs=costs_of(pipeline))
 
     @classmethod
@@ -151,10 +154,9 @@ class Pipeline:
         """
         limits = [budget(request, self.parts.target.context, number) for number, request in enumerate(requests)]
         longest = max((len(r.tokens) + limit for r, limit in zip(requests, limits, strict=True)), default=0)
-        pipeline = self if slots is None else self._for_rows(slots)
-        slots = min(slots or self.run.batch, max(len(requests), 1))
-        with alone(self.parts.target), pipeline._timed(clock) as parts:
-            yield Session(parts, slots, longest + parts.nodes, clock=clock)
+        slots = slots or self.run.batch
+        with alone(self.parts.target), self._for_rows(slots)._timed(clock) as parts:
+            yield Session(parts, min(slots, max(len(requests), 1)), longest + parts.nodes, clock=clock)
 
     @contextmanager
     def open_endless(

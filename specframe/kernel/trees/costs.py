@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from statistics import fmean
 
 from specframe.kernel.errors import InputError
@@ -73,10 +73,10 @@ class Costs:
 
     def _seconds(self, nodes: int) -> float:
         """A pass over so many nodes: on the line through the timed sizes next to it, or through the last two."""
-        pairs = list(pairwise(self.passes))
-        if not pairs:
+        if len(self.passes) == 1:
             return self.passes[0][1] * nodes
-        (less, low), (more, high) = next((pair for pair in pairs if nodes <= pair[1][0]), pairs[-1])
+        place = min(max(bisect_left(self.passes, (nodes,)), 1), len(self.passes) - 1)
+        (less, low), (more, high) = self.passes[place - 1 : place + 1]
         return low + (high - low) * (nodes - less) / (more - less)
 
 

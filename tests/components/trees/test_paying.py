@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.kernel.trees.costs import Costs
@@ -79,14 +80,19 @@ def test_a_node_is_never_without_the_one_above(drafter, slope, draft):
         assert all(len(nodes) == 2 or nodes[:-1] in kept for nodes in kept)
 
 
+class NearlySure(PathDrafter):
+    """The same with laws that leave hardly a doubt."""
+
+    def at(self, nodes: Path) -> Tensor:
+        return super().at(nodes) * 20
+
+
 def test_a_level_is_drafted_only_where_it_promises_more_than_it_costs():
     """Of a drafter that is nearly sure, every level is worth a cheap forward pass, and none a dear one."""
     cheap, dear = (Costs.of({1: 1.0, 10: 1.2}, draft) for draft in (0.05, 1.5))
     calls = []
     for costs in (cheap, dear):
-        drafter = PathDrafter(5, 1)
-        at = drafter.at
-        drafter.at = lambda nodes, at=at: at(nodes) * 20  # type: ignore[method-assign, misc]
+        drafter = NearlySure(5, 1)
         grown(drafter, costs)
         calls.append(drafter.calls)
     assert calls == [4, 1]

@@ -55,7 +55,8 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.training.progress import watch
     from specframe.training.train import REMEDY, train
 
-    state = PartialState()  # under `accelerate launch` it gives every process its own device, before models load
+    # Under `accelerate launch` and torchrun it gives every process its own device, before models load.
+    state = PartialState(cpu=not torch.accelerator.is_available())
     torch.manual_seed(settings.seed)
     with writing(settings.out, REMEDY) if state.is_main_process else nullcontext():  # before models load, too
         pipeline = Pipeline.build(valid)

@@ -101,7 +101,7 @@ ROLLOUTS: Parts = (
     ),
 )
 
-STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, searched by suffix arrays"),)
+STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, found by what stands before them"),)
 
 LEARNING: Parts = (("online", "drafter:Online", "another drafter, which keeps learning while it drafts"),)
 

@@ -13,14 +13,14 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.store import Continuations
 from specframe.stores import folder as files
-from specframe.stores.suffix_array import SuffixArray
+from specframe.stores.context_array import ContextArray
 
 MERGED = 1 << 18
 """Arrays above this many tokens are never built again."""
 
 
 class Corpus:
-    """Finds what followed a text's last tokens in other texts, by suffix arrays (REST, He et al. 2024).
+    """Finds what followed a text's last tokens in other texts, by sorted contexts (REST, He et al. 2024).
 
     With a folder, it holds what `specframe store build` wrote there, and appended texts go there, too. Without one it
     starts empty and lives in memory. Texts that are appended join small arrays, which are merged as they grow, so that
@@ -33,7 +33,7 @@ class Corpus:
     def __init__(self, *, path: Path | None = None) -> None:
         self.path = path
         self._index = files.Index(vocabulary=0, tokenizer=None, segments={})
-        self._arrays: dict[str, SuffixArray] = {}
+        self._arrays: dict[str, ContextArray] = {}
         self._unread = path is not None
 
     def __len__(self) -> int:
@@ -60,23 +60,21 @@ class Corpus:
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
         """What follows the longest suffix of `tail` that occurs: `limit` continuations of `length` tokens at most."""
         self._read()
-        matches = {name: array.longest(tail) for name, array in self._arrays.items()}
-        match = max(matches.values(), default=0)
-        if match == 0:
+        found = [(array, array.find(tail)) for array in self._arrays.values()]
+        longest = max((match.length for _, match in found), default=0)
+        if longest == 0:
             return Continuations(0, [])
-        part = tail[len(tail) - match :]
-        best = [self._arrays[name] for name, found in matches.items() if found == match]
-        counts = [end - begin for begin, end in (array.range(part) for array in best)]
+        best = [(array, match) for array, match in found if match.length == longest]
+        total = sum(len(match) for _, match in best)
         rows: list[list[int]] = []
-        for array, count in zip(best, counts, strict=True):  # each array by its share of the occurrences
-            share = max(1, limit * count // sum(counts))
-            rows += array.behind(part, length=length, limit=share)
-        return Continuations(match, [self._whole(row) for row in rows[:limit]])
+        for array, match in best:  # each array by its share of the occurrences
+            rows += array.behind(match, length=length, limit=max(1, limit * len(match) // total))
+        return Continuations(longest, [self._whole(row) for row in rows[:limit]])
 
     def append(self, texts: Sequence[Sequence[int]]) -> None:
         """Adds texts, which later queries find. Raises InputError if they cannot be written; none is added then."""
         self._read()
-        added = SuffixArray.build(texts)
+        added = ContextArray.build(texts)
         if not len(added):
             return
         if self.path is None:
@@ -109,7 +107,7 @@ class Corpus:
 
 def build(folder: Path, texts: Sequence[Sequence[int]], target: Target) -> int:
     """Writes a store of texts that the target's tokenizer made; returns its tokens. Raises InputError for no text."""
-    array = SuffixArray.build(texts)
+    array = ContextArray.build(texts)
     if not len(array):
         raise InputError("there is no text to store")
     if int(array.tokens[array.tokens < 0xFFFFFFFF].max()) >= target.vocab_size:
@@ -129,8 +127,8 @@ def fingerprint(target: Target) -> str | None:
 
 
 def _joined(
-    index: files.Index, arrays: dict[str, SuffixArray], added: SuffixArray
-) -> tuple[files.Index, dict[str, SuffixArray]]:
+    index: files.Index, arrays: dict[str, ContextArray], added: ContextArray
+) -> tuple[files.Index, dict[str, ContextArray]]:
     """The index and arrays with one more; the last arrays are merged while they are not twice as large as the next."""
     name = str(max(map(int, arrays), default=-1) + 1)
     arrays = dict(arrays)

@@ -1,4 +1,4 @@
-"""A store's folder: suffix arrays in memory-mapped files, and an index that names those that count."""
+"""A store's folder: arrays in memory-mapped files, and an index that names those that count."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from filelock import FileLock, Timeout
 from specframe.files.folders import make_folder
 from specframe.files.lock import NAME as LOCK
 from specframe.kernel.errors import InputError
-from specframe.stores.suffix_array import SuffixArray
+from specframe.stores.context_array import ContextArray
 
-FORMAT = 1
+FORMAT = 2
 INDEX = "store.json"
 PARTS = ("tokens", "order")
 PATIENCE = 30
@@ -32,16 +32,17 @@ class Index:
     tokenizer: str | None
     """The fingerprint of the tokenizer that the tokens are from, if it had one."""
     segments: dict[str, int]
-    """The names of its suffix arrays, and the tokens of each."""
+    """The names of its arrays, and the tokens of each."""
     format: int = FORMAT
 
 
-def read(folder: Path) -> tuple[Index, dict[str, SuffixArray]]:
+def read(folder: Path) -> tuple[Index, dict[str, ContextArray]]:
     """A store's index, and its arrays by name, memory-mapped. Raises InputError with what is wrong with it."""
     try:
         written = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if written.get("format") != FORMAT:
-            raise InputError(f"{folder} is a store of format {written.get('format')}; this release reads {FORMAT}")
+            raise InputError(f"{folder} is a store of format {written.get('format')}, this release reads {FORMAT}; make it again with "
+                "specframe store build")
         index = Index(**written)
         arrays = {name: _open(folder, name, size) for name, size in index.segments.items()}
     except FileNotFoundError as error:
@@ -55,7 +56,7 @@ def read(folder: Path) -> tuple[Index, dict[str, SuffixArray]]:
     return index, arrays
 
 
-def write(folder: Path, index: Index, added: Sequence[tuple[str, SuffixArray]]) -> None:
+def write(folder: Path, index: Index, added: Sequence[tuple[str, ContextArray]]) -> None:
     """Writes new arrays, then the index that names them; files that it no longer names are removed.
 
     Until the index is replaced the store is what it was. Raises InputError if anything cannot be written.
@@ -91,12 +92,12 @@ def writing(folder: Path) -> Iterator[None]:
         raise InputError(f"another process has been writing to {folder} for {PATIENCE} seconds") from None
 
 
-def _open(folder: Path, name: str, size: int) -> SuffixArray:
+def _open(folder: Path, name: str, size: int) -> ContextArray:
     parts = [np.asarray(np.load(_path(folder, name, part), mmap_mode="r")) for part in PARTS]
     for part in parts:
         if part.dtype != np.uint32 or part.shape != (size,):
             raise ValueError(f"an array of segment {name} is not of {size} tokens")
-    return SuffixArray(*parts)
+    return ContextArray(*parts)
 
 
 def _path(folder: Path, name: str, part: str) -> Path:

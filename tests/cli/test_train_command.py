@@ -73,6 +73,20 @@ def test_ctrl_c_keeps_the_state_and_prints_how_to_go_on(training, tmp_path):
     assert "run the same command again to go on" in output and "Traceback" not in output
 
 
+def test_processes_that_torchrun_launched_train_together_on_a_cpu(training, tmp_path):
+    """torchrun says nothing of CPUs, as `accelerate launch --cpu` does: the command must find out."""
+    network = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000), "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-m", "specframe", "train", str(training()), "train.batch=1"]
+    jobs = []
+    for rank in ("0", "1"):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
+        environment = os.environ | network | place
+        jobs.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+    ends = [(job.communicate(timeout=200)[1], job.returncode) for job in jobs]  # both are awaited, whatever came
+    assert all(code == 0 for _, code in ends), "\n".join(errors for errors, _ in ends)
+    assert json.loads((tmp_path / "out" / "train.json").read_text())["processes"] == 2
+
+
 @pytest.mark.parametrize(
     ("override", "words"),
     [

@@ -1,4 +1,4 @@
-"""The suffix array against a literal search, and the store around it: files, appends, and what can go wrong."""
+"""The array of contexts against a literal search, and the store around it: files, appends, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError
 from specframe.stores.corpus import Corpus, build
-from specframe.stores.suffix_array import REACH, SEPARATOR, SuffixArray
+from specframe.stores.context_array import REACH, SEPARATOR, ContextArray
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), min_size=0, max_size=30), min_size=1, max_size=6)
 TAIL = st.lists(st.integers(0, 2), max_size=24)
@@ -32,11 +32,13 @@ def literal(texts: list[list[int]], tail: list[int], length: int) -> tuple[int, 
 
 @settings(max_examples=200, deadline=None)
 @given(texts=TEXTS)
-def test_suffixes_are_in_order(texts: list[list[int]]) -> None:
-    array = SuffixArray.build(texts)
+def test_places_are_in_order_of_what_stands_before_them(texts: list[list[int]]) -> None:
+    array = ContextArray.build(texts)
     tokens = array.tokens.tolist()
     assert tokens == [token for text in texts if text for token in (*text, SEPARATOR)]
-    assert array.order.tolist() == sorted(range(len(tokens)), key=lambda place: tokens[place : place + REACH])
+    assert sorted(array.order.tolist()) == list(range(len(tokens)))
+    contexts = [tokens[max(place + 1 - REACH, 0) : place + 1][::-1] for place in array.order.tolist()]
+    assert contexts == sorted(contexts)
 
 
 @settings(max_examples=200, deadline=None)
@@ -111,8 +113,8 @@ def change(path: Path, **values: object) -> None:
         (lambda f: (f / "store.json").unlink(), "there is no store in .*; make one with specframe store build"),
         (lambda f: (f / "store.json").write_text("{"), "is broken: .*; make it again"),
         (lambda f: (f / "store.json").write_text("[]"), "is broken: "),
-        (lambda f: (f / "store.json").write_text('{"format": 1}'), "is broken: "),
-        (lambda f: change(f / "store.json", format=7), "is a store of format 7; this release reads 1"),
+        (lambda f: (f / "store.json").write_text('{"format": 2}'), "is broken: "),
+        (lambda f: change(f / "store.json", format=7), "is a store of format 7, this release reads 2; make it again with"),
         (lambda f: change(f / "store.json", segments={"0": 4}), "is broken: .*is not of 4 tokens"),
         (lambda f: change(f / "store.json", segments={}), "is empty; make it again"),
         (lambda f: (f / "0.order.npy").unlink(), "is broken: 0.order.npy is missing"),

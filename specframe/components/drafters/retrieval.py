@@ -20,6 +20,8 @@ from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 TAIL = 16
 """Tokens of the text that are looked up."""
+DOUBT = 2.0
+"""Occurrences that a match of one token is doubted by, a longer one by its share of them, as in suffix decoding."""
 
 
 class Retrieval:
@@ -95,7 +97,7 @@ class Retrieval:
         tries = [Trie(token) for token in root.tolist()]
         for text, trie in zip(self._texts, tries, strict=True):
             self._grow(trie, text)
-        return as_tree(root, tries)
+        return as_tree(root, tries, context.costs)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
         """The most frequent continuation if each row's text went on by a path, as far as it is proposed."""
@@ -133,7 +135,7 @@ class Retrieval:
         fewest = self.least * len(found.tokens)
         most = min(self.length, int(found.match * self.factor))
         arrivals = count()
-        waiting: list[tuple[int, int, int, int, int, list[list[int]]]] = []
+        waiting: list[tuple[int, int, int, int, int, float, list[list[int]]]] = []
 
         def offer(node: int, depth: int, rows: list[list[int]]) -> None:
             """Queues the tokens that follow a node in some continuations."""
@@ -141,13 +143,15 @@ class Retrieval:
             for row in rows:
                 if len(row) > depth:
                     after.setdefault(row[depth], []).append(row)
+            known = len(rows) + DOUBT / (found.match + depth)
             for token, having in after.items():
                 if len(having) >= fewest:
-                    heappush(waiting, (-len(having), depth + 1, next(arrivals), node, token, having))
+                    chance = trie.chances[node] * len(having) / known
+                    heappush(waiting, (-len(having), depth + 1, next(arrivals), node, token, chance, having))
 
         offer(0, 0, found.tokens)
         while waiting and len(trie) < self._most:
-            _, depth, _, parent, token, rows = heappop(waiting)
-            node = trie.add(parent, token)
+            _, depth, _, parent, token, chance, rows = heappop(waiting)
+            node = trie.add(parent, token, chance)
             if depth < most:  # what is longer is at most as frequent, so it comes later
                 offer(node, depth, rows)

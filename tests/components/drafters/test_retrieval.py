@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,10 +14,11 @@ from specframe import compose
 from specframe.components.drafters.retrieval import Retrieval
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError
+from specframe.kernel.trees.costs import Costs
 from specframe.stores.corpus import Corpus
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound, path
-from tests.components.sessions import first, later
+from tests.components.sessions import CONTEXT, first, later
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), max_size=20), min_size=1, max_size=6)
 
@@ -32,7 +34,7 @@ def drafted(drafter: Retrieval, text: list[int]) -> list[tuple[int, ...]]:
     """The paths below the root, in the tree's order."""
     drafter.open(1, 99)
     drafter.commit(first([text]))
-    tree = drafter.propose(torch.tensor([text[-1]]), None, None)  # type: ignore[arg-type]
+    tree = drafter.propose(torch.tensor([text[-1]]), None, CONTEXT)
     assert_sound(tree, tree.levels)
     assert tree.tokens.shape[1] <= (drafter.promise.nodes or 0)
     return [path(tree, 0, node)[1:] for node in range(1, tree.tokens.shape[1])]
@@ -62,6 +64,16 @@ def test_the_most_frequent_prefixes_are_proposed(
         counts = Counter({prefix: many for prefix, many in counts.items() if many >= least * len(ends)})
     assert len(set(found)) == len(found) == min(nodes - 1, len(counts))
     assert sorted(counts[prefix] for prefix in found) == sorted(counts.values(), reverse=True)[: nodes - 1][::-1]
+
+
+def test_where_nodes_cost_the_likeliest_are_proposed() -> None:
+    """Of one occurrence of one token a third is believed: 1 / (1 + 2 / 1), then as much again of two tokens' half."""
+    drafter = Retrieval(store=store([[0, 1, 2]]), shortest=1)
+    drafter.open(1, 99)
+    drafter.commit(first([[2, 0]]))
+    for slope, levels in ((0.01, 2), (0.2, 1), (0.4, 0)):
+        costs = Costs.of({1: 1.0, 11: 1.0 + 10 * slope})
+        assert drafter.propose(torch.tensor([0]), None, replace(CONTEXT, costs=costs)).levels == levels
 
 
 def test_finished_texts_are_remembered_once() -> None:

@@ -21,6 +21,7 @@ from specframe.neural.quantized.rounding import round_layers
 from specframe.neural.state.cache import SlotCache
 from specframe.testing import shake
 from specframe_eagle.drafter import Eagle
+from specframe_eagle.eagle3 import Eagle3
 from specframe_falcon.drafter import Falcon
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9]]
@@ -36,7 +37,7 @@ def layers(network: nn.Module) -> list[QuantizedLinear]:
 
 
 @pytest.mark.parametrize("quantization", ["int4", "int8"])
-@pytest.mark.parametrize("kind", [Eagle, Falcon])
+@pytest.mark.parametrize("kind", [Eagle, Eagle3, Falcon])
 def test_texts_are_those_of_the_target(kind, quantization, target):
     head = Trimmed(keep=40, quantize=quantization)
     drafter = kind(quantize=quantization, head=head)
@@ -90,6 +91,19 @@ def test_a_layer_is_what_its_parts_compute(family, first_norm):
         # An activation that is rounded to 8 bits may come out a step higher or lower.
         off = (outputs[0] - outputs[1]).norm(dim=-1) / outputs[1].norm(dim=-1)
         assert off.max() < 0.01 and not torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("own_head", [True, False])
+def test_eagle3_drafts_with_matrices_in_blocks(target, own_head):
+    """Its layer is twice as wide at the attention, which the kernels' whole layer is not: its matrices alone are theirs."""
+    drafter = Eagle3(quantize="int8", own_head=own_head)
+    drafter.bind(target)
+    exact, rounded = drafter.network, drafter.decoding
+    assert rounded.layer.packed is None and len(layers(rounded)) == 8 + own_head
+    x, positions = torch.randn(2, 5, 128), torch.arange(5).expand(2, -1)
+    with torch.no_grad():
+        found, wanted = (network.hidden(network.layer(x, positions, None)) for network in (rounded, exact))
+    assert 0 < (found - wanted).norm() / wanted.norm() < 0.03
 
 
 def test_weights_that_change_are_rounded_again(target):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe import CompositionError, InputError, Trainable, WeightsError
-from specframe.neural import Export, NeuralDrafter, TapFusion, checkpoint, layer_config, seeded, support_of
+from specframe.neural import Export, NeuralDrafter, Quantization, TapFusion, checkpoint, layer_config, seeded, support_of
 from specframe_eagle import engines3, fitting3
 from specframe_eagle.layout3 import D2T, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, check_embedding
@@ -43,6 +43,7 @@ class Eagle3(NeuralDrafter[Wide]):
         norm_output: whether the state fed back has passed the norm before the LM head (EAGLE-3.1).
         norm_before_residual: whether the residual starts at the normed state (vLLM alone serves it).
         norm_before_fc: whether all taps together pass one norm.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
     """
 
     name = "eagle3"
@@ -60,6 +61,7 @@ class Eagle3(NeuralDrafter[Wide]):
         norm_output: bool = False,
         norm_before_residual: bool = False,
         norm_before_fc: bool = False,
+        quantize: Quantization | None = None,
     ) -> None:
         if taps is not None and (not taps or min(taps) < 0 or len(set(taps)) < len(taps)):
             raise InputError(f"eagle3: taps must be different layers, counted from 0, not {taps}")
@@ -67,7 +69,7 @@ class Eagle3(NeuralDrafter[Wide]):
             raise CompositionError(
                 "eagle3: a head with weights of its own is trained by itself, and not copied; give own_head: false"
             )
-        super().__init__(weights=weights, head=head)
+        super().__init__(weights=weights, head=head, quantize=quantize)
         self.own_head = own_head
         self.layer = layer
         self.reads = taps

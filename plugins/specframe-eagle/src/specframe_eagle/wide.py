@@ -56,6 +56,9 @@ class WideLayer(DecoderLayer):
         super().__init__(config)
         self.layer = _Wide(self.layer, self.config, norm_before_residual)
 
+    def pack(self) -> None:
+        """Nothing: the kernels compute layers whose attention reads as many numbers as they give. Its matrices they do."""
+
 
 class _Wide(nn.Module):
     """The layer under the published names: transformers' parts, the attention's inputs twice as wide."""

@@ -32,8 +32,8 @@ class Match:
 class ContextArray:
     """Texts and the order of their places by the tokens up to there, read backwards: a suffix array of reversed texts.
 
-    All occurrences of an ending stand side by side in that order, and those of the longest ending around the place where
-    the ending itself would stand: one search finds them, whatever their length. The arrays may be memory-mapped.
+    All occurrences of an ending stand side by side in that order, and those of the longest around the place where the
+    ending itself would stand: one search finds them, whatever their length. The arrays may be memory-mapped.
     """
 
     def __init__(self, tokens: NDArray[np.uint32], order: NDArray[np.uint32]) -> None:

@@ -41,8 +41,10 @@ def read(folder: Path) -> tuple[Index, dict[str, ContextArray]]:
     try:
         written = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if written.get("format") != FORMAT:
-            raise InputError(f"{folder} is a store of format {written.get('format')}, this release reads {FORMAT}; make it again with "
-                "specframe store build")
+            raise InputError(
+                f"{folder} is a store of format {written.get('format')}, this release reads {FORMAT}; "
+                "make it again with specframe store build"
+            )
         index = Index(**written)
         arrays = {name: _open(folder, name, size) for name, size in index.segments.items()}
     except FileNotFoundError as error:

@@ -81,7 +81,7 @@ def test_processes_that_torchrun_launched_train_together_on_a_cpu(training, tmp_
     for rank in ("0", "1"):
         place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
         environment = os.environ | network | place
-        jobs.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        jobs.append(subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True))
     ends = [(job.communicate(timeout=200)[1], job.returncode) for job in jobs]  # both are awaited, whatever came
     assert all(code == 0 for _, code in ends), "\n".join(errors for errors, _ in ends)
     assert json.loads((tmp_path / "out" / "train.json").read_text())["processes"] == 2

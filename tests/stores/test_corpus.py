@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError
-from specframe.stores.corpus import Corpus, build
 from specframe.stores.context_array import REACH, SEPARATOR, ContextArray
+from specframe.stores.corpus import Corpus, build
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), min_size=0, max_size=30), min_size=1, max_size=6)
 TAIL = st.lists(st.integers(0, 2), max_size=24)
@@ -114,7 +114,7 @@ def change(path: Path, **values: object) -> None:
         (lambda f: (f / "store.json").write_text("{"), "is broken: .*; make it again"),
         (lambda f: (f / "store.json").write_text("[]"), "is broken: "),
         (lambda f: (f / "store.json").write_text('{"format": 2}'), "is broken: "),
-        (lambda f: change(f / "store.json", format=7), "is a store of format 7, this release reads 2; make it again with"),
+        (lambda f: change(f / "store.json", format=7), "is a store of format 7, this release reads 2; make it again"),
         (lambda f: change(f / "store.json", segments={"0": 4}), "is broken: .*is not of 4 tokens"),
         (lambda f: change(f / "store.json", segments={}), "is empty; make it again"),
         (lambda f: (f / "0.order.npy").unlink(), "is broken: 0.order.npy is missing"),

@@ -95,7 +95,7 @@ def test_a_layer_is_what_its_parts_compute(family, first_norm):
 
 @pytest.mark.parametrize("own_head", [True, False])
 def test_eagle3_drafts_with_matrices_in_blocks(target, own_head):
-    """Its layer is twice as wide at the attention, which the kernels' whole layer is not: its matrices alone are theirs."""
+    """The kernels compute its matrices, not its whole layer, whose attention reads twice its width."""
     drafter = Eagle3(quantize="int8", own_head=own_head)
     drafter.bind(target)
     exact, rounded = drafter.network, drafter.decoding

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from specframe import CompositionError, InputError, Trainable, WeightsError
-from specframe.neural import Export, NeuralDrafter, Quantization, TapFusion, checkpoint, layer_config, seeded, support_of
+from specframe.neural import (
+    Export,
+    NeuralDrafter,
+    Quantization,
+    TapFusion,
+    checkpoint,
+    layer_config,
+    seeded,
+    support_of,
+)
 from specframe_eagle import engines3, fitting3
 from specframe_eagle.layout3 import D2T, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, check_embedding

@@ -57,7 +57,7 @@ class WideLayer(DecoderLayer):
         self.layer = _Wide(self.layer, self.config, norm_before_residual)
 
     def pack(self) -> None:
-        """Nothing: the kernels compute layers whose attention reads as many numbers as they give. Its matrices they do."""
+        """Nothing: of a layer whose attention reads twice its width the kernels compute the matrices, not the whole."""
 
 
 class _Wide(nn.Module):

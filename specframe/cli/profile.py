@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from specframe.components.trees.shapes.optimal import Choice
+    from specframe.decoding.pipeline import Prompt
     from specframe.inspect.forecast import Measured
     from specframe.inspect.profile import Profile
+    from specframe.kernel.build import Plan
 
 SUMMARY = "measure acceptance by level and rank, and compute the best tree from it"
 
@@ -53,6 +57,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="time the target's forward passes in float32, bfloat16, int8 and int4, and recommend one with its tree",
     )
+    parser.add_argument(
+        "--skip",
+        action="store_true",
+        help="search for the layers that drafts of the target itself can do without, and forecast what `self` gains",
+    )
     parser.add_argument("--json", action="store_true", help="what --out would write, as one JSON object, and no table")
     parser.add_argument(
         "--out",
@@ -79,6 +88,10 @@ def execute(options: argparse.Namespace) -> int:
 
     if options.out is not None:
         check_file(options.out, "give --out another place")
+    if options.skip:
+        if options.out is not None or options.precisions or options.check is not None or options.context:
+            raise InputError("--skip measures the target alone: leave --out, --check, --context and --precisions out")
+        return search_layers(valid, prompts, as_json=options.json)
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.profile import lengthen, profile
@@ -115,6 +128,29 @@ def execute(options: argparse.Namespace) -> int:
         size = f"nodes: {choice.shape.nodes - 1}, depth: {choice.shape.depth}"
         print(f"\ntree: {{use: dynamic, calibration: {options.out}}}")
         print(f"tree: {{use: sequoia, acceptance: {options.out}, {size}, draw: {options.draw}}}")
+    return 0
+
+
+def search_layers(plan: Plan, prompts: Sequence[Prompt], *, as_json: bool) -> int:
+    """Prints what drafts of the target without some of its layers are worth, and the recipe lines of the best."""
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.inspect.skipping import OwnDraft, search
+
+    def show(draft: OwnDraft) -> None:
+        if not as_json:
+            figures = f"{draft.agreement:9.3f}{1000 * draft.seconds:8.2f}{draft.depth:8}{draft.gain:10.2f}"
+            print(f"{figures}   {draft.option}", flush=True)
+
+    if not as_json:
+        print("agreement  ms each  depth  forecast   (temperature 0; times plain decoding, from forward passes alone)")
+    found = search(Pipeline.build(plan), prompts, show)
+    if as_json:
+        print(json.dumps([{**asdict(draft), "option": draft.option} for draft in found]))
+        return 0
+    best = max(found, key=lambda draft: draft.gain)
+    print(f"\ndrafter: {{use: self, {best.option}}}\ntree: {{use: chain, depth: {best.depth}}}")
+    if best.gain <= 1:
+        print("None pays here: plain decoding is faster. That is the best of them.")
     return 0
 
 

@@ -1,0 +1,191 @@
+"""Which of its layers a target can do without in drafts: the search that Draft & Verify makes before it decodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from statistics import median
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from specframe.components.drafters.none import NoDrafter
+from specframe.decoding.costs import time_forwards
+from specframe.decoding.pipeline import Pipeline, Prompt
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.interfaces import TreePolicy
+from specframe.kernel.layers import LayerChoice, LayeredTarget
+from specframe.kernel.types import Context, Cycle, TokenTree
+
+POSITIONS = 120
+"""Of the texts, about so many are drafted for by every choice of layers."""
+DEPTH = 8
+"""The deepest chain that is forecast."""
+TRIED = 6
+"""In every round, so many of the parts that are missed least are tried in addition to those left out already."""
+PATIENCE = 6
+"""The search ends after so many rounds without a better forecast."""
+EXITS = 8
+"""Exits are tried after every eighth of the layers."""
+
+
+@dataclass(frozen=True)
+class OwnDraft:
+    """Drafts of a target by some of its layers, as measured, and what they gain as forecast."""
+
+    chosen: LayerChoice
+    agreement: float
+    """The share of positions at which the likeliest token is the target's."""
+    seconds: float
+    """A draft of one token."""
+    depth: int
+    """The length of the chain that gains most."""
+    gain: float
+    """Tokens a second of such a chain, with plain decoding as 1: a forecast from forward passes alone."""
+
+    @property
+    def option(self) -> str:
+        """The option of the drafter `self`: `exit: 12`, `skip: [3]` or `skip: {attention: [7], mlp: [3]}`."""
+        chosen = self.chosen
+        if chosen == LayerChoice.first(chosen.whole, chosen.layers):
+            return f"exit: {chosen.whole}"
+        runs = (chosen.attention, chosen.mlp)
+        attention, mlp = ([layer for layer, runs_here in enumerate(part) if not runs_here] for part in runs)
+        return f"skip: {attention}" if attention == mlp else f"skip: {{attention: {attention}, mlp: {mlp}}}"
+
+
+def search(
+    pipeline: Pipeline, prompts: Sequence[Prompt], watch: Callable[[OwnDraft], None] = lambda found: None
+) -> list[OwnDraft]:
+    """What was measured: exits, and sets of parts that grow as long as they gain; `watch` gets each as it is found.
+
+    First every attention and every MLP is left out alone. Then the part joins those left out that keeps agreement
+    highest, of those that were missed least alone. Draft & Verify (Zhang et al. 2024) searches the same sets by
+    Bayesian optimisation. Everything is measured at temperature 0. Raises CompositionError for a target without such
+    layers, and InputError for texts that are too short.
+    """
+    target = pipeline.parts.target
+    if not isinstance(target, LayeredTarget):
+        raise CompositionError("--skip takes layers from a target that is a transformers model, such as `hf`")
+    layers: int = target.config.num_hidden_layers
+    trial = LayerChoice.first(layers - 1, layers) if layers > 1 else LayerChoice.without(1, [0], [])
+    target.check_layers(trial)
+    forwards = time_forwards(target, range(1, DEPTH + 2))
+    found: list[OwnDraft] = []
+
+    def measure(choices: Sequence[LayerChoice]) -> list[OwnDraft]:
+        return [
+            forecast(chosen, *figures, forwards) for chosen, figures in agreements(pipeline, target, prompts, choices)
+        ]
+
+    def report(draft: OwnDraft) -> None:
+        found.append(draft)
+        watch(draft)
+
+    exits = sorted({ceil(layers * part / EXITS) for part in range(1, EXITS)} - {layers})
+    for draft in measure([LayerChoice.first(exit, layers) for exit in exits]):
+        report(draft)
+    alone = dict(zip(parts(layers), measure([without(layers, {part}) for part in parts(layers)]), strict=True))
+    ranked = sorted(alone, key=lambda part: -alone[part].agreement)
+    left_out, since = {ranked[0]}, 0
+    report(alone[ranked[0]])
+    best = alone[ranked[0]].gain
+    while since < PATIENCE and len(left_out) < 2 * layers - 1:  # something is to run
+        waiting = [part for part in ranked if part not in left_out][:TRIED]
+        tried = measure([without(layers, left_out | {part}) for part in waiting])
+        draft, part = max(zip(tried, waiting, strict=True), key=lambda pair: pair[0].agreement)
+        left_out.add(part)
+        report(draft)
+        best, since = (draft.gain, 0) if draft.gain > best else (best, since + 1)
+    return found
+
+
+Part = tuple[str, int]
+"""An attention or an MLP, and its layer."""
+
+
+def parts(layers: int) -> list[Part]:
+    """The attentions and MLPs of so many layers."""
+    return [(name, layer) for layer in range(layers) for name in ("attention", "mlp")]
+
+
+def without(layers: int, left_out: Iterable[Part]) -> LayerChoice:
+    """All of so many layers but these parts."""
+    attention, mlp = ({layer for name, layer in left_out if name == wanted} for wanted in ("attention", "mlp"))
+    return LayerChoice.without(layers, attention, mlp)
+
+
+def forecast(chosen: LayerChoice, agreement: float, seconds: float, forwards: Mapping[int, float]) -> OwnDraft:
+    """What a chain of such drafts gains over plain decoding, at the best depth.
+
+    A draft is accepted as often at every depth. Verification starts above the layers that the draft ran whole, and runs
+    them for the last node alone. `forwards` has the seconds of a forward pass by nodes, from 1 on.
+    """
+    whole = chosen.whole / chosen.layers
+
+    def gain(depth: int) -> float:
+        tokens = sum(agreement**level for level in range(depth + 1))
+        verification = (1 - whole) * forwards[depth + 1] + whole * forwards[1]
+        return tokens * forwards[1] / (depth * seconds + verification)
+
+    depth = max(range(1, max(forwards)), key=gain)
+    return OwnDraft(chosen, agreement, seconds, depth, gain(depth))
+
+
+def agreements(
+    pipeline: Pipeline, target: LayeredTarget, prompts: Sequence[Prompt], choices: Sequence[LayerChoice]
+) -> list[tuple[LayerChoice, tuple[float, float]]]:
+    """Each choice with how often its likeliest token is the target's next, and the seconds of such a draft.
+
+    All draft for the same positions of the same texts, which are decoded once.
+    """
+    greedy = replace(pipeline.sampling, temperature=0.0)
+    every = max(1, len(prompts) * greedy.max_new_tokens // POSITIONS)
+    probe = Probe(target, choices, every)
+    alone = replace(pipeline.plain(), sampling=greedy, run=replace(pipeline.run, batch=1, costs=None))
+    alone.with_parts(drafter=probe).generate(prompts)
+    return list(zip(choices, probe.figures(), strict=True))
+
+
+class Probe(NoDrafter):
+    """A drafter that drafts nothing: at some positions it notes what choices of the target's layers would draft."""
+
+    def __init__(self, target: LayeredTarget, choices: Sequence[LayerChoice], every: int) -> None:
+        self.target = target
+        self.choices = choices
+        self.every = every
+        self._cycles = 0
+        self._drafted: Tensor | None = None  # [choices], the tokens of this cycle
+        self._right: list[list[bool]] = []
+        self._seconds: list[list[float]] = []
+
+    def figures(self) -> list[tuple[float, float]]:
+        """By choice, the share of positions at which it was right, and the median seconds of a draft."""
+        if not self._right:
+            raise InputError("the texts are too short to measure drafts on: give longer prompts, or more of them")
+        shares = torch.tensor(self._right, dtype=torch.float64).mean(0).tolist()
+        return list(zip(shares, [median(times) for times in zip(*self._seconds, strict=True)], strict=True))
+
+    @torch.no_grad()
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The root alone, whose successor every choice has then drafted."""
+        draft = TokenTree.root_only(root)
+        self._cycles += 1
+        if self._cycles % self.every == 0:
+            tokens, seconds = [], []
+            for chosen in self.choices:
+                start = perf_counter()
+                last = self.target.run_layers(chosen, draft, torch.zeros_like(draft.tokens))["last"]
+                tokens.append(int(self.target.head(last[:, 0]).argmax(-1)))
+                seconds.append(perf_counter() - start)
+            self._drafted = torch.tensor(tokens)
+            self._seconds.append(seconds)
+        return draft
+
+    def observe(self, cycle: Cycle) -> None:
+        """Compares what was drafted with what the target answered."""
+        if self._drafted is not None:
+            self._right.append((self._drafted == cycle.verdict.bonus.cpu()).tolist())
+            self._drafted = None

@@ -32,7 +32,7 @@ TREES = {
     "eagle": ("eagle", []),
     "suffix-recycling": ("suffix-recycling", []),
     "self": ("lookup", ["drafter={use: self, skip: [3, 4, 5]}", "tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
-    "tli": ("tli", ["tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
+    "tli": ("vocabularies/tli", ["tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
     "model": (
         "small/lookup",
         ["drafter={use: model, model: 'zoo://talk-7m'}", "tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],

@@ -14,10 +14,14 @@ from method_table import RESULTS, read_measured, read_results
 from specframe.bench.report.phrases import format_figure, format_share
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/methods/*.md")
+PAGES = ("README.md", "docs/methods/*.md", "docs/howto/trees.md")
 BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
 PAPERS = re.compile(r"(<!-- papers(?: (\S+))?\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
-TARGETS = {None: "the embedded model of 13M parameters", "smollm2": "SmolLM2-135M-Instruct"}
+TARGETS = {
+    None: "the embedded model of 13M parameters",
+    "smollm2": "SmolLM2-135M-Instruct",
+    "smollm2-avx512": "SmolLM2-135M-Instruct",
+}
 """What a bench of a folder decoded."""
 HEAD = "| recipe | tau | speedup against `generate` | against our plain decoding | overhead |\n|---|---|---|---|---|"
 

@@ -84,7 +84,12 @@ def find_recipe(name: str) -> str | None:
     return next(
         (
             file
-            for file in (f"{name}.yaml", f"vocabularies/{name}.yaml", f"small/{name}.yaml", f"small/compositions/{name}.yaml")
+            for file in (
+                f"{name}.yaml",
+                f"vocabularies/{name}.yaml",
+                f"small/{name}.yaml",
+                f"small/compositions/{name}.yaml",
+            )
             if (RECIPES / file).is_file()
         ),
         None,

@@ -74,7 +74,7 @@ def test_ctrl_c_keeps_the_state_and_prints_how_to_go_on(training, tmp_path):
 
 
 def test_processes_that_torchrun_launched_train_together_on_a_cpu(training, tmp_path):
-    """torchrun says nothing of CPUs, as `accelerate launch --cpu` does: the command must find out."""
+    """torchrun sets nothing for CPUs, as `accelerate launch --cpu` does: the command must find out."""
     network = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000), "CUDA_VISIBLE_DEVICES": ""}
     command = [sys.executable, "-m", "specframe", "train", str(training()), "train.batch=1"]
     jobs = []

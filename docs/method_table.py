@@ -23,7 +23,7 @@ RECIPES = DOCS.parent / "recipes"
 RESULTS = DOCS / "benchmark" / "results.json"
 PUBLISHED = DOCS / "benchmark" / "smollm2" / "results.json"
 """The bench's results on the small embedded model, and on the published one."""
-BENCH = "specframe bench recipes/small/*.yaml recipes/small/compositions/*.yaml --limit 12 --out docs/benchmark"
+BENCH = "specframe bench recipes/small/*.yaml recipes/small/*/*.yaml --limit 12 --out docs/benchmark"
 NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and the results in docs/benchmark. -->\n"
 HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
 OVERVIEW = (
@@ -89,6 +89,8 @@ def find_recipe(name: str) -> str | None:
                 f"vocabularies/{name}.yaml",
                 f"small/{name}.yaml",
                 f"small/compositions/{name}.yaml",
+                f"small/families/{name}.yaml",
+                f"small/own-layers/{name}.yaml",
             )
             if (RECIPES / file).is_file()
         ),

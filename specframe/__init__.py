@@ -13,11 +13,13 @@ __version__ = "0.2.0"
 _PUBLIC = {
     "specframe.kernel.types": (
         "ALL_DRAWS",
+        "AskingRollout",
         "Chunks",
         "Committed",
         "Context",
         "Costs",
         "Cycle",
+        "Drafts",
         "Draw",
         "Expand",
         "Frontier",
@@ -26,7 +28,9 @@ _PUBLIC = {
         "Predicted",
         "Prompts",
         "Proposal",
+        "RewritingRollout",
         "Scores",
+        "SteppedRollout",
         "Student",
         "Teacher",
         "TokenTree",
@@ -45,7 +49,6 @@ _PUBLIC = {
         "NeuralTarget",
         "Observer",
         "RandomSource",
-        "RewritingRollout",
         "Rollout",
         "Target",
         "TextDrafter",
@@ -53,7 +56,7 @@ _PUBLIC = {
         "TreePolicy",
         "Verifier",
     ),
-    "specframe.kernel.layers": ("LayerChoice", "LayeredTarget"),
+    "specframe.kernel.layers": ("ExitingDrafter", "ExitingModel", "LayerChoice", "LayeredTarget"),
     "specframe.kernel.promises": ("Needs", "Promise"),
     "specframe.kernel.plugins.deprecation": ("Renamed",),
     "specframe.kernel.errors": (
@@ -72,6 +75,7 @@ _PUBLIC = {
     "specframe.components.targets.conversion": ("convert_gguf",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
     "specframe.components.drafters.text": ("CommittedText",),
+    "specframe.components.rollouts.multi_step": ("MultiStep",),
     "specframe.components.trees.shapes.growth": ("Growth",),
     "specframe.decoding.pipeline": ("Pipeline", "Result", "load"),
     "specframe.decoding.compose": ("compose",),
@@ -84,6 +88,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.cli.main import add_recipe_arguments as add_recipe_arguments
     from specframe.cli.main import read_plan as read_plan
     from specframe.components.drafters.text import CommittedText as CommittedText
+    from specframe.components.rollouts.multi_step import MultiStep as MultiStep
     from specframe.components.targets.conversion import convert_gguf as convert_gguf
     from specframe.components.trees.shapes.growth import Growth as Growth
     from specframe.components.verifiers.bound import (
@@ -157,9 +162,6 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         RandomSource as RandomSource,
     )
     from specframe.kernel.interfaces import (
-        RewritingRollout as RewritingRollout,
-    )
-    from specframe.kernel.interfaces import (
         Rollout as Rollout,
     )
     from specframe.kernel.interfaces import (
@@ -177,6 +179,8 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.interfaces import (
         Verifier as Verifier,
     )
+    from specframe.kernel.layers import ExitingDrafter as ExitingDrafter
+    from specframe.kernel.layers import ExitingModel as ExitingModel
     from specframe.kernel.layers import LayerChoice as LayerChoice
     from specframe.kernel.layers import LayeredTarget as LayeredTarget
     from specframe.kernel.plugins.deprecation import Renamed as Renamed
@@ -192,6 +196,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         ALL_DRAWS as ALL_DRAWS,
     )
     from specframe.kernel.types import (
+        AskingRollout as AskingRollout,
+    )
+    from specframe.kernel.types import (
         Chunks as Chunks,
     )
     from specframe.kernel.types import (
@@ -205,6 +212,9 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     )
     from specframe.kernel.types import (
         Cycle as Cycle,
+    )
+    from specframe.kernel.types import (
+        Drafts as Drafts,
     )
     from specframe.kernel.types import (
         Draw as Draw,
@@ -231,7 +241,13 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         Proposal as Proposal,
     )
     from specframe.kernel.types import (
+        RewritingRollout as RewritingRollout,
+    )
+    from specframe.kernel.types import (
         Scores as Scores,
+    )
+    from specframe.kernel.types import (
+        SteppedRollout as SteppedRollout,
     )
     from specframe.kernel.types import (
         Student as Student,

@@ -2,8 +2,11 @@
 
     agreement   how often the likeliest token without some layers is the target's: whole layers, attentions, MLPs, exits
     speed       new tokens per second next to plain decoding's, in turns
+    choosing    the same of exits by draft length, of `del` and of `swift`, and what these two chose
 
-Numbers go to own_layers.json. Agreement is the share of cycles that accept a draft of one token, at temperature 0.
+The target of `choosing` is that of `--recipe`, SmolLM2 by default, or `--model`. `swift` searches on from round to
+round, so that its rounds differ. Numbers go to own_layers.json. Agreement is the share of cycles that accept a draft of
+one token, at temperature 0.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -33,6 +37,16 @@ DEPTHS = {
     "skip: {mlp: [3, 4, 5, 6, 7, 8]}": 2,
 }
 """What is timed next to plain decoding: the drafter's option, and how deep its chains are."""
+LENGTHS = (1, 2, 4)
+"""The draft lengths that fixed exits are timed with."""
+THRESHOLD = {"use": "threshold", "depth": 8, "threshold": 0.5}
+CHOOSING: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
+    "del": ({"use": "del"}, None),
+    "del, 4 exits": ({"use": "del", "exits": None}, None),
+    "swift": ({"use": "swift", "window": 16}, THRESHOLD),
+    "swift, every 4th cycle": ({"use": "swift", "window": 16, "interval": 4}, THRESHOLD),
+}
+"""What chooses for itself: drafter and tree."""
 
 
 def opened(drafter: str, tree: str, tokens: int) -> Pipeline:
@@ -66,6 +80,43 @@ def speed(limit: int, tokens: int, rounds: int = 3) -> dict[str, Any]:
     pipelines = {"plain": opened("{use: none}", "null", tokens)}
     for option, depth in DEPTHS.items():
         pipelines[option] = opened(f"{{use: self, {option}}}", f"{{use: chain, depth: {depth}}}", tokens)
+    return timed(pipelines, limit, rounds)
+
+
+def choosing(limit: int, tokens: int, recipe: Path, model: str | None, rounds: int = 3) -> dict[str, Any]:
+    """By drafter, tau and new tokens per second as in `speed`; of `del` and `swift` also what they chose.
+
+    All share the target's weights, and none the features that another one asks for.
+    """
+    settings = ["drafter=none", "tree=null", "verifier=match", *([f"target.model={model}"] if model else [])]
+    target: Any = specframe.load(recipe, overrides=settings).parts.target
+    layers = target.config.num_hidden_layers
+    exits = sorted({max(1, layers * eighth // 8) for eighth in range(1, 8)})
+    wanted: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {"plain": ({"use": "none"}, None)}
+    for exit, length in product(exits, LENGTHS):
+        wanted[f"exit: {exit}, length {length}"] = {"use": "self", "exit": exit}, {"use": "chain", "depth": length}
+    for name, (drafter, tree) in CHOOSING.items():
+        wanted[name] = (drafter | {"exits": exits[-4:]} if "exits" in drafter else drafter), tree
+    sampling = {"temperature": 0.0, "max_new_tokens": tokens, "ignore_eos": True}
+    pipelines = {
+        name: specframe.compose(
+            target=target.sibling(), drafter=drafter, tree=tree, verifier="match", sampling=sampling, run={"batch": 1}
+        )
+        for name, (drafter, tree) in wanted.items()
+    }
+    found = timed(pipelines, limit, rounds)
+    for name, pipeline in pipelines.items():
+        part: Any = pipeline.parts.drafter
+        if hasattr(part, "choices"):
+            found[name]["chosen"] = {f"exit: {e}, length {d}": n for (e, d), n in part.choices.most_common()}
+        elif hasattr(part, "search"):
+            found[name]["chosen"] = {"skip": part.skip, "matchness": part.search.score}
+            found[name]["sets"] = len(part.search.scores)
+    return found
+
+
+def timed(pipelines: dict[str, Pipeline], limit: int, rounds: int) -> dict[str, Any]:
+    """By name, tau and new tokens per second: the median of rounds in turns, and all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in pipelines}
     taus: dict[str, float] = {}
     asked = prompts(pipelines["plain"], limit)
@@ -79,15 +130,22 @@ def speed(limit: int, tokens: int, rounds: int = 3) -> dict[str, Any]:
     return {name: {"tau": taus[name], "median": median(seconds[name]), "rounds": seconds[name]} for name in pipelines}
 
 
-ANALYSES = {"agreement": agreement, "speed": speed}
+ANALYSES = ("agreement", "speed", "choosing")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and writes what is asked for."""
-    options = choose(command(__doc__, tokens=64), list(ANALYSES), arguments)
+    parser = command(__doc__, tokens=64)
+    parser.add_argument("--recipe", type=Path, default=RECIPE, help="the recipe whose target `choosing` measures")
+    parser.add_argument("--model", help="another model as its target")
+    options = choose(parser, ANALYSES, arguments)
     for name in options.analyses:
         begin = os.getloadavg()[0]
-        found = ANALYSES[name](options.limit, options.tokens)
+        if name == "choosing":
+            found = choosing(options.limit, options.tokens, options.recipe, options.model)
+            name = f"choosing {options.model or options.recipe.parent.name + '/' + options.recipe.name}"
+        else:
+            found = {"agreement": agreement, "speed": speed}[name](options.limit, options.tokens)
         load = {"load": [begin, os.getloadavg()[0]], "limit": options.limit, "tokens": options.tokens}
         keep(NUMBERS, {name: load | found})
         print(json.dumps(found, indent=1))

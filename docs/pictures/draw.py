@@ -30,12 +30,16 @@ QUESTION = "What do you like to do on a rainy day?"
 TREES = {
     "falcon": ("falcon", []),
     "eagle": ("eagle", []),
+    "eagle3": ("eagle3", ["run.costs=null", "tree.nodes=10"]),
     "suffix-recycling": ("suffix-recycling", []),
     "self": ("lookup", ["drafter={use: self, skip: [3, 4, 5]}", "tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
     "tli": ("vocabularies/tli", ["tree={use: dynamic, depth: 3, width: 3, nodes: 8}"]),
     "model": (
         "small/lookup",
-        ["drafter={use: model, model: 'zoo://talk-7m'}", "tree={use: dynamic, depth: 4, width: 4, nodes: 10}"],
+        [
+            "drafter={use: model, model: 'zoo://talk-7m', layers: [0, 1, 2, 4, 5, 6, 7, 9, 10, 12, 13]}",
+            "tree={use: dynamic, depth: 4, width: 4, nodes: 10}",
+        ],
     ),
     "chimera": ("small/chimera", ["tree.nodes=10"]),
     "coral": ("small/coral", ["tree.nodes=10"]),

@@ -10,11 +10,14 @@ from itertools import product
 from specframe.certify.certificate import REDUCED, Case, Certificate
 from specframe.certify.own.audit import Audit, audit_drafts
 from specframe.certify.own.company import Accompanied
-from specframe.certify.own.controls import WRONG, WrongBonus
+from specframe.certify.own.controls import WRONG, Wrong, WrongBonus
 from specframe.certify.own.emission import Comparison, Emission
 from specframe.certify.own.enumeration import Progress
+from specframe.certify.own.forks import Forks
 from specframe.certify.own.ladder import ladder, reduced
 from specframe.certify.own.miniature import EOS, LENGTH, Miniature, small_sampling
+from specframe.certify.own.replay import NAME, Captured, ReplayedStreams
+from specframe.certify.own.streams import ForkedStreams
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
 from specframe.sampling.laws import Sampling
@@ -125,18 +128,23 @@ class _Certifier:
         it is run over another one, and left out if it never has. Most fail within a fifth of the budget.
         """
         small = self.ladder[self.rung]
-        for wrong in WRONG:
+        for name, broken in self.broken():
             differed: list[bool] = []
-            spoil = partial(WrongBonus, wrong=wrong, differed=differed)
             lengths = (2, 3, LENGTH)  # a refusal may come late
             for share, length, seed in product((5, 1), lengths, range(self.seeds)):
                 miniature = replace(small, length=length)
-                emission = miniature.emission(f"control: {wrong.name}", PLAIN, seed=seed, broken=spoil)
+                emission = broken(partial(miniature.emission, f"control: {name}", PLAIN, seed=seed), differed)
                 case = self.as_case(emission, self.compare(emission, self.budget // share), miniature)
                 if not case.exact or case.comparison.enumeration.interrupted:
                     break
             if any(differed):
                 yield case
+
+    def broken(self) -> Iterator[tuple[str, Callable[[Callable[..., Emission], list[bool]], Emission]]]:
+        """What is done wrong in the controls; each notes whether it made a difference."""
+        for wrong in WRONG:
+            yield wrong.name, partial(_with_wrong_bonus, wrong)
+        yield NAME, _with_replayed_numbers
 
     def audit(self) -> Audit:
         """The drafter audit, which names the guilty slot when a recorded law is wrong."""
@@ -155,6 +163,17 @@ class _Certifier:
     def as_case(self, emission: Emission, comparison: Comparison, miniature: Miniature) -> Case:
         """The comparison with what was made smaller for it."""
         return Case(emission.name, comparison, reduced(self.ladder[0], miniature), miniature.length)
+
+
+def _with_wrong_bonus(wrong: Wrong, make: Callable[..., Emission], differed: list[bool]) -> Emission:
+    return make(broken=partial(WrongBonus, wrong=wrong, differed=differed))
+
+
+def _with_replayed_numbers(make: Callable[..., Emission], differed: list[bool]) -> Emission:
+    def streams(forks: Forks) -> ReplayedStreams:
+        return ReplayedStreams(ForkedStreams(forks), Captured(differed))
+
+    return replace(make(), streams=streams)
 
 
 def _settled(case: Case) -> bool:

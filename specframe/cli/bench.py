@@ -32,8 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "contestants",
         nargs="*",
         metavar="CONTESTANT",
-        help="recipes, by file or name; plain, hf:generate, hf:prompt-lookup, hf:assisted; a plugin's contestant; "
-        "or KEY=VALUE, which replaces a value in every recipe",
+        help="recipes, by file or name; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup, hf:assisted; "
+        "a plugin's contestant; or KEY=VALUE, which replaces a value in every recipe",
     )
     parser.add_argument(
         "--vary",

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specframe.components.trees.shapes.optimal import Choice
@@ -55,7 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precisions",
         action="store_true",
-        help="time the target's forward passes in float32, bfloat16, int8 and int4, and recommend one with its tree",
+        help="time the target's forward passes in float32, bfloat16, int8 and int4, by kernels and on fewer threads, "
+        "and with target.compile=true compiled; recommend one with its tree",
     )
     parser.add_argument(
         "--skip",
@@ -222,27 +223,38 @@ def show_precisions(options: argparse.Namespace, found: Profile) -> list[str]:
     """The forecast for each precision of the target as lines of text, the fastest marked, and its section."""
     from specframe.cli.main import read_plan
     from specframe.decoding.costs import time_forwards
-    from specframe.inspect.precisions import PRECISIONS, fastest_tree
+    from specframe.files.text import counted
+    from specframe.inspect.precisions import PRECISIONS, fastest_tree, section, time_threads
     from specframe.kernel.errors import SpecframeError
 
-    lines = ["target    ms plain  nodes  levels    tau   ms a cycle  tokens/s   (forecasts from forward passes alone)"]
+    lines = [f"{'target':20}  ms plain  nodes  levels    tau   ms a cycle  tokens/s   (forecast from forward passes)"]
+    compiles = read_plan(options).parts["target"].options.get("compile", False)
     speeds: dict[str, float] = {}
+    fastest: Any = None
+    size = 1
     for name, values in PRECISIONS.items():
+        if values["compile"] == "true" and not compiles:  # it takes minutes
+            continue
         overrides = [*options.overrides, *(f"target.{key}={value}" for key, value in values.items())]
         try:
             target = read_plan(argparse.Namespace(**{**vars(options), "overrides": overrides})).parts["target"].build()
             forwards = time_forwards(target, {1, *options.sizes})
         except SpecframeError as error:
-            lines.append(f"{name:8}  {error}")
+            lines.append(f"{name:20}  {error}")
             continue
         tree = fastest_tree(found, forwards, options.depth)
         nodes, levels = (1, 0) if tree is None else (tree.shape.nodes, tree.shape.depth)
         tau, seconds = (1.0, forwards[1]) if tree is None else (tree.tau, tree.seconds)
         speeds[name] = tau / seconds
+        if speeds[name] == max(speeds.values()):
+            fastest, size = target, nodes
         plain, cycle = 1000 * forwards[1], 1000 * seconds
-        lines.append(f"{name:8}{plain:10.2f}{nodes:7}{levels:8}{tau:7.2f}{cycle:13.2f}{speeds[name]:10.1f}")
+        lines.append(f"{name:20}{plain:10.2f}{nodes:7}{levels:8}{tau:7.2f}{cycle:13.2f}{speeds[name]:10.1f}")
     if speeds:
         best = max(speeds, key=lambda name: speeds[name])
-        section = ", ".join(f"{key}: {value}" for key, value in PRECISIONS[best].items() if value != "null")
-        lines += ["", f"target: {{{section}}}   # the fastest; its texts are those of a model in {best}"]
+        precision = best.partition(",")[0]
+        lines += ["", f"target: {{{section(best)}}}   # the fastest; its texts are those of a model in {precision}"]
+        for count, forwards in time_threads(fastest, size).items():
+            figures = [f"{counted(nodes, 'node')} {1000 * seconds:.2f} ms" for nodes, seconds in forwards.items()]
+            lines.append(f"{counted(count, 'thread')}: {', '.join(figures)}")
     return lines

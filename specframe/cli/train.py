@@ -9,12 +9,12 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from specframe.files.text import counted, printable
+from specframe.kernel.build import Part
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specframe.decoding.pipeline import Pipeline
-    from specframe.kernel.build import Part
 
 SUMMARY = "train the recipe's drafter; an interrupted training resumes"
 
@@ -68,7 +68,7 @@ def execute(options: argparse.Namespace) -> int:
             watcher=watch(),
             evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
         )
-    trained = "drafter.head" if _has_trainable_head(valid.parts["drafter"]) else "drafter"
+    trained = ".".join(["drafter", *_trained(valid.parts["drafter"])])
     weights = f"{trained}.weights={report.folder}"
     if options.json:
         print(json.dumps({**asdict(report), "folder": str(report.folder), "override": weights}))
@@ -79,20 +79,19 @@ def execute(options: argparse.Namespace) -> int:
     return 0
 
 
-def _has_trainable_head(drafter: Part) -> bool:
-    """Whether what is trained is the drafter's head, the drafter being fixed."""
-    head = drafter.options.get("head")
-    return head is not None and hasattr(head.component, "module")
+def _trained(drafter: Part) -> list[str]:
+    """The options that lead to what is trained: the drafter's head, the drafter that it wraps, or none, itself."""
+    for option in ("head", "drafter"):
+        inner = drafter.options.get(option)
+        if isinstance(inner, Part) and hasattr(inner.component, "module"):
+            return [option, *_trained(inner)]
+    return []
 
 
-def _afresh(drafter: Part) -> Part:
-    """The drafter without the weights of what is to be trained: its own, or those of its trainable head."""
-    if _has_trainable_head(drafter):
-        return replace(drafter, options=drafter.options | {"head": _unweighted(drafter.options["head"])})
-    return _unweighted(drafter)
-
-
-def _unweighted(part: Part) -> Part:
+def _afresh(part: Part) -> Part:
+    """The drafter without the weights of what is to be trained."""
+    if path := _trained(part):
+        return replace(part, options=part.options | {path[0]: _afresh(part.options[path[0]])})
     return replace(part, options={name: value for name, value in part.options.items() if name != "weights"})
 
 

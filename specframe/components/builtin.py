@@ -52,6 +52,7 @@ VERIFIERS: Parts = (
     ("traversal", "traversal:Traversal", "bottom-up: emits most from a sampled tree"),
     ("kseq", "kseq:KSeq", "SpecTr's K-SEQ: independent siblings against one common test"),
     ("transport", "transport:Transport", "siblings by twos, accepted almost as often as can be"),
+    ("lenient", "lenient:Lenient", "lossy: recursive rejection that accepts more than the distribution allows"),
 )
 
 HEADS: Parts = (
@@ -79,6 +80,7 @@ LOSSES: Parts = (
 )
 
 ROLLOUTS: Parts = (
+    ("masked_text", "masked_text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
     ("acceptance", "acceptance:AcceptanceRollout", "another rollout, with the confidence of the head acceptance"),
     ("teacher_forced", "teacher_forced:TeacherForced", "one forward pass on the target's own features and tokens"),
     ("text", "text:AlongText", "a drafting model along the texts as they are"),
@@ -108,6 +110,7 @@ LEARNING: Parts = (("online", "drafter:Online", "another drafter, which keeps le
 CONTESTANTS: Parts = (
     ("plain", "contestants:Plain", "this package's own decoding, one token a cycle, without a drafter"),
     ("generate", "generation:Generate", "transformers' generate"),
+    ("generate-compiled", "generation:GenerateCompiled", "transformers' generate over a static cache, compiled"),
     ("prompt-lookup", "generation:PromptLookup", "transformers' generate that copies n-grams of the prompt"),
     ("assisted", "generation:Assisted", "transformers' generate with an assistant model"),
 )

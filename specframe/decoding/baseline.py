@@ -118,12 +118,15 @@ def measure_noise(model: Any, tokens: Sequence[int]) -> tuple[Tensor, float]:
     The noise is the largest difference, among the best tokens, between the text in one forward and its last token in a
     forward of its own, over the keys and values of the others; at least the spacing of the dtype at the best logit.
     """
+    from specframe.neural.state.cache import cache_name
+
     text = torch.tensor([list(tokens)], device=model.device)
     logits = model(text).logits[0, -1]
     best = logits.topk(min(BEST, len(logits)))
     noise = float(best.values[0].abs()) * torch.finfo(logits.dtype).eps
     if len(tokens) > 1:
-        memory = model(text[:, :-1], use_cache=True).past_key_values
-        alone = model(text[:, -1:], past_key_values=memory, use_cache=True).logits[0, -1]
+        name = cache_name(model)
+        memory = getattr(model(text[:, :-1], use_cache=True), name)
+        alone = model(text[:, -1:], use_cache=True, **{name: memory}).logits[0, -1]
         noise = max(noise, float((logits.float() - alone.float())[best.indices].abs().max()))
     return logits.float(), noise

@@ -77,11 +77,12 @@ def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict, gaps: to
 
     A row fails at the first of its nodes after which no token has mass, gaps [B, N] bool: what follows is left out.
     """
-    first: list[int | None] = [None] * len(entries)
-    if gaps is not None and gaps.any():
+    host = verdict.to_host(draft)
+    first: list[int | None] = host.gaps or [None] * len(entries)
+    if gaps is not None and host.gaps is None and gaps.any():
         missing = gaps.gather(1, verdict.slots.clamp(min=0)) & (verdict.slots >= 0)  # [B, A + 1]
         first = [row.index(True) if any(row) else None for row in missing.tolist()]
-    for entry, tokens, place in zip(entries, verdict.to_host(draft).tokens, first, strict=True):
+    for entry, tokens, place in zip(entries, host.tokens, first, strict=True):
         if place != 0:
             entry.add(tokens[:place])
         if place is not None and entry.ended is None:

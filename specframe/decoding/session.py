@@ -237,7 +237,7 @@ class Session:
         with self.clock.phase("verify"):
             if sampling.greedy and self._greedy is not None:
                 tokens, gaps = sampling.argmax_and_gaps(scores.logits, draft)
-                verdict = self._greedy.follow(draft, tokens)
+                verdict = self._greedy.follow(draft, tokens, gaps)
             else:
                 law, gaps = sampling.law_and_gaps(scores.logits, draft)
                 source = random.position if self._by_position else random.verify

@@ -1,19 +1,47 @@
-"""What a forward pass costs in each precision that a target can have."""
+"""What a forward pass costs in each precision that a target can have, as it is, compiled, or by kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+import torch
 
 from specframe.components.trees.shapes.optimal import Choice, fastest_shape
+from specframe.decoding.costs import time_forwards
 from specframe.inspect.profile import Profile
 
+PLAIN = {"quantize": "null", "kernels": "false", "compile": "false"}
 PRECISIONS: Mapping[str, Mapping[str, str]] = {
-    "float32": {"dtype": "float32", "quantize": "null"},
-    "bfloat16": {"dtype": "bfloat16", "quantize": "null"},
-    "int8": {"dtype": "bfloat16", "quantize": "int8"},
-    "int4": {"dtype": "bfloat16", "quantize": "int4"},
+    "float32": {"dtype": "float32", **PLAIN},
+    "float32, compiled": {"dtype": "float32", **PLAIN, "compile": "true"},
+    "float32, kernels": {"dtype": "float32", **PLAIN, "kernels": "true"},
+    "bfloat16": {"dtype": "bfloat16", **PLAIN},
+    "bfloat16, compiled": {"dtype": "bfloat16", **PLAIN, "compile": "true"},
+    "bfloat16, kernels": {"dtype": "bfloat16", **PLAIN, "kernels": "true"},
+    "int8": {"dtype": "bfloat16", **PLAIN, "quantize": "int8"},
+    "int4": {"dtype": "bfloat16", **PLAIN, "quantize": "int4"},
 }
 """The target section's values for each, as overrides say them."""
+
+
+def section(name: str) -> str:
+    """The target section's values for a precision, but those that are the default."""
+    return ", ".join(f"{key}: {value}" for key, value in PRECISIONS[name].items() if PLAIN.get(key) != value)
+
+
+def time_threads(target: Any, nodes: int) -> dict[int, dict[int, float]]:
+    """The seconds of forward passes over 1 and `nodes` nodes, by the number of threads: powers of two, and all."""
+    most = torch.get_num_threads()
+    counts = sorted({most, *(1 << power for power in range(most.bit_length()) if 1 << power <= most)})
+    found = {}
+    try:
+        for count in counts:
+            torch.set_num_threads(count)
+            found[count] = time_forwards(target, {1, nodes})
+    finally:
+        torch.set_num_threads(most)
+    return found
 
 
 def fastest_tree(found: Profile, forwards: Mapping[int, float], depth: int) -> Choice | None:

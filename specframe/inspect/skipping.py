@@ -51,8 +51,9 @@ class OwnDraft:
         chosen = self.chosen
         if chosen == LayerChoice.first(chosen.whole, chosen.layers):
             return f"exit: {chosen.whole}"
-        runs = (chosen.attention, chosen.mlp)
-        attention, mlp = ([layer for layer, runs_here in enumerate(part) if not runs_here] for part in runs)
+        attention, mlp = (
+            [layer for layer, runs in enumerate(part) if not runs] for part in (chosen.attention, chosen.mlp)
+        )
         return f"skip: {attention}" if attention == mlp else f"skip: {{attention: {attention}, mlp: {mlp}}}"
 
 

@@ -1,1 +1,1 @@
-"""Trained drafters handed to the programs that serve them."""
+"""Trained drafters handed to the programs that serve them, and published ones read."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Committed,
         Context,
         Cycle,
+        Drafts,
         Expand,
         PairSpec,
         Predicted,
@@ -107,8 +108,8 @@ class NeuralTarget(Target, Protocol):
     def head(self, features: Tensor) -> Tensor:
         """The target's logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
 
-    def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
-        """One forward over training texts [B, L], right-padded, causal; without gradients."""
+    def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
+        """One causal forward over texts [B, L], right-padded, without gradients; `drafts` are what they end in."""
 
 
 @runtime_checkable
@@ -212,8 +213,11 @@ class Trainable(Protocol):
 class LanguageModelDrafter(Trainable, Protocol):
     """A trainable drafter that is a language model: it reads tokens alone."""
 
-    def read_text(self, tokens: Tensor) -> Tensor:
-        """The logits after every token of texts [B, L], causal, [B, L, V]; gradients reach the module."""
+    def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
+        """The logits after every token of texts [B, L], causal, [B, L, V]; `drafts` are what they end in.
+
+        Gradients reach the module.
+        """
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
         """The texts [B, L] with samples of the drafter's own in place of the tokens from `start` [B] on, [B, L]."""
@@ -225,6 +229,10 @@ class FeatureDrafter(Trainable, Protocol):
 
     The first of the `levels` predictions of entry i, (features i, token i + 1), is of position i + `block`. Blocks of
     `block` entries end at the text's last and every `block`-th before it; an entry sees its own block and all before.
+
+    A drafter whose draft's nodes have the target's own features, as those of the target's first layers have, has a
+    `block` of 0: it predicts from the feature of the very position, and a level of a draft is like any other. A chain
+    of it is right as long as its predictions along the text are.
     """
 
     spec: PairSpec  # which features it reads, and what becomes of its predictions
@@ -275,14 +283,6 @@ class Rollout(Protocol):
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
         """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
-
-
-@runtime_checkable
-class RewritingRollout(Rollout, Protocol):
-    """A rollout that changes the texts before the target teaches them."""
-
-    def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """The texts to be taught instead of tokens [B, L], and which of their positions count, mask [B, L]."""
 
 
 class Head(Protocol):

@@ -1,17 +1,17 @@
-"""A target whose own layers draft: which of them run, and what it must be able to do."""
+"""Models of which some layers draft: a target's own, and the first ones of a drafting model."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.interfaces import Drafter, LanguageModelDrafter, NeuralTarget
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.types import TokenTree
+    from specframe.kernel.types import Frontier, Proposal, TokenTree
 
 
 @dataclass(frozen=True)
@@ -70,4 +70,48 @@ class LayeredTarget(NeuralTarget, Protocol):
         K is `chosen.whole - 1`, the last layer that none was left out before. The tree is a frontier's: its first is
         the root alone, and a node's parent ran before. `score` does not run the first `chosen.whole` layers again over
         nodes that they ran over here, by their paths.
+        """
+
+    def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
+        """The feature `last` [B, W, D] of each row's last W processed tokens [B, W], when the chosen layers alone run.
+
+        These are the committed tokens before the root. The first one sees what the whole target made of the tokens
+        before it, each later one in addition what these layers made of those between. It is called between a commit
+        and the next draft, and leaves no trace. Rows of fewer tokens get anything.
+        """
+
+    def norm(self, features: Tensor) -> Tensor:
+        """The tap `last` of a decoder that ends with a layer of these features, [..., D] -> [..., D].
+
+        Raises CompositionError for a target whose earlier layers cannot be read in this way.
+        """
+
+
+@runtime_checkable
+class ExitingModel(LanguageModelDrafter, Protocol):
+    """A trainable language model that can be read behind several of its layers."""
+
+    @property
+    def depth(self) -> int:
+        """How many layers it has."""
+
+    def read_exits(
+        self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+    ) -> Sequence[Callable[[], Tensor]]:
+        """For each exit, after so many layers, a function that makes its logits [B, L, V] of texts [B, L].
+
+        Gradients reach the module. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
+        """
+
+
+class ExitingDrafter(ExitingModel, Drafter, Protocol):
+    """A drafter whose first layers are smaller drafters, read by the model's own final norm and LM head."""
+
+    def exit_after(self, exits: Sequence[int]) -> None:
+        """Prepares `expand_to` for these numbers of layers, ascending; between `bind` and `open`."""
+
+    def expand_to(self, frontier: Frontier, exit: int) -> Proposal:
+        """The logits after each frontier node by the first `exit` layers, one of those prepared or all: [B, F, 1, V].
+
+        They are those of a model of these layers that has read the whole text.
         """

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from specframe.kernel.interfaces import NeuralTarget, Trainable
 
 
 @dataclass(frozen=True)
@@ -48,11 +50,30 @@ class Predicted:
 
 
 @dataclass(frozen=True)
+class Drafts:
+    """Drafts laid behind a batch of texts: below each of K roots a chain of `levels` tokens, level after level.
+
+    The token `level` levels below root k stands at `length` + (level - 1) K + k. It sees the text up to its root, the
+    tokens above it in its own chain, and itself (`specframe.neural.visible_drafts`).
+    """
+
+    length: int  # L, of the texts
+    roots: Tensor  # [B, K] int64, where in the texts the last token before each draft stands
+    levels: int
+
+    @property
+    def count(self) -> int:
+        """How many tokens all drafts of a row have."""
+        return self.levels * self.roots.shape[1]
+
+
+@dataclass(frozen=True)
 class Teacher:
     """The target's answers for a batch of training texts.
 
     With a `support` the logits are those of its tokens alone, and `normaliser` and `best` hold what is needed of the
-    others.
+    others. With `drafts` they stand behind the texts in all that has a length, and what follows a position of a text is
+    no longer the next position's token throughout: a loss or rollout that reads on along a text refuses them.
     """
 
     tokens: Tensor  # [B, L] int64
@@ -62,6 +83,7 @@ class Teacher:
     support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
     normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
     best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
+    drafts: Drafts | None = None  # what stands behind the texts, L of which it is a part then
 
     @cached_property
     def log_law(self) -> Tensor:
@@ -113,10 +135,42 @@ class Chunks:
     """Predictions in several parts, each of whose logits are made when it is scored, because all would not fit.
 
     Every part is a function that makes it; all have the same levels. A loss of all is the mean of the parts' losses,
-    each weighted by its masked predictions.
+    each weighted by its masked predictions. With `weights` the parts are predictions of the same by several students,
+    such as the exits of one model, and a loss of all is the mean of theirs by these weights.
     """
 
     parts: Sequence[Callable[[], Student]]
+    weights: Sequence[float] | None = None  # above 0, one for each part
+
+
+@runtime_checkable
+class SteppedRollout(Protocol):
+    """A rollout that follows a schedule by steps: what it does follows from the step alone, so that runs resume."""
+
+    def begin(self, step: int, total: int) -> None:
+        """Takes note of the step that comes now, of `total`, from 0 on; before the rollout is called in it."""
+
+
+@runtime_checkable
+class RewritingRollout(Protocol):
+    """A rollout that changes the texts before the target teaches them."""
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
+        """The predictions to be scored, as of every rollout."""
+
+    def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """The texts to be taught instead of tokens [B, L], and which of their positions count, mask [B, L]."""
+
+
+@runtime_checkable
+class AskingRollout(Protocol):
+    """A rollout that asks the target itself, such as for what follows drafts of the drafter's own."""
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
+        """The predictions to be scored, as of every rollout; validation's teachers are of the texts as they are."""
+
+    def ask(self, target: NeuralTarget, drafter: Trainable, tokens: Tensor, mask: Tensor) -> Teacher:
+        """The target's answers, given texts [B, L] and which of their positions count, mask [B, L]."""
 
 
 def _wide(logits: Tensor) -> Tensor:

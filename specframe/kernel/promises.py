@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from specframe.kernel.types import ALL_DRAWS, Draw
@@ -46,7 +46,9 @@ class Promise:
 
 def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
     """What the drafts of a composition are: a drafter's own, or those of the tree policy that it grows."""
-    return drafter.promise if tree is None or drafter.promise.complete else tree.promise
+    if tree is None or drafter.promise.complete:
+        return drafter.promise
+    return replace(tree.promise, alone=tree.promise.alone and drafter.promise.alone)
 
 
 @dataclass(frozen=True)

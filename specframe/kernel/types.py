@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from specframe.kernel.lessons import AskingRollout as AskingRollout
 from specframe.kernel.lessons import Chunks as Chunks
+from specframe.kernel.lessons import Drafts as Drafts
 from specframe.kernel.lessons import PairSpec as PairSpec
 from specframe.kernel.lessons import Predicted as Predicted
+from specframe.kernel.lessons import RewritingRollout as RewritingRollout
+from specframe.kernel.lessons import SteppedRollout as SteppedRollout
 from specframe.kernel.lessons import Student as Student
 from specframe.kernel.lessons import Teacher as Teacher
 from specframe.kernel.trees.costs import Costs as Costs

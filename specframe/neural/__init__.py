@@ -21,6 +21,8 @@
 | `own_lm_heads` | the refusal of a head for a drafter with an LM head for every level |
 | `seeded`, `output_weight` | a network's first weights |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
+| `draft_positions`, `visible_drafts` | where drafts behind a text stand, and what their tokens see |
+| `sample_rows` | which mask rows of deeper levels a training step keeps (COD) |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
@@ -30,6 +32,7 @@
 
 from specframe.neural.blocks import Blocks, State
 from specframe.neural.drafter import NeuralDrafter, neural_target
+from specframe.neural.drafts import draft_positions, visible_drafts
 from specframe.neural.heads import DivisibleTarget, divisible, make_proposal, support_of
 from specframe.neural.last import LastFeature
 from specframe.neural.layer import LAYER_FIELDS, DecoderLayer, layer_config
@@ -38,6 +41,7 @@ from specframe.neural.masks import block_causal, block_end
 from specframe.neural.network import DraftNetwork, DraftSession, Embed, FeatureNetwork
 from specframe.neural.pairs import TapFusion, gather
 from specframe.neural.quantized.rounding import Quantization, round_layers, round_linear
+from specframe.neural.rows import sample_rows
 from specframe.neural.state.cache import SlotCache
 from specframe.neural.state.rows import Pending, RowSession
 from specframe.neural.state.session import FeatureSession
@@ -70,6 +74,7 @@ __all__ = [
     "block_end",
     "checkpoint",
     "divisible",
+    "draft_positions",
     "gather",
     "layer_config",
     "make_proposal",
@@ -78,7 +83,9 @@ __all__ = [
     "own_lm_heads",
     "round_layers",
     "round_linear",
+    "sample_rows",
     "seeded",
     "support_of",
     "too_deep",
+    "visible_drafts",
 ]

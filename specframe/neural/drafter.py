@@ -50,7 +50,7 @@ class NeuralDrafter(Generic[NetworkT]):
     spec: PairSpec = PairSpec()
     """Which features it reads, and what becomes of its predictions; like the next two, the network's from bind on."""
     block: int = 1
-    """How far ahead of its entry the first prediction is."""
+    """How far ahead of its entry the first prediction is; 0 where a draft's nodes have features of their own."""
     levels: int = 1
     """How many predictions it makes from an entry in training."""
 

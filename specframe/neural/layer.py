@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModel
 from specframe.kernel.errors import CompositionError
 from specframe.neural.quantized.layers import Mask, PackedLayers, odd_outputs, unlike
 from specframe.neural.quantized.linear import QuantizedLinear
-from specframe.neural.state.cache import SlotCache
+from specframe.neural.state.cache import SlotCache, cache_name
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
@@ -64,6 +64,7 @@ class DecoderLayer(nn.Module):
         self.layer: nn.Module = model.layers[0]
         self._rotary = (model.rotary_emb,)  # in a tuple, so that nn.Module does not cast its buffers
         self._rotary_options = _rotary_options(model)
+        self._cache_name = cache_name(self.layer)
         self._additive = model.config._attn_implementation == "eager"
         self.packed: PackedLayers | None = None
         """The layer as the kernels take it, which then compute it while it decodes."""
@@ -92,15 +93,17 @@ class DecoderLayer(nn.Module):
         rotary = self._rotary[0]
         if rotary.inv_freq.device != x.device:
             rotary.to(x.device)
-        if self._additive and mask is not None:
+        if self._additive:  # without a mask it hides nothing
+            if mask is None:
+                mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
             mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, torch.finfo(x.dtype).min)
         out = self.layer(
             x,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
             use_cache=cache is not None,
             position_embeddings=rotary(x, positions, **self._rotary_options),
+            **{self._cache_name: cache},
         )
         states: Tensor = out[0] if isinstance(out, tuple) else out
         return states

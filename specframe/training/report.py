@@ -72,7 +72,12 @@ def describe(component: object) -> dict[str, Any]:
     kind = type(component)
     plain = (bool, int, float, str)
     public = {name: value for name, value in sorted(vars(component).items()) if not name.startswith("_")}
-    options = {name: value for name, value in public.items() if isinstance(value, plain)}
+    options: dict[str, Any] = {name: value for name, value in public.items() if isinstance(value, plain)}
+    options |= {
+        name: list(value)
+        for name, value in public.items()
+        if isinstance(value, list | tuple) and all(isinstance(each, plain) for each in value)
+    }
     nested = {name: describe(value) for name, value in public.items() if callable(value) and hasattr(value, "__dict__")}
     return {"class": f"{kind.__module__}.{kind.__qualname__}", **options, **nested}
 

@@ -14,8 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
-from specframe.kernel.interfaces import NeuralTarget, RewritingRollout, Trainable
-from specframe.kernel.types import Teacher
+from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.kernel.types import AskingRollout, RewritingRollout, Teacher
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
 from specframe.training.data.texts import Texts
@@ -60,6 +60,20 @@ class Rewritten:
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for what becomes of texts [B]."""
         return self.target.teach(*self.rollout.rewrite(self.drafter, *self.texts.batch(rows)))
+
+
+class Asked:
+    """What the rollout asks of the target, such as what follows drafts of the drafter's own."""
+
+    def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: AskingRollout) -> None:
+        self.target = target
+        self.texts = texts
+        self.drafter = drafter
+        self.rollout = rollout
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """The target's outputs for what the rollout makes of texts [B]."""
+        return self.rollout.ask(self.target, self.drafter, *self.texts.batch(rows))
 
 
 class Cached:

@@ -11,7 +11,8 @@ import torch
 
 from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import NeuralTarget, RewritingRollout, Trainable
+from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.kernel.types import AskingRollout, RewritingRollout
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state
@@ -21,7 +22,7 @@ from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
-from specframe.training.teaching import Cached, Online, Rewritten, Teaching
+from specframe.training.teaching import Asked, Cached, Online, Rewritten, Teaching
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
 
@@ -69,10 +70,12 @@ def train(
     ):
         parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
         lessons = [Lessons(part, _teaching(target, drafter, part, settings, processes)) for part in parts]
-        if isinstance(settings.rollout, RewritingRollout):
-            lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
         if settings.fit and not (settings.out / state.FILE).exists():
             fit(drafter, target, lessons[0].texts, lessons[0].teaching, settings.fit)
+        if isinstance(settings.rollout, RewritingRollout):
+            lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
+        elif isinstance(settings.rollout, AskingRollout):
+            lessons[0] = Lessons(parts[0], Asked(target, parts[0], drafter, settings.rollout))
         trainer = Trainer(
             drafter,
             losses,
@@ -121,7 +124,7 @@ def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: T
         raise InputError("there is no loss to minimise; give the recipe a `loss` section")
     if tokenizer is None:
         raise InputError("the target has no tokenizer, so its training data cannot be read")
-    if settings.cache is not None and isinstance(settings.rollout, RewritingRollout):
+    if settings.cache is not None and isinstance(settings.rollout, RewritingRollout | AskingRollout):
         raise CompositionError(
             "a rollout that rewrites the texts cannot use features of the old ones: remove train.cache"
         )

@@ -16,6 +16,7 @@ from specframe.components.losses.parts import scored
 from specframe.files.provenance import write_json
 from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.interfaces import Trainable
+from specframe.kernel.types import SteppedRollout
 from specframe.training import precision, randomness, state
 from specframe.training.data.texts import Texts
 from specframe.training.interruption import Interruption
@@ -115,6 +116,8 @@ class Trainer:
         settings = self.settings
         randomness.seed(settings.seed, step, self.processes.rank, self.device)
         self.module.train()
+        if isinstance(settings.rollout, SteppedRollout):
+            settings.rollout.begin(step, self.total)
         share = settings.batch * settings.accumulate
         mine = self.order.at(step)[self.processes.rank * share :][:share]
         for rows in torch.split(mine, settings.batch):

@@ -14,7 +14,7 @@ from specframe.components.losses.parts import students
 from specframe.components.losses.scored import at
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.kernel.interfaces import FeatureDrafter, LanguageModelDrafter, Loss, Rollout, Trainable
-from specframe.kernel.types import Student, Teacher
+from specframe.kernel.types import Chunks, Student, Teacher
 from specframe.neural.heads import support_of
 from specframe.neural.pairs import gather
 
@@ -33,37 +33,46 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
 
     Accuracy is how often the drafter's argmax is the target's, in the cycles of greedy decoding, of which
     the text is taken to be the output. Drafters that feed predicted features back decode chains along the text
-    (`chains`); for others the rollout's own predictions are read as such cycles (`agreement`). Tau is 1 plus the sum of
-    the running products. Losses are means over all teachers; chains stop after the batch with which they have seen
-    `UNROLLED` texts.
+    (`chains`); for others the rollout's own predictions are read as such cycles (`agreement`), and where a level is
+    like any other (`block` 0) as a language model's. Tau is 1 plus the sum of the running products. Losses are means
+    over all teachers; chains stop after the batch with which they have seen `UNROLLED` texts. Of several students that
+    predict the same, such as a model's exits, accuracies are the last one's, `tau.N` is each one's and tau their mean.
     """
-    totals = [0.0] * len(losses)
-    scored = unrolled = 0
+    totals, scored, unrolled = [0.0] * len(losses), 0.0, 0
     counts = torch.zeros(2, 0)
+    exits: list[Tensor] = []
     for teacher in teachers:
         feeds = isinstance(drafter, FeatureDrafter) and drafter.spec.feeds and drafter.levels == 1
         guesses: list[Guesses] = []
-        for student in students(rollout(drafter, teacher, 1.0)):
-            count = int(student.mask.sum())
+        made = rollout(drafter, teacher, 1.0)
+        for student, share in students(made):
+            count = share * int(student.mask.sum())
             for index, (loss, _, _) in enumerate(losses):
                 totals[index] += float(loss(student, teacher)) * count
             scored += count
-            if isinstance(drafter, LanguageModelDrafter):
+            if isinstance(drafter, LanguageModelDrafter) and int(student.level.max()) == 1:
                 guesses.append(Guesses.along(student, teacher))
             elif not feeds and student.logits.shape[-1] == _width(student, teacher):  # a router's are of groups
-                guesses.append(Guesses.of(student, teacher))
+                alike = isinstance(drafter, FeatureDrafter) and drafter.block == 0
+                guesses.append((Guesses.along if alike else Guesses.of)(student, teacher))
         if feeds and unrolled < UNROLLED:
             assert isinstance(drafter, FeatureDrafter)
             counts = _add(counts, chains(drafter, teacher))
             unrolled += len(teacher.tokens)
+        elif isinstance(made, Chunks) and made.weights is not None:  # they predict the same, each its own
+            found = [one.counted() for one in guesses]
+            exits = [_add(old, new) for old, new in zip(exits or [counts] * len(found), found, strict=True)]
         elif guesses:
             counts = _add(counts, Guesses.joined(guesses).counted())
     means = [total / max(1, scored) for total in totals]
     figures = {"loss": sum(w * mean for (_, w, _), mean in zip(losses, means, strict=True))}
     figures |= {name: mean for (_, _, name), mean in zip(losses, means, strict=True)}
-    shares = [right / asked for right, asked in takewhile(lambda pair: pair[1], counts.T.tolist())]
+    shares = _shares(exits[-1] if exits else counts)
     figures |= {f"accuracy.{level}": share for level, share in enumerate(shares, 1)}
-    return figures | {"tau": _tau(shares)}
+    if not exits:
+        return figures | {"tau": _tau(shares)}
+    taus = [_tau(_shares(each)) for each in exits]
+    return figures | {f"tau.{number}": tau for number, tau in enumerate(taus, 1)} | {"tau": sum(taus) / len(taus)}
 
 
 @dataclass(frozen=True)
@@ -89,7 +98,7 @@ class Guesses:
 
     @classmethod
     def along(cls, student: Student, teacher: Teacher) -> Guesses:
-        """Those of a language model: its chain is right as long as its predictions along the text are."""
+        """Those of a drafter whose chain is right as long as its predictions along the text are: a language model."""
         same = (student.argmax == at(teacher.argmax, student.position)) & student.mask  # [B, L], by position
         right, there = (F.pad(each.long(), (0, LEVELS - 1)).unfold(1, LEVELS, 1) for each in (same, student.mask))
         there = there.cumprod(-1)
@@ -192,6 +201,11 @@ def _add(one: Tensor, two: Tensor) -> Tensor:
     """The sum of two counts [2, levels] that may differ in their levels."""
     width = max(one.shape[1], two.shape[1])
     return F.pad(one, (0, width - one.shape[1])) + F.pad(two, (0, width - two.shape[1]))
+
+
+def _shares(counts: Tensor) -> list[float]:
+    """How often each level was right, of counts [2, levels], as far as it was asked."""
+    return [right / asked for right, asked in takewhile(lambda pair: pair[1], counts.T.tolist())]
 
 
 def _tau(shares: Sequence[float]) -> float:

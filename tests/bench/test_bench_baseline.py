@@ -7,7 +7,7 @@ import torch
 from transformers import GenerationConfig
 
 from specframe.bench.contest.contestants import Plain
-from specframe.bench.contest.generation import PromptLookup
+from specframe.bench.contest.generation import Generate, GenerateCompiled, PromptLookup
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
@@ -57,6 +57,23 @@ def test_assisted_generation_does_so_too(wishful):
     for row in ROWS:
         outputs = [contestant.decode([row], 0).tokens for contestant in contestants]
         assert outputs[0] == outputs[1]
+
+
+def test_compiled_generation_is_compiled_once_for_all_prompts(wishful):
+    torch._dynamo.reset()
+    graphs = []
+
+    def trace(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    contestants = (Generate(), GenerateCompiled(backend=trace))
+    for contestant in contestants:
+        contestant.prepare(HFTarget.from_model(wishful), SamplingSettings(max_new_tokens=12), 1)
+    for row in ([5, 6, 7], [9, 9, 9, 9, 20], [30, 3, 31, 5]):
+        outputs = [contestant.decode([row], 0).tokens for contestant in contestants]
+        assert outputs[0] == outputs[1] and len(outputs[0][0]) > 4
+        assert len(graphs) == 1
 
 
 def test_sampling_is_the_settings_too(wishful):

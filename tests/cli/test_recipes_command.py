@@ -32,7 +32,7 @@ def test_they_are_listed(capsys):
     assert all(len(line.split(None, 1)) == 2 for line in lines), "a recipe without a first comment"
 
 
-@pytest.mark.parametrize("name", ["lookup", "small/compositions/hass-coral"])
+@pytest.mark.parametrize("name", ["lookup", "small/compositions/eagle-parallelspec"])
 def test_a_copy_is_the_same_recipe(name, tmp_path, capsys):
     copy = tmp_path / "mine.yaml"
     assert main(["recipes", name, "--out", str(copy)]) == 0

@@ -82,14 +82,14 @@ def test_a_certificate_without_the_model_needs_no_model(recipe):
 @pytest.mark.parametrize(
     ("weights", "target", "warned"),
     [
-        ("zoo://talk-13m-falcon", "zoo://talk-7m", "talk-13m"),
+        ("zoo://smollm2-135m-falcon", "zoo://talk-7m", "smollm2-135m"),
         ("zoo://talk-7m-falcon", "zoo://talk-7m", None),
         ("zoo://falcon", "zoo://talk-7m", None),
-        ("zoo://talk-13m-falcon", "some/folder", None),  # it may be a copy: nothing is known
+        ("zoo://talk-7m-falcon", "some/folder", None),  # it may be a copy: nothing is known
     ],
 )
 def test_a_drafter_that_was_trained_for_another_target_is_named(weights, target, warned):
     recipe = Recipe.read("small/falcon", [f"drafter.weights={weights}", f"target.model={target}"])
     chosen = chosen_target(plan(recipe, discover()))
     assert chosen.get("drafter_of") == warned
-    assert ("warning: the drafter was trained for talk-13m" in describe_target(chosen)) == (warned is not None)
+    assert ("warning: the drafter was trained for smollm2-135m" in describe_target(chosen)) == (warned is not None)

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import time
@@ -55,3 +56,32 @@ def updates(folder):
     """How many updates are on record."""
     path = folder / "online.json"
     return json.loads(path.read_text())["updates"] if path.exists() else 0
+
+
+def test_a_full_disk_stops_learning_not_decoding(model_folder, tmp_path, monkeypatch):
+    """The weights, 60 KB and more, cannot be written to a file of 20 KB at most; the texts stay what they are."""
+    monkeypatch.chdir(tmp_path)
+    prompts = [f"hello number {number}" for number in range(6)]
+    (tmp_path / "recipe.yaml").write_text(RECIPE.format(model=model_folder, prompts=json.dumps(prompts)))
+
+    def decode(limit=None, *changes):
+        def bound():
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        return subprocess.run(
+            [sys.executable, "-m", "specframe", "run", "recipe.yaml", *changes],
+            capture_output=True,
+            text=True,
+            env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"},
+            preexec_fn=None if limit is None else bound,
+            check=False,
+        )
+
+    full = decode(20_000, "drafter.out=full")
+    assert full.returncode == 0, full.stderr
+    assert "the drafter learns no more" in full.stderr and full.stderr.count("learns no more") == 1
+    free = decode(None, "drafter.out=free")
+    assert free.returncode == 0 and "learns no more" not in free.stderr
+    assert updates(tmp_path / "free") == len(prompts) and updates(tmp_path / "full") == 0
+    texts = [each.stdout.split("tokens/s")[0] for each in (full, free)]
+    assert texts[0] == texts[1] and len(texts[0]) > 200

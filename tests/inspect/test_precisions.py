@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from specframe.cli.main import main
 from specframe.components.targets.hf import HFTarget
 from specframe.components.trees.shapes.calibration import Calibration
 from specframe.decoding.costs import time_forwards
-from specframe.inspect.precisions import fastest_tree
+from specframe.inspect import precisions
+from specframe.inspect.precisions import PRECISIONS, fastest_tree, section, time_threads
 from specframe.inspect.profile import Profile, Ranks, Shares
 from tests.small_gguf import write_gguf
 
@@ -57,8 +59,29 @@ def test_the_command_recommends_one(tmp_path: Path, capsys):
     )
     assert main(["profile", str(recipe), "--precisions", "--sizes", "1", "4", "--depth", "2", "--width", "2"]) == 0
     printed = capsys.readouterr().out
-    assert all(f"\n{name}" in printed for name in ("float32", "bfloat16", "int8", "int4"))
-    assert "\ntarget: {dtype: " in printed
+    assert all(f"\n{name}  " in printed for name in PRECISIONS if "compiled" not in name)
+    assert "compiled" not in printed, "that takes minutes, and is timed where the recipe compiles"
+    assert "\ntarget: {dtype: " in printed and "\n1 thread: 1 node " in printed
+
+
+def test_a_section_has_what_is_not_the_default():
+    assert section("float32") == "dtype: float32"
+    assert section("bfloat16, kernels") == "dtype: bfloat16, kernels: true"
+    assert section("int4") == "dtype: bfloat16, quantize: int4"
+
+
+def test_threads_are_left_as_they_were(monkeypatch):
+    def threads(target: object, sizes: set[int]) -> dict[int, float]:
+        return dict.fromkeys(sizes, float(torch.get_num_threads()))
+
+    monkeypatch.setattr(precisions, "time_forwards", threads)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert time_threads(None, 8) == {1: {1: 1.0, 8: 1.0}, 2: {1: 2.0, 8: 2.0}, 3: {1: 3.0, 8: 3.0}}
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_target_without_precisions_is_one_line(tmp_path: Path, capsys):

@@ -64,11 +64,11 @@ def test_the_forecast_is_the_chain_that_gains_most() -> None:
     assert (found.depth, found.gain) == (8, pytest.approx(9 / 5))
     rare = forecast(LayerChoice.without(4, [0], [0]), 0.3, 0.5, forwards)
     assert (rare.depth, rare.gain) == (1, pytest.approx(1.3 / 1.5))
-    above = forecast(LayerChoice.first(2, 4), 0.5, 0.5, replace_costs(forwards))
+    above = forecast(LayerChoice.first(2, 4), 0.5, 0.5, dearer(forwards))
     assert above.gain == pytest.approx(1.5 / (0.5 + 0.5 * 2 + 0.5)), "the first half runs for one node alone"
 
 
-def replace_costs(forwards: dict[int, float]) -> dict[int, float]:
+def dearer(forwards: dict[int, float]) -> dict[int, float]:
     """Passes that take twice as long for more than one node."""
     return {nodes: 1.0 if nodes == 1 else 2.0 for nodes in forwards}
 

@@ -88,14 +88,16 @@ def test_a_recipes_weights_are_found_for_its_target_in_nested_parts_too(tmp_path
 
     path = tmp_path / "recipe.yaml"
     path.write_text(
-        "target: {use: hf, model: zoo://talk-13m}\n"
+        "target: {use: hf, model: zoo://talk-7m}\n"
         "drafter: {use: eagle, weights: zoo://eagle, head: {use: acceptance, layers: 3, weights: zoo://eagle-acceptance}}\n"
         "tree: {use: threshold}\n"
         "verifier: match\n"
     )
     drafter = plan(Recipe.read(path), discover()).parts["drafter"]
-    assert drafter.options["weights"] == "zoo://talk-13m-eagle"
-    assert drafter.options["head"].options["weights"] == "zoo://talk-13m-eagle-acceptance"
-    other = plan(Recipe.read(path, ["target.model=zoo://talk-7m"]), discover()).parts["drafter"]
-    with pytest.raises(PluginError, match="'eagle' is trained for talk-7m"):
+    assert drafter.options["weights"] == "zoo://talk-7m-eagle"
+    assert drafter.options["head"].options["weights"] == "zoo://talk-7m-eagle-acceptance"
+    other = plan(
+        Recipe.read(path, ["target.model=zoo://smollm2-135m", "drafter.weights=zoo://medusa"]), discover()
+    ).parts["drafter"]
+    with pytest.raises(PluginError, match="'medusa' is trained for smollm2-135m"):
         model_folder(other.options["weights"])

@@ -85,6 +85,7 @@ def test_eager_attention_takes_the_same_masks():
     x, positions = torch.randn(2, 6, 32), torch.arange(6).expand(2, 6)
     mask = block_causal(6, 2).expand(2, 1, 6, 6)
     torch.testing.assert_close(plain(x, positions, mask), eager(x, positions, mask), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(plain(x, positions, None), eager(x, positions, None), rtol=1e-5, atol=1e-5)
 
 
 def test_architectures_without_rotary_layers_are_refused():

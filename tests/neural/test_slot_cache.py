@@ -39,6 +39,16 @@ def test_rows_can_write_at_slots_of_their_own():
     assert not seen[1, :, 0].any()
 
 
+def test_both_addressings_take_keys_and_values_of_unlike_dtypes():
+    """Autocast makes values half precision, and leaves keys behind a rotary embedding as they are."""
+    keys, values = states(2, 1, 2, 3), states(2, 1, 2, 3).bfloat16()
+    for slots in (3, torch.arange(3, 5).expand(2, 2)):
+        cache = SlotCache(1, 6)
+        cache.aim(slots, 5)
+        seen = cache.update(keys, values, 0)
+        assert torch.equal(seen[0][:, :, 3:], keys) and torch.equal(seen[1][:, :, 3:], values.float())
+
+
 @pytest.mark.parametrize("sizes", [[(4, 8, 8)] * 3, [(4, 8, 6)] * 3, [(4, 8, 8), (2, 8, 8), (4, 16, 16)]])
 def test_compaction_and_dropping_rows_reach_every_layer(sizes):
     """Layers of one shape, keys that differ from values, layers that differ from one another."""
@@ -127,3 +137,23 @@ def test_storage_is_given_back_with_its_cache():
         assert storage() is None
     finally:
         gc.enable()
+
+
+def test_its_planes_are_the_storage_itself_until_it_grows():
+    cache = SlotCache(2, 3, 4, lambda positions: 4 * positions)
+    assert cache.capacity == 12
+    written = [(states(4, 2, 3, 8), states(4, 2, 3, 6)) for _ in range(2)]
+    for layer, pair in enumerate(written):
+        cache.aim(0, 3)
+        cache.update(*pair, layer)
+    planes = cache.planes(3)
+    assert [plane.shape for plane in planes] == [(3, 2, 12, 8), (3, 2, 12, 6)] * 2
+    assert cache.planes(3) is planes
+    planes[3][2, 1, 5] = 7.0  # the last layer's values
+    cache.aim(6, 6)
+    assert (cache.update(written[1][0][:, :, :0], written[1][1][:, :, :0], 1)[1][2, 1, 5] == 7).all()
+    cache.grow(12)
+    assert cache.capacity == 12 and cache.planes(3) is planes
+    cache.grow(13)
+    assert cache.capacity == 52 and cache.planes(3) is not planes
+    assert torch.equal(cache.planes(4)[0][:, :, :3], written[0][0]) and (cache.planes(4)[3][2, 1, 5] == 7).all()

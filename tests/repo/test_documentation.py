@@ -224,7 +224,7 @@ def test_the_methods_page_takes_its_figures_from_the_bench(generators, tmp_path)
     runs = [run(name, "set/0", repeat, seconds[name]) for name in seconds for repeat in range(2)]
     path = tmp_path / "results.json"
     written = json.dumps(results(runs, [("set/0", "code")], 2))
-    path.write_text(written.replace("zoo://talk-13m", "zoo://smollm2-135m"), encoding="utf-8")  # the recipe's target
+    path.write_text(written.replace("zoo://talk-7m", "zoo://smollm2-135m"), encoding="utf-8")  # the recipe's target
     after = render(path, tmp_path / "none.json")
     assert "```bash\nspecframe bench recipes/falcon.yaml\n" in after, "the command that was run"
     row = next(line for line in after.splitlines() if line.startswith("| **[Falcon](falcon.md)**"))

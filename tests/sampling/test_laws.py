@@ -14,7 +14,7 @@ from transformers import (
 
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
-from specframe.sampling.laws import History, Sampling, _nucleus
+from specframe.sampling.laws import History, Sampling, _nucleus, first_argmax
 
 TREE = TokenTree(  # two rows: a chain with a branch, and one with padding
     tokens=torch.tensor([[3, 1, 2, 4, 1], [5, 5, 0, 9, 9]]),
@@ -101,6 +101,17 @@ def test_temperature_0_is_one_hot_at_the_first_largest_logit():
     assert law.tolist() == [[[0, 1, 0, 0]]]
     assert Sampling().greedy
     assert not Sampling(temperature=0.1).greedy
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_the_first_argmax_is_the_smallest_index_of_a_literal_search(dtype):
+    logits = torch.randint(-3, 4, (2, 3, 40)).to(dtype)  # many ties
+    logits[0, 0, 7] = torch.nan
+    logits[1, 2] = -torch.inf
+    found = first_argmax(logits).tolist()
+    assert found[0][0] == 7
+    for row, index in zip(logits.flatten(0, 1)[1:].tolist(), [*found[0][1:], *found[1]], strict=True):
+        assert index == row.index(max(row))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

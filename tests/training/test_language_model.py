@@ -23,6 +23,7 @@ from specframe.training.progress import Silent
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train
 from specframe.training.validation import LEVELS, Guesses
+from specframe_alignment.replay import Replay
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 LOSSES = [(Distillation(alpha=1.0), 1.0, "distillation")]
@@ -41,7 +42,7 @@ def fresh(target) -> ModelDrafter:
     return drafter
 
 
-@pytest.mark.parametrize("rollout", [AlongText(), OnPolicy(share=0.5)])
+@pytest.mark.parametrize("rollout", [AlongText(), OnPolicy(share=0.5), Replay(levels=3)])
 def test_a_fresh_model_learns_is_saved_and_drafts(rollout, settings, make_target, tokenizer) -> None:
     target = make_target(vocab=257)
     drafter = fresh(target)
@@ -59,9 +60,10 @@ def test_a_fresh_model_learns_is_saved_and_drafts(rollout, settings, make_target
     assert found.tokens == pipeline.plain().generate([1, 2, 3], max_new_tokens=12).tokens
 
 
-def test_an_on_policy_run_resumes_bit_for_bit(settings, make_target, tokenizer) -> None:
+@pytest.mark.parametrize("rollout", [OnPolicy(share=0.5), Replay(levels=3, temperature=1.0)])
+def test_an_on_policy_run_resumes_bit_for_bit(rollout, settings, make_target, tokenizer) -> None:
     target = make_target(vocab=257)
-    own = replace(settings, rollout=OnPolicy(share=0.5))
+    own = replace(settings, rollout=rollout)
     whole, parted = replace(own, out=settings.out / "a"), replace(own, out=settings.out / "b")
     train(target, fresh(target), LOSSES, whole, tokenizer=tokenizer)
 
@@ -157,9 +159,10 @@ def test_refusals(settings, make_target, make_drafter, tokenizer, tmp_path, monk
         ModelDrafter(fresh={"hidden_size": 10, "num_attention_heads": 3})
     with pytest.raises(CompositionError, match="target that is a transformers model"):
         specframe.compose(target={"use": "table"}, drafter=ModelDrafter(fresh=SIZES), tree="chain", verifier="match")
-    with pytest.raises(CompositionError, match="rewrites the texts cannot use features"):
-        own = replace(settings, rollout=OnPolicy(), cache=tmp_path / "cache")
-        train(target, fresh(target), LOSSES, own, tokenizer=tokenizer)
+    for rollout in (OnPolicy(), Replay()):
+        with pytest.raises(CompositionError, match="rewrites the texts cannot use features"):
+            own = replace(settings, rollout=rollout, cache=tmp_path / "cache")
+            train(target, fresh(target), LOSSES, own, tokenizer=tokenizer)
     with pytest.raises(CompositionError, match="the rollout 'text' trains a drafter of tokens alone"):
         train(target, make_drafter(target), [(CrossEntropy(), 1.0, "ce")], settings, tokenizer=tokenizer)
     for share, temperature in ((2, 1.0), (0.5, 0.0)):

@@ -199,6 +199,17 @@ def test_it_goes_on_from_its_folder_as_if_it_had_never_ended(tmp_path) -> None:
     assert same(saved.module.state_dict(), parted)
 
 
+def test_what_killed_processes_left_unfinished_goes_away(tmp_path) -> None:
+    left = tmp_path / ".model-abc.part"
+    left.mkdir()
+    (left / "model.safetensors").write_bytes(b"half of it")
+    (tmp_path / ".state.safetensors.12.part").write_bytes(b"half of it")
+    (tmp_path / ".model-notes").mkdir()
+    pipeline(learning_one(tmp_path)).generate(PROMPTS)
+    assert {path.name for path in tmp_path.glob(".*")} <= {".model-notes", ".lock", ".specframe.lock"}
+    assert (tmp_path / "model.safetensors").exists()
+
+
 def test_a_drafter_in_half_precision_learns_in_float32(tmp_path) -> None:
     def half() -> Online:
         inner = ModelDrafter.from_model(random_model(vocab=VOCAB, layers=1, seed=4).bfloat16())

@@ -127,6 +127,15 @@ def test_glanced_runs_are_block_tails_before_scored_predictions(target, block):
     assert used.min() > 0.3 * used.max(), "every place gets its turn"
 
 
+def test_a_block_of_0_is_scored_where_its_entries_stand(target):
+    teacher = texts(target, batch=2, length=9)
+    pairs = shifted.shift(teacher, PairSpec(), 0)
+    assert torch.equal(pairs.features, teacher.features["last"])
+    assert torch.equal(pairs.tokens[:, :-1], teacher.tokens[:, 1:]) and not pairs.tokens[:, -1].any()
+    assert pairs.position.tolist() == [list(range(9))] * 2 and pairs.level.tolist() == [1] * 9
+    assert torch.equal(pairs.mask, teacher.mask)
+
+
 def test_glancing_falls_to_nothing_and_is_off_in_the_first_block(target, make_drafter):
     teacher = texts(target, batch=4, length=30)
     counts = []

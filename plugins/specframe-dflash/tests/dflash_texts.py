@@ -42,6 +42,11 @@ def dspark(dtype: torch.dtype = torch.float64, **options: object) -> DSpark:
     return shaken(DSpark(**{"block_size": 4, "layers": 2, "rank": 3, **options}), dtype)
 
 
+def bound(kind: type[DFlash], dtype: torch.dtype = torch.float64, **options: object) -> DFlash:
+    """A drafter of a kind."""
+    return dspark(dtype, **options) if kind is DSpark else dflash(dtype, **options)
+
+
 def shaken(drafter: DFlash, dtype: torch.dtype = torch.float64) -> DFlash:
     """The drafter, bound, every weight of its own."""
     drafter.bind(target(dtype))

@@ -148,6 +148,7 @@ def test_the_form_of_speculators_counts_hidden_states(tmp_path: Path) -> None:
         ({"block_size": 8}, "block_size: the checkpoint has 8, the recipe 4"),
         ({"causal": True}, "causal: the checkpoint has True, the recipe False"),
         ({"layer_types": ["sliding_attention"]}, "a sliding window"),
+        ({"draft_vocab_size": 6}, "has draft_vocab_size 6, and no LM head"),
         ({"num_hidden_layers": 3}, "layers.2.input_layernorm.weight: missing"),
     ],
 )
@@ -171,15 +172,63 @@ def test_tensors_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="cannot read"):
         again(tmp_path)
     path.unlink()
-    with pytest.raises(WeightsError, match=r"holds no model\.safetensors"):
+    with pytest.raises(WeightsError, match=r"holds no model\.safetensors.*specframe import RECIPE"):
         again(tmp_path)
 
 
-def test_an_lm_head_of_its_own_is_refused(tmp_path: Path) -> None:
-    path = stored(tmp_path, texts.dflash()) / "model.safetensors"
-    save_file({**load_file(path), "lm_head.weight": torch.zeros(6, 8)}, path)
-    with pytest.raises(WeightsError, match="an LM head of its own over 6 tokens"):
+def reduce(folder: Path, change: dict[str, torch.Tensor | None]) -> None:
+    """Gives the folder's drafter an LM head over six tokens, and then changes tensors; None removes one."""
+    path = folder / "model.safetensors"
+    tokens = torch.tensor([0, 1, 4, 5, 8, 10])
+    tensors = load_file(path)
+    chance = torch.Generator().manual_seed(3)
+    tensors["lm_head.weight"] = torch.randn(6, 8, generator=chance).bfloat16()
+    tensors |= {"d2t": tokens - torch.arange(6), "t2d": torch.zeros(11, dtype=torch.bool).index_fill(0, tokens, True)}
+    tensors |= change
+    save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_an_lm_head_of_its_own_is_read_and_goes_out_bit_by_bit(listed: bool, tmp_path: Path) -> None:
+    drafter = texts.dflash()
+    reduce(stored(tmp_path / "one", drafter), {} if listed else {"t2d": None})
+    loaded = again(tmp_path / "one")
+    assert loaded.support.tolist() == [0, 1, 4, 5, 8, 10]
+    logits = proposed(loaded)
+    assert logits.shape[-1] == 6
+    states = loaded._session.draft[0].outputs[:, 0]
+    rows = load_file(tmp_path / "one" / "model.safetensors")["lm_head.weight"].double()
+    torch.testing.assert_close(logits[:, 0], states @ rows.T)
+    loaded.save(tmp_path / "two")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+    assert json.loads((tmp_path / "two" / "config.json").read_text())["draft_vocab_size"] == 6
+    with pytest.raises(WeightsError, match=r"has an LM head of its own: leave drafter\.head out"):
+        again(tmp_path / "one", head=Trimmed(keep=6))
+
+
+@pytest.mark.parametrize(
+    ("change_of", "message"),
+    [
+        ({"d2t": None}, "a draft vocabulary of 6 of 11 tokens and no d2t"),
+        ({"d2t": torch.zeros(6, dtype=torch.int64) + 9}, "does not give 6 different tokens"),
+        ({"t2d": torch.ones(11, dtype=torch.bool)}, "d2t and t2d of .* name different tokens"),
+        ({"lm_head.weight": torch.full((6, 8), torch.nan)}, "lm_head.weight: holds values that are not finite"),
+    ],
+)
+def test_a_draft_vocabulary_that_is_not_clear_is_refused(
+    change_of: dict[str, torch.Tensor | None], message: str, tmp_path: Path
+) -> None:
+    reduce(stored(tmp_path, texts.dflash()), change_of)
+    with pytest.raises(WeightsError, match=message):
         again(tmp_path)
+
+
+def test_a_recurrent_state_that_begins_elsewhere_is_refused(tmp_path: Path) -> None:
+    stored(tmp_path, texts.dspark(markov="rnn", from_anchor=False))
+    change(tmp_path, speculators_model_type="dspark")
+    with pytest.raises(WeightsError, match="carries its recurrent state through the root's row"):
+        again(tmp_path, DSpark, from_anchor=False)
 
 
 def test_other_taps_than_the_recipe_s_are_refused(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from specframe.components.heads.trimmed import Trimmed
 from specframe.neural import layer_config
 from specframe.testing import random_teacher
 from specframe_dflash.dflash import DFlash
@@ -24,20 +25,27 @@ BLOCK, LAYERS, LENGTH, TAPS = 4, 2, 14, (1, 3, 6)
 KINDS: list[tuple[type[DFlash], str, dict[str, Any]]] = [
     (DFlash, "dflash", {"sample_from_anchor": False}),
     (DFlash, "dflash", {"sample_from_anchor": True}),
+    (DFlash, "dflash", {"sample_from_anchor": False, "draft_vocab_size": 6}),
     (DSpark, "dspark", {"markov_head_type": "vanilla"}),
+    (DSpark, "dspark", {"markov_head_type": "vanilla", "draft_vocab_size": 6}),
     (DSpark, "dspark", {"markov_head_type": "gated", "sample_from_anchor": False}),
     (DSpark, "dspark", {"markov_head_type": "rnn", "confidence_head_with_markov": False}),
 ]
 
 
+REDUCED = torch.tensor([0, 2, 3, 5, 8, 9])
+"""A draft vocabulary, where there is one."""
+
+
 def theirs(kind: str, options: dict[str, Any]) -> Any:
-    """Their model with random weights; embedding and LM head are the target's."""
+    """Their model with random weights; embedding is the target's, and LM head unless there is a draft vocabulary."""
     from speculators.config import SpeculatorsConfig, VerifierConfig
     from speculators.models.dflash import DFlashDraftModel, DFlashSpeculatorConfig
     from speculators.models.dspark.config import DSparkSpeculatorConfig
     from speculators.models.dspark.core import DSparkDraftModel
     from speculators.proposals.greedy import GreedyTokenProposalConfig
 
+    options = dict(options)
     layer = layer_config(texts.target().config, KIND, LAYERS)
     layer._attn_implementation = "eager"
     config_of, model_of = {
@@ -46,7 +54,7 @@ def theirs(kind: str, options: dict[str, Any]) -> Any:
     }[kind]
     config = config_of(
         transformer_layer_config=layer,
-        draft_vocab_size=texts.VOCAB,
+        draft_vocab_size=options.pop("draft_vocab_size", texts.VOCAB),
         block_size=BLOCK,
         aux_hidden_state_layer_ids=[tap + 1 for tap in TAPS],
         mask_token_id=3,
@@ -66,7 +74,11 @@ def theirs(kind: str, options: dict[str, Any]) -> Any:
             noise = torch.randn(weight.shape, generator=chance, dtype=torch.float64)
             weight.copy_((weight.ndim == 1) + 0.3 * noise)
         model.embed_tokens.weight.copy_(target.embed(torch.arange(texts.VOCAB)))
-        model.lm_head.weight.copy_(target.head(torch.eye(8, dtype=torch.float64)).T)
+        if len(model.lm_head.weight) == texts.VOCAB:
+            model.lm_head.weight.copy_(target.head(torch.eye(8, dtype=torch.float64)).T)
+        else:
+            model.d2t.copy_(REDUCED - torch.arange(len(REDUCED)))
+            model.t2d.zero_()[REDUCED] = True
     return model
 
 
@@ -107,6 +119,11 @@ def test_we_read_what_it_saves_and_compute_the_same(
     drafter = kind(weights=str(tmp_path), block_size=BLOCK, from_anchor=from_anchor)
     drafter.bind(texts.target())
     assert drafter.layout.plan.taps == TAPS and drafter.layout.plan.mask == 3
+    compare(drafter, model, monkeypatch)
+
+
+def compare(drafter: DFlash, model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Our logits and confidences of every block against those of their forward pass."""
     teacher = random_teacher(drafter.target, 1, LENGTH)
     with torch.no_grad():
         student = AnchoredBlocks()(drafter, teacher, 0.0)
@@ -120,3 +137,44 @@ def test_we_read_what_it_saves_and_compute_the_same(
         if confidence is not None:
             ours = student.confidence[0].view(LENGTH - 1, levels)[anchor - 1]
             torch.testing.assert_close(ours, confidence[skipped:], rtol=1e-5, atol=1e-5)
+
+
+def loaded(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Their model from a folder, made once more with plain attention: what they take by default needs a GPU."""
+    from speculators.models.dflash import DFlashDraftModel
+    from speculators.models.dspark.core import DSparkDraftModel
+
+    model_of = {"dflash": DFlashDraftModel, "dspark": DSparkDraftModel}[kind]
+    monkeypatch.setattr(model_of, "load_verifier_weights", lambda self: None)
+    read = model_of.from_pretrained(folder).float()
+    config = read.config
+    config.transformer_layer_config._attn_implementation = "eager"
+    model, target = model_of(config).double().eval(), texts.target()
+    model.load_state_dict(read.state_dict())
+    with torch.no_grad():
+        model.embed_tokens.weight.copy_(target.embed(torch.arange(texts.VOCAB)))
+        if len(model.lm_head.weight) == texts.VOCAB:
+            model.lm_head.weight.copy_(target.head(torch.eye(8, dtype=torch.float64)).T)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (DFlash, {}),
+        (DFlash, {"from_anchor": True}),
+        (DSpark, {}),
+        (DSpark, {"markov": "rnn"}),
+        (DSpark, {"from_anchor": False}),
+        (DSpark, {"markov": "gated", "head": Trimmed(keep=6)}),
+    ],
+)
+def test_it_reads_our_export_and_computes_the_same(
+    kind: type[DFlash], options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = texts.bound(kind, block_size=BLOCK, layers=LAYERS, taps=list(TAPS), mask_token=3, **options)
+    made.export("speculators").write(tmp_path)
+    given = {"from_anchor": options["from_anchor"]} if "from_anchor" in options else {}
+    drafter = kind(weights=str(tmp_path), block_size=BLOCK, **given)
+    drafter.bind(texts.target())
+    compare(drafter, loaded(made.name, tmp_path, monkeypatch), monkeypatch)

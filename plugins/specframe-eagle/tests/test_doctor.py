@@ -15,8 +15,8 @@ from specframe.neural.weights.checkpoint import locate
 
 RECIPE = """
 specframe: 1
-target: {use: hf, model: zoo://talk-13m}
-drafter: {use: eagle, weights: zoo://talk-13m-eagle}
+target: {use: hf, model: zoo://talk-7m}
+drafter: {use: eagle, weights: zoo://talk-7m-eagle}
 tree: {use: chain, depth: 3}
 verifier: match
 run:
@@ -40,7 +40,7 @@ def test_a_drafter_that_reads_rightly_is_found_right(recipe, capsys):
 
 def test_a_first_map_with_swapped_halves_is_recognised(recipe, tmp_path, capsys):
     broken = tmp_path / "broken"
-    shutil.copytree(locate("zoo://talk-13m-eagle"), broken)
+    shutil.copytree(locate("zoo://talk-7m-eagle"), broken)
     tensors = load_file(broken / "model.safetensors")
     tensors["fc.weight"] = torch.cat(tensors["fc.weight"].chunk(2, -1)[::-1], -1).contiguous()
     save_file(tensors, broken / "model.safetensors")
@@ -60,10 +60,10 @@ def test_a_drafter_without_features_is_judged_by_its_acceptance(recipe, capsys):
     assert "first choice" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("layers", [(3, 8, 13), (11, 6, 1)], ids=["two later", "reverse order"])
+@pytest.mark.parametrize("layers", [(1, 6, 11), (13, 8, 3)], ids=["two earlier", "reverse order"])
 def test_layers_that_are_off_are_named(layers, recipe):
     """An EAGLE-3 drafter fitted to the features of three layers, and read as if they were others."""
-    pipeline = specframe.load(recipe, overrides=["drafter={use: eagle3, taps: [1, 6, 11]}"])
+    pipeline = specframe.load(recipe, overrides=["drafter={use: eagle3, taps: [3, 8, 13]}"])
     target, drafter = pipeline.parts.target, pipeline.parts.drafter
     target.request(drafter.taps | {"last"})
     texts = [
@@ -78,7 +78,7 @@ def test_layers_that_are_off_are_named(layers, recipe):
     off = tuple(f"layer.{layer}" for layer in layers)
     drafter.network.spec = drafter.spec = replace(drafter.spec, taps=off)
     found = examine(pipeline, pipeline.run.prompts)
-    assert found.better is not None and found.better.taps == ("layer.1", "layer.6", "layer.11")
+    assert found.better is not None and found.better.taps == ("layer.3", "layer.8", "layer.13")
     assert "correct the layer numbers" in (found.finding or "")
 
 

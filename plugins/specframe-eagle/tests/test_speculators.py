@@ -17,6 +17,9 @@ from specframe_eagle.rollout import TrainingTimeTest
 eagle3 = pytest.importorskip(
     "speculators.models.eagle3", reason="speculators is not installed: pip install --no-deps speculators hs-connectors"
 )
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.past_key_values. is deprecated:FutureWarning"
+)  # speculators gives it so
 STEPS = 3
 VARIANTS = [
     {},

@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specframe import WeightsError
+from specframe.components.heads.trimmed import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import (
@@ -147,6 +148,70 @@ def test_what_is_stored_comes_back(tmp_path: Path) -> None:
         assert torch.equal(tensor, loaded.network.state_dict()[name]), name
 
 
+@pytest.mark.parametrize("form", ["speculators", "qwen", "deepseek"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_exports_come_back_bit_by_bit(form: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    drafter = bound(dtype=torch.float32)
+    drafter.network.to(dtype).float()
+    drafter.dtype = dtype
+    made = drafter.export(form)
+    made.write(tmp_path / "one")
+    loaded = MTP(weights=str(tmp_path / "one"))
+    loaded.bind(drafter.target)
+    for name, tensor in drafter.network.state_dict().items():
+        assert torch.equal(tensor, loaded.network.state_dict()[name]), name
+    assert loaded.dtype == dtype
+    again = loaded.export(form)
+    assert again.tensors.keys() == made.tensors.keys()
+    assert all(torch.equal(again.tensors[name], made.tensors[name]) for name in made.tensors)
+    loaded.save(tmp_path / "own")
+    own = MTP(weights=str(tmp_path / "own"))
+    own.bind(drafter.target)
+    assert own.dtype == dtype
+    for name, tensor in drafter.network.state_dict().items():
+        assert torch.equal(tensor, own.network.state_dict()[name]), name
+    wanted = {"deepseek": "model.layers.2.eh_proj.weight", "qwen": "mtp.fc.weight"}
+    assert wanted.get(form, "mtp_layers.0.input_proj.weight") in made.tensors
+    assert ("model.layers.2.shared_head.head.weight" in made.tensors) == (form == "deepseek")
+    assert dict(made.checklist)["dtype"] == str(dtype).removeprefix("torch.")
+
+
+def test_a_head_over_a_draft_vocabulary_has_no_form() -> None:
+    drafter = MTP(head=Trimmed(keep=6))
+    drafter.bind(tiny_target("qwen3", layers=LAYERS, vocab=VOCAB))
+    with pytest.raises(WeightsError, match="a draft vocabulary is not known there"):
+        drafter.export("qwen")
+
+
+def test_what_speculators_reads_of_our_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    core = pytest.importorskip("speculators.models.mtp.core", reason="speculators is not installed")
+    monkeypatch.setattr(core.MTPDraftModel, "load_verifier_weights", lambda self: None)
+    drafter = bound(dtype=torch.float32)
+    drafter.network.bfloat16().float()
+    drafter.export("speculators").write(tmp_path)
+    model = core.MTPDraftModel.from_pretrained(tmp_path)
+    stored = model.state_dict()
+    for name, tensor in names(drafter, "speculators").items():
+        assert torch.equal(stored[name].float(), tensor), name
+
+
+def test_a_folder_of_pickles_is_refused_with_the_command_that_converts_it(tmp_path: Path) -> None:
+    drafter = bound()
+    publish(tmp_path, drafter, "qwen")
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    with pytest.raises(WeightsError, match="convert them once: specframe import RECIPE"):
+        MTP(weights=str(tmp_path)).bind(drafter.target)
+
+
+def test_a_value_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    drafter = bound()
+    with torch.no_grad():
+        drafter.network.input_proj.weight[0, 0] = torch.nan
+    publish(tmp_path, drafter, "deepseek")
+    with pytest.raises(WeightsError, match=r"input_proj\.weight: holds values that are not finite"):
+        MTP(weights=str(tmp_path)).bind(drafter.target)
+
+
 @pytest.mark.parametrize("entry", [("hidden_size", 16), ("vocab_size", 12), ("model_type", "llama")])
 def test_another_target_s_head_is_refused(entry: tuple[str, Any], tmp_path: Path) -> None:
     drafter = bound()
@@ -174,6 +239,7 @@ def test_a_checkpoint_without_a_head_or_with_a_part_missing_is_refused(tmp_path:
         MTP(weights=str(tmp_path)).bind(drafter.target)
 
 
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")  # speculators gives it so
 def test_speculators_computes_the_same_first_step() -> None:
     core = pytest.importorskip(
         "speculators.models.mtp.core", reason="speculators is not installed: pip install --no-deps speculators"

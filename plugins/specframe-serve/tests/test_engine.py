@@ -10,6 +10,9 @@ import pytest
 from serving import Serving, lone, make_pipeline
 
 from specframe import Session
+from specframe.components.drafters.model import ModelDrafter
+from specframe.components.targets.tiny import random_model
+from specframe.training.online.drafter import Online
 from specframe_serve.settings import ServeSettings
 
 WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]
@@ -67,6 +70,23 @@ def test_texts_are_those_of_lone_runs_whatever_else_is_served(drafter):
         found = serving.counters()
     assert found["vllm:generation_tokens_total"] >= sum(map(len, wanted))
     assert len(set(wanted)) > 20
+
+
+def test_a_drafter_that_learns_while_it_serves_changes_no_text():
+    """Under `match`, with requests that come and go between updates."""
+    small = ModelDrafter.from_model(random_model(vocab=64, layers=1, seed=4, size=16))
+    online = Online(drafter=small, every=2, steps=2, lr=1e-2, held=0)
+    pipeline = make_pipeline(drafter=online, tree={"use": "chain", "depth": 3})
+    plain = make_pipeline(drafter="none")
+    asked = [{"prompt": WORDS[number % 5], "seed": number, "max_tokens": 8 + number} for number in range(10)]
+    wanted = [
+        lone(plain, fields["prompt"], fields["seed"], chat=False, max_new_tokens=fields["max_tokens"]).texts[0]
+        for fields in asked
+    ]
+    with Serving(pipeline) as serving, ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(lambda fields: serving.complete(**fields).json()["choices"][0]["text"], asked))
+    assert found == wanted
+    assert online.learner is not None and online.learner.ledger.step >= 3
 
 
 class Gate:

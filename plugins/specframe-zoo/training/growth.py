@@ -1,29 +1,38 @@
-"""A deeper network that begins as the network it grew from.
-
-Each layer is followed by copies of itself whose projections back into the residual stream are zero, so the
-grown network computes what the first one did (to rounding) and training goes on from its loss (block
-expansion, as LLaMA Pro describes it).
-"""
+"""A network of other depth that begins from a trained one: deeper with the same function, or without some layers."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
-from net import Net, load
+from net import Net
 
 
-def grow(folder: Path, times: int) -> Net:
-    """Return the network of ``folder`` with ``times`` as many layers and the same function."""
-    small = load(folder, torch.device("cpu"))
-    net = Net(replace(small.shape, layers=small.shape.layers * times))
+def grow(net: Net, times: int) -> Net:
+    """Return the network with ``times`` as many layers and the same function, to rounding.
+
+    Each layer is followed by copies of itself whose projections back into the residual stream are zero (block
+    expansion, as LLaMA Pro describes it).
+    """
+    grown = choose(net, [index // times for index in range(net.shape.layers * times)])
     with torch.no_grad():
-        net.embedding.copy_(small.embedding)
-        net.norm.copy_(small.norm)
-        for index, block in enumerate(net.blocks):
-            block.load_state_dict(small.blocks[index // times].state_dict())
+        for index, block in enumerate(grown.blocks):
             if index % times:
                 block.out.weight.zero_()
                 block.down.weight.zero_()
-    return net
+    return grown
+
+
+def choose(net: Net, layers: Sequence[int]) -> Net:
+    """Return the network that runs these layers of ``net``, in this order.
+
+    Raises IndexError where ``net`` has no such layer.
+    """
+    chosen = Net(replace(net.shape, layers=len(layers)))
+    with torch.no_grad():
+        chosen.embedding.copy_(net.embedding)
+        chosen.norm.copy_(net.norm)
+        for block, layer in zip(chosen.blocks, layers, strict=True):
+            block.load_state_dict(net.blocks[layer].state_dict())
+    return chosen

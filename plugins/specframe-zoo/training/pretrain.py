@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from growth import grow
-from net import Net, Shape, state_for_llama
+from growth import choose, grow
+from net import Net, Shape, load, state_for_llama
 from packing import Mixture, Windows, streams
 from torch import Tensor
 from transformers import AutoTokenizer, GenerationConfig, LlamaConfig, LlamaForCausalLM
@@ -81,8 +81,9 @@ class Trainer:
         print(f"{self.clock():.0f} s: tokenised {sizes}, held out { {k: len(v) for k, v in self.held.items()} }")
         torch.manual_seed(arguments.seed)
         torch.set_float32_matmul_precision("high")
-        if arguments.grow:
-            self.net = grow(arguments.grow, arguments.times)
+        if arguments.start:
+            start = load(arguments.start, torch.device("cpu"))
+            self.net = choose(start, arguments.layers) if arguments.layers else grow(start, arguments.times)
         else:
             self.net = Net(Shape(**json.loads(arguments.shape)))
             self.net.initialise(torch.Generator().manual_seed(arguments.seed))
@@ -225,8 +226,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--compile", action="store_true", help="use torch.compile")
     parser.add_argument("--shape", default="{}", help="sizes of the network as JSON, where not the defaults")
-    parser.add_argument("--grow", type=Path, help="start from this saved model, made deeper, not from noise")
-    parser.add_argument("--times", type=int, default=2, help="how many times as many layers --grow gives")
+    parser.add_argument("--start", type=Path, help="start from this saved model, not from noise")
+    parser.add_argument("--times", type=int, default=1, help="make the network of --start so many times as deep")
+    parser.add_argument("--layers", type=int, nargs="+", help="run these layers of --start alone")
     parser.add_argument("--state", type=Path, help="file to go on from and to save to at every check")
     parser.add_argument("--limit", type=int, help="read only so many documents of each file (for a trial)")
     parser.add_argument("--report", type=int, default=100, help="steps between printed losses")

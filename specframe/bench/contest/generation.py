@@ -9,11 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from specframe.components.targets.passes.static import width_of
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Outcome
+from specframe.neural.state.cache import cache_name
 
 
 class Generate:
@@ -45,14 +47,53 @@ class Generate:
         """Further arguments of `generate`."""
         return {}
 
+    def _extras_for(self, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+        """Further arguments for these prompts."""
+        return {}
+
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
         """Continues the prompts."""
         ear = Ear()
         with torch.inference_mode():
-            tokens = generate_with_transformers(
-                self._model, rows, self._sampling, self._ends, {**self._options, "streamer": ear}
-            )
+            options = {**self._options, **self._extras_for(rows), "streamer": ear}
+            tokens = generate_with_transformers(self._model, rows, self._sampling, self._ends, options)
         return Outcome(tokens, [ear.times[: len(row)] for row in tokens])
+
+
+class GenerateCompiled(Generate):
+    """transformers' `generate` with a static cache and torch.compile for its forward passes, prompts aside.
+
+    A cache is kept for each power of two of positions, so that another prompt compiles nothing anew.
+
+    Args:
+        backend: torch.compile's
+    """
+
+    name = "hf:generate-compiled"
+
+    def __init__(self, *, backend: str = "inductor") -> None:
+        super().__init__()
+        self._backend = backend
+        self._caches: dict[tuple[int, int], Any] = {}
+
+    def _extras(self, target: Target) -> dict[str, Any]:
+        from transformers.generation.configuration_utils import CompileConfig
+
+        self._caches.clear()
+        mode: Any = "reduce-overhead" if self._backend == "inductor" else None
+        config = CompileConfig(dynamic=False, backend=self._backend, mode=mode)
+        config._compile_all_devices = True  # type: ignore[assignment] # a CPU, too
+        return {"compile_config": config}
+
+    def _extras_for(self, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
+        from transformers import StaticCache
+
+        positions = max(map(len, rows)) + self._sampling.max_new_tokens
+        key = len(rows), width_of(positions)
+        if key not in self._caches:
+            self._caches[key] = StaticCache(self._model.config.get_text_config(), max_cache_len=key[1])
+        self._caches[key].reset()
+        return {cache_name(self._model): self._caches[key]}
 
 
 class PromptLookup(Generate):

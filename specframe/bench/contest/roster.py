@@ -21,7 +21,7 @@ from specframe.kernel.recipes.recipe import Recipe
 from specframe.kernel.recipes.shipped import shipped_recipes
 
 HF = "hf:"
-TRANSFORMERS = ("generate", "prompt-lookup", "assisted")
+TRANSFORMERS = ("generate", "generate-compiled", "prompt-lookup", "assisted")
 """The built-in contestants that are transformers' own; their words begin with `hf:`."""
 
 

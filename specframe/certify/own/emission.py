@@ -12,7 +12,7 @@ from specframe.certify.own.enumeration import Enumeration, Outcome, Progress, en
 from specframe.certify.own.forks import Forks
 from specframe.certify.own.streams import ForkedStreams
 from specframe.decoding.requests import Request, as_prompts, pad
-from specframe.decoding.session import Parts, Session
+from specframe.decoding.session import Parts, Session, Streams
 from specframe.sampling.laws import History, Sampling
 
 END = -1
@@ -32,12 +32,14 @@ class Emission:
     prompt: tuple[int, ...] = (0,)
     ends: frozenset[int] = frozenset()
     """End-of-sequence tokens: nothing follows them."""
+    streams: Callable[[Forks], Streams] = ForkedStreams
+    """The session's random streams over the forks; others than these in a negative control."""
 
     def program(self, random: Forks, rows: int) -> torch.Tensor:
         """The real session on `rows` branches: [rows, length] int64, END after the last token."""
         parts = self.parts()
         request = Request(tokens=self.prompt, sampling=self.sampling, max_new_tokens=self.length, ends=self.ends)
-        session = Session(parts, rows, len(self.prompt) + self.length + parts.nodes, random=ForkedStreams(random))
+        session = Session(parts, rows, len(self.prompt) + self.length + parts.nodes, random=self.streams(random))
         entries = session.run([request] * rows)
         return torch.tensor([e.tokens + [END] * (self.length - len(e.tokens)) for e in entries])
 

@@ -10,6 +10,7 @@ from specframe.components.trees.watched import Proposals, RecordingTree, paths_o
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.miniatures import Shrinkable, Untrained
+from specframe.kernel.promises import draft_of
 from specframe.kernel.store import Continuing
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
@@ -68,7 +69,7 @@ class Fused:
             raise CompositionError("the second drafter of fused copies behind no draft: leave out fused's `tail`")
         if plausible and tree is None:
             raise CompositionError("the first drafter of fused gives no probabilities: leave out fused's `plausible`")
-        own, other = first.promise if tree is None else tree.promise, second.promise
+        own, other = draft_of(first, tree), second.promise
         assert own.draws is not None and own.nodes is not None and other.nodes is not None
         if nodes is not None and nodes < own.nodes:
             raise InputError(f"fused needs room for the first drafter's {own.nodes} nodes, got {nodes}")
@@ -84,6 +85,7 @@ class Fused:
             nodes=nodes or own.nodes + other.nodes - 1 + tail,
             depth=None,
             settled=False,
+            alone=own.alone and other.alone,
         )
         self.taps: frozenset[str] = first.taps | second.taps
         self._recording = RecordingTree(tree) if tree is not None and plausible else None

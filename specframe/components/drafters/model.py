@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
-from specframe.components.drafters.learning import checked_sizes, fresh_model, sample_on, save_model
+from specframe.components.drafters.learning import read_on, sample_on, save_model
 from specframe.components.drafters.memory.masks import Masks
-from specframe.components.drafters.text import CommittedText
+from specframe.components.drafters.models.exits import checked_exits, read_exits
+from specframe.components.drafters.models.reading import Reading
+from specframe.components.drafters.models.weights import Checkpoint, Coarseness, Loaded, own, trainable
 from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.passes.thinning import Ending
 from specframe.components.targets.tiny import tiny_llama
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.promises import Promise
-from specframe.kernel.types import Committed, Context, Frontier, Prompts, Proposal, TokenTree
-from specframe.neural.state.cache import SlotCache
+from specframe.kernel.types import Committed, Context, Drafts, Frontier, Proposal, TokenTree
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -33,15 +35,16 @@ class ModelDrafter:
     each seeing the committed tokens and its own path. Options are those of the `hf` target. Beyond the
     model's own context a row drafts nothing, and decoding goes on a token at a time.
 
-    In its cache a row's committed tokens fill the slots from 0, and node i of a draft stands i slots
-    behind the root. What a draft wrote is never kept: the next draft's first forward reads all newly
-    committed tokens together, which costs no forward of its own.
-
     It can be trained, from its own weights or as a `fresh` Llama of the target's tokenizer (FastDraft, Zafrir et al.
     2024).
 
-    With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text proposes
-    `masks` + 1 levels in one forward, the same below all nodes of a level; a deeper tree is refused.
+    With `layers` it is the same checkpoint with these decoder layers alone. Where that is the target's own checkpoint,
+    and dtype, device and rounding are the target's or left out, it has no weights of its own but reads the target's,
+    until it is trained. With `quantize` it is the checkpoint in few bits, on a CPU; that of the target's own checkpoint
+    is the weights' half of QuantSpec (Tiwari et al. 2025, arXiv 2502.10424), its keys and values being whole.
+
+    With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
+    `masked_text`) proposes `masks` + 1 levels in one forward, the same below all nodes; a deeper tree is refused.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
@@ -51,6 +54,12 @@ class ModelDrafter:
         device: where it runs; the target's device
         revision: a branch, tag or commit on the Hub
         attention: transformers' attn_implementation, sdpa or eager
+        layers: the decoder layers of `model` that it has, counted from 0, ascending; none: all. Trained `weights` have
+            no others
+        quantize: in how many bits the layers' matrices are kept; int3 takes the storage of int4 and is as fast, a
+            rounding to measure with
+        group: how many inputs share a scale there, a multiple of 32; a checkpoint's own blocks are used where it has
+            such and `group` is 32
         masks: how many mask tokens stand behind the text (PARD); 0: none
         mask_token: the token that they are; none: the `pard_token` of the model's config
     """
@@ -68,6 +77,9 @@ class ModelDrafter:
         device: str = "auto",
         revision: str | None = None,
         attention: str | None = None,
+        layers: list[int] | None = None,
+        quantize: Coarseness | None = None,
+        group: int = 32,
         masks: int = 0,
         mask_token: int | None = None,
     ) -> None:
@@ -75,12 +87,11 @@ class ModelDrafter:
             raise InputError(
                 "a model drafter needs one of `model`, the one that drafts, and `fresh`, a new one's sizes"
             )
-        self._fresh = None if fresh is None or weights is not None else checked_sizes(fresh)
         self._mask(Masks(masks, mask_token))
-        self._load: Callable[[], HFTarget] = partial(
-            HFTarget, model=weights or model or "", dtype=dtype, device=device, revision=revision, attention=attention
-        )
-        self.open(1, 0)
+        name = weights or model or ""
+        if weights is not None:
+            fresh = layers = None  # what was trained has these sizes, and these layers
+        self._begin(Checkpoint(name, fresh, dtype, device, revision, attention, layers, quantize, group).load)
 
     @classmethod
     def from_model(
@@ -88,11 +99,15 @@ class ModelDrafter:
     ) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
         drafter = cls.__new__(cls)
-        drafter._fresh = None
         drafter._mask(masks or Masks())
-        drafter._load = partial(HFTarget.from_model, model, tokenizer)
-        drafter.open(1, 0)
+        drafter._begin(lambda target: Loaded(HFTarget.from_model(model, tokenizer)))
         return drafter
+
+    def _begin(self, load: Callable[[Target | None], Loaded]) -> None:
+        self._load = load
+        self._target: Target | None = None
+        self._exits: tuple[int, ...] = ()
+        self.open(1, 0)
 
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
@@ -102,16 +117,27 @@ class ModelDrafter:
         self.masks, self.promise = masks, masks.promise
 
     @cached_property
-    def _reader(self) -> HFTarget:
+    def _loaded(self) -> Loaded:
         """The model, loaded by the first bind."""
-        return self._load()
+        return self._load(self._target)
+
+    @property
+    def _reader(self) -> HFTarget:
+        return self._loaded.reader
 
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
         self._slots = slots
-        self._text = CommittedText()
-        self._cache: SlotCache | None = None
-        self._known: list[int] = []  # committed tokens of each row that the cache holds
+        self._session: Reading | None = None
+        self._asked: Frontier | None = None
+
+    @property
+    def _reading(self) -> Reading:
+        """What the session's rows have read."""
+        if self._session is None:
+            passes, planes = self._loaded.passes(self._exits), self._loaded.planes
+            self._session = Reading(passes, planes, self._reader.context, self._slots, self.masks)
+        return self._session
 
     @property
     def vocab_size(self) -> int:
@@ -129,18 +155,39 @@ class ModelDrafter:
         return self._reader.ends
 
     @property
+    def depth(self) -> int:
+        """How many layers the model has; loads it."""
+        return int(self._reader.config.num_hidden_layers)
+
+    @property
     def module(self) -> nn.Module:
-        """The model, its parameters with gradients."""
-        return self._reader.model.requires_grad_(True)
+        """The model, its parameters with gradients. What it shared with the target it has a copy of from then on."""
+        if not self._loaded.own:
+            self._loaded = own(self._loaded)
+            vars(self).pop("_ending", None)
+            self.open(self._slots, 0)
+        return trainable(self._loaded)
 
     def save(self, folder: Path) -> None:
         """Writes the model and its tokenizer as a model's folder, each file whole or not at all."""
-        save_model(self._reader.model, self._reader.tokenizer, folder)
+        save_model(self._reader.model, self._reader.tokenizer, folder, self.masks.entry)
 
-    def read_text(self, tokens: Tensor) -> Tensor:
-        """The logits after every token of texts [B, L], causal, [B, L, V]; gradients reach the module."""
-        logits: Tensor = self._reader.model(tokens, use_cache=False).logits
-        return logits
+    def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
+        """The logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V], with gradients."""
+        return read_on(self._reader.model, tokens, drafts, self._reader.context)
+
+    @cached_property
+    def _ending(self) -> Ending:
+        return Ending(self._reader.model)
+
+    def read_exits(
+        self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+    ) -> Sequence[Callable[[], Tensor]]:
+        """For each exit, after so many layers, a function that makes its logits [B, L, V] of texts [B, L].
+
+        Gradients reach the module. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
+        """
+        return read_exits(self._reader.model, self._ending, tokens, checked_exits(exits, self.depth), kept)
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
         """The texts [B, L] with samples of the model in place of the tokens from `start` [B] on, [B, L].
@@ -151,8 +198,7 @@ class ModelDrafter:
 
     def bind(self, target: Target) -> None:
         """Checks that the target has the same tokens, on the same device; raises CompositionError."""
-        if self._fresh is not None and "_reader" not in vars(self):
-            self._load = partial(fresh_model, self._fresh, target)
+        self._target = target
         mine, theirs = self._reader.vocab_size, target.vocab_size
         if mine != theirs:
             raise CompositionError(
@@ -179,121 +225,66 @@ class ModelDrafter:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
         # beyond this many tokens a draft might leave the context
         last = self._reader.context - max(tree.promise.nodes or 1, self.masks.count + 1)
-        lengths = self._text.lengths
+        text = self._reading.text
+        lengths = text.lengths
         if min(lengths) > last:
             return TokenTree.root_only(root)
         draft = tree.grow(self.expand, root, context)
         if max(lengths) <= last:
             return draft
-        inside = (self._text.count <= last)[:, None]  # [B, 1]
+        inside = (text.count <= last)[:, None]  # [B, 1]
         return replace(draft, valid=draft.valid & (inside | (draft.parent < 0)))
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
         """The logits after each frontier node: one level, or with masks all of them below the root."""
+        if self._exits:
+            return self.expand_to(frontier, self.depth)
         if frontier.tree.levels == 0:
-            self._below_root = self._read_committed()[:, None]  # [B, 1, K + 1, V]
+            self._below_root = self._reading.read_committed()[:, None]  # [B, 1, K + 1, V]
         elif not self.masks.count:
-            return Proposal(self._read_nodes(frontier.tree, frontier.nodes)[:, :, None])
+            return Proposal(self._reading.read_nodes(frontier.tree, frontier.nodes)[:, :, None])
         else:
             self.masks.check(frontier)
         return Proposal(self._below_root.expand(-1, frontier.nodes.shape[1], -1, -1))
 
-    @torch.no_grad()
-    def commit(self, committed: Committed) -> None:
-        """Takes note of the tokens, which the next draft reads.
+    def exit_after(self, exits: Sequence[int]) -> None:
+        """Prepares `expand_to` for these numbers of layers, ascending, and ends the session; loads the model.
 
-        New rows that join others read their prompts at once: in the next draft's forward every other row would be
-        padded to the length of their prompts.
+        Raises InputError for numbers that the model does not have, CompositionError with masks.
         """
-        before = len(self._known)
-        self._text.commit(committed)
-        if committed.prompt is not None:
-            self._known += [0] * len(committed.count)
-            if before:
-                self._read_prompts(committed.prompt, before)
+        if self.masks.count:
+            raise CompositionError(
+                "a model drafter with masks answers with all its layers: leave out masks, or the exits"
+            )
+        self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
+        self.open(self._slots, 0)
+
+    @torch.no_grad()
+    def expand_to(self, frontier: Frontier, exit: int) -> Proposal:
+        """The logits after each frontier node by the first `exit` layers, one of those prepared or all, [B, F, 1, V].
+
+        They are those of the sub-model that reads the whole text. The layers that are not asked read later what they
+        missed.
+        """
+        reading, part = self._reading, [*self._exits, self.depth].index(exit)
+        if part and self._asked is frontier:
+            return Proposal(reading.deeper[part - 1].read(frontier.tree, frontier.nodes.shape[1])[:, :, None])
+        self._asked = frontier
+        if frontier.tree.levels == 0:
+            logits = reading.read_committed()
+        else:
+            logits = reading.read_nodes(frontier.tree, frontier.nodes)
+        return self.expand_to(frontier, exit) if part else Proposal(logits[:, :, None])
+
+    def commit(self, committed: Committed) -> None:
+        """Takes note of the tokens, which the next draft reads."""
+        self._reading.commit(committed)
 
     def rewind(self, count: Tensor) -> None:
         """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
-        self._text.rewind(count)
-        self._known = [min(known, length) for known, length in zip(self._known, self._text.lengths, strict=True)]
+        self._reading.rewind(count)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
-        self._text.keep(rows)
-        self._known = [self._known[row] for row in rows.tolist()]
-        if self._cache is not None:
-            self._cache.keep(rows)
-
-    def _aim(self, slots: int | Tensor, width: int, row: int = 0) -> SlotCache:
-        """The cache, aimed at the rows from `row` on, with room for `width` slots."""
-        if self._cache is None:
-            self._cache = SlotCache(self._reader.config.num_hidden_layers, 2 * width, self._slots)
-        elif width > self._cache.capacity:
-            self._cache.grow(2 * width)
-        self._cache.aim(slots, width, row)
-        return self._cache
-
-    def _read_prompts(self, prompts: Prompts, row: int) -> None:
-        """Reads the prompts of the rows from `row` on."""
-        width = prompts.tokens.shape[1]
-        positions = torch.arange(width, device=prompts.tokens.device).expand_as(prompts.tokens)
-        last = torch.tensor([width - 1], device=positions.device)  # its logits are of no use, but some must be made
-        self._forward(self._aim(0, width, row), prompts.tokens, positions, None, last)
-        self._known[row:] = prompts.count.tolist()
-
-    def _read_committed(self) -> Tensor:
-        """Reads what was committed since the last draft, the root at least, and K masks: the logits [B, K + 1, V]."""
-        text = self._text
-        starts = [min(known, have - 1) for known, have in zip(self._known, text.lengths, strict=True)]
-        counts = [have - start for have, start in zip(text.lengths, starts, strict=True)]
-        first, width, device = max(starts), max(counts) + self.masks.count, text.count.device
-        steps = torch.arange(width, device=device)
-        slots = torch.tensor(starts, device=device)[:, None] + steps  # [B, T]
-        together = min(starts) == first
-        cache = self._aim(first if together else slots, first + width)
-        seen = None
-        if first > 0 and (width > 1 or not together):
-            seen = torch.arange(first + width, device=device) <= slots[:, :, None]  # [B, T, first + T]
-        tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
-        tokens = self.masks.laid(tokens, slots >= text.count[:, None])
-        asked = range(self.masks.count + 1)
-        ends = sorted({count + ahead for count in counts for ahead in asked})
-        keep = torch.tensor([end - 1 for end in ends], device=device)
-        logits = self._forward(cache, tokens, slots, seen, keep)  # [B, ends, V]
-        self._known = list(text.lengths)
-        rows = torch.arange(len(counts), device=device)[:, None]
-        places = [[ends.index(count + ahead) for ahead in asked] for count in counts]
-        return logits[rows, torch.tensor(places, device=device)]
-
-    def _read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
-        """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
-        text = self._text
-        root = text.count[:, None] - 1  # [B, 1] the root's slot
-        count = tree.tokens.shape[1]
-        width = max(text.lengths) - 1 + count
-        cache = self._aim(root + nodes, width)
-        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
-        places = (root + torch.arange(count, device=root.device))[:, None].expand_as(path)
-        committed = torch.arange(width, device=root.device) <= root  # [B, W]
-        seen = committed[:, None].expand(-1, path.shape[1], -1).scatter(2, places, path)  # [B, F, W]
-        tokens, depth = tree.tokens.gather(1, nodes), tree.depth.gather(1, nodes)
-        return self._forward(cache, tokens, root + depth, seen, 0)
-
-    def _forward(
-        self, cache: SlotCache, tokens: Tensor, positions: Tensor, seen: Tensor | None, keep: int | Tensor
-    ) -> Tensor:
-        """The logits of tokens [B, T] that see slots [B, T, W] (None: causally); `keep` 0 keeps all."""
-        mask = None
-        if seen is not None:
-            mask = torch.zeros(seen.shape, dtype=self._reader.dtype, device=seen.device)
-            mask = mask.masked_fill_(~seen, -torch.inf)[:, None]  # [B, 1, T, W]
-        logits: Tensor = self._reader.model(
-            tokens,
-            past_key_values=cache,
-            position_ids=positions.clamp(max=self._reader.context - 1),
-            attention_mask=mask,
-            use_cache=True,
-            logits_to_keep=keep,
-        ).logits
-        return logits
+        self._reading.keep(rows)

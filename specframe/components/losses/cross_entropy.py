@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from specframe.components.losses.scored import at, both, log_target, mean, place
+from specframe.components.losses.scored import at, both, log_target, mean, place, require_texts
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class CrossEntropy:
         mask = student.mask
         q = student.log_law  # [B, M, v]
         if self.labels == "text":
+            require_texts(teacher, "cross_entropy with labels: text")
             last = teacher.tokens.shape[1] - 1
             mask = mask & (student.position < last)  # nothing follows the text's last token
             following = at(teacher.tokens, (student.position + 1).clamp(max=last))  # [B, M]

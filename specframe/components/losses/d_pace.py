@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specframe.components.losses.divergences import Pointwise
-from specframe.components.losses.scored import at, mean, place
+from specframe.components.losses.scored import at, mean, place, require_texts
 from specframe.kernel.errors import CompositionError, InputError
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class DPace:
     @torch.no_grad()
     def weights(self, student: Student, teacher: Teacher) -> Tensor:
         """What each prediction weighs, [B, M]."""
+        require_texts(teacher, "d_pace")
         best, inside = place(at(teacher.argmax, student.position), student.support)
         right = student.log_law.gather(-1, best[..., None]).squeeze(-1).exp()  # [B, M]
         if inside is not None:

@@ -52,6 +52,15 @@ def place(tokens: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None
     return column, support[column] == tokens
 
 
+def require_texts(teacher: Teacher, reader: str) -> None:
+    """Raises CompositionError for a teacher of drafts, in the name of what reads on along a text."""
+    if teacher.drafts is not None:
+        raise CompositionError(
+            f"{reader} reads on along a text, and this rollout's positions are in drafts: use a loss over the target's "
+            "distribution, such as distillation"
+        )
+
+
 def mean(values: Tensor, mask: Tensor) -> Tensor:
     """The mean of values [B, M] over mask [B, M], a scalar; 0 when nothing is masked in."""
     return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)

@@ -36,6 +36,8 @@ class Shifted:
 def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> Shifted:
     """The training sequence for blocks of `block`, its end cropped at random, or for `levels` predictions an entry.
 
+    With `block` 0 the predictions are of the entries' own positions, all of level 1.
+
     Blocks end at a sequence's last position, so a text always cut at the same place would always be
     divided the same way, while in decoding a block may begin anywhere. The crop, 0 to block - 1
     positions, the same for the whole batch, trains all alignments alike. Raises InputError for texts too short.
@@ -49,7 +51,8 @@ def shift(teacher: Teacher, spec: PairSpec, block: int = 1, levels: int = 1) -> 
     ahead = torch.arange(levels, device=index.device)
     position = ((index + block)[:, None] + ahead).flatten()  # [n K]
     inside = position.clamp(max=length - 1).expand(batch, -1)
-    place = block - (block_end(n, block, index.device) - index)
+    size = max(1, block)
+    place = size - (block_end(n, size, index.device) - index)
     return Shifted(
         features=gather(spec, teacher.features)[:, :n],
         tokens=F.pad(teacher.tokens[:, 1 : n + levels], (0, max(0, n + levels - length))),

@@ -132,6 +132,18 @@ def require_reach(needed: int, limit: int, reason: str) -> None:
         )
 
 
+def require_layers(model: Any) -> tuple[nn.Module, nn.ModuleList]:
+    """The decoder and its layers of a loaded model. Raises CompositionError for one that cannot be a target."""
+    config = model.config.get_text_config()
+    reason = refusal(type(model), config) or attention_refusal(model.config)
+    found = layers(model, config)
+    if reason is None and found is None:
+        reason = f"{model.config.model_type} does not keep its decoder layers in one list"
+    if reason is not None or found is None:
+        raise CompositionError(f"this model cannot be a target: {reason}")
+    return found
+
+
 def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | None:
     """The decoder and the list of its layers, or None where the model is built in another way.
 

@@ -10,19 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
+from specframe.components.targets.passes.compiled import CompiledPasses, Steps
 from specframe.components.targets.passes.drafted import Drafted
 from specframe.components.targets.passes.finishing import finish
-from specframe.components.targets.passes.kernels import KernelPasses, kernel_passes
+from specframe.components.targets.passes.kernels import kernel_passes
 from specframe.components.targets.passes.model import ModelPasses
 from specframe.components.targets.passes.passes import Passes
+from specframe.components.targets.passes.replaying import replay
 from specframe.components.targets.passes.state import State, check_prompts
 from specframe.components.targets.passes.taps import Taps
-from specframe.components.targets.quantized.decoder import Unfit, unfit, unfit_halves
+from specframe.components.targets.quantized.decoder import Unfit, unfit, unfit_floats
 from specframe.components.targets.quantized.replacement import quantize
 from specframe.components.targets.sharing import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.neural.quantized.rounding import Quantization
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ class HFTarget:
     fetched and cannot be reached; every other command refuses then. Weights load from safetensors, or from a GGUF
     file, whose blocks are unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in so many bits,
     on a CPU; the law is then the quantized model's, and so are plain decoding and every report. `kernels` computes the
-    layers of a bfloat16 model on a CPU as those of a quantized one, by compiled kernels, if they are Llama's.
+    layers on a CPU, if they are Llama's in bfloat16 or float32, by those of a quantized one. Where there are none,
+    `compile` compiles the forward pass over a tree by torch.compile: see `CompiledPasses`.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
     weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound or
@@ -56,6 +59,7 @@ class HFTarget:
         otherwise: str | None = None,
         quantize: Quantization | None = None,
         kernels: bool = False,
+        compile: bool = False,
     ) -> None:
         loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
         place = loading.locate(model)
@@ -65,6 +69,8 @@ class HFTarget:
         elif kernels and self.device.type == "cpu":
             self._take_kernels()
         probe.check_once(self)
+        if compile and self._passes is self._model_passes:
+            self._take_compiled()
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -77,29 +83,21 @@ class HFTarget:
     def sibling(self) -> HFTarget:
         """A target of its own state and features around the same weights."""
         target = HFTarget.__new__(HFTarget)
-        target._attach(self.model, self._tokenizer, self.gguf)
+        target._attach(self.model, self.source, self.gguf)
         target.quantization = self.quantization
-        if isinstance(self._passes, KernelPasses):
-            target._passes = self._passes.around(target._taps)
+        target._passes = self._passes.around(target._taps)
         return target
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
         config: Any = model.config
         self.model = model
         self.config = config.get_text_config()
-        reason = architectures.refusal(type(model), self.config) or architectures.attention_refusal(config)
-        found = architectures.layers(model, self.config)
-        if reason is None and found is None:
-            reason = f"{config.model_type} does not keep its decoder layers in one list"
-        if reason is not None or found is None:
-            raise CompositionError(f"this model cannot be a target: {reason}")
-        self._decoder, self._layers = found
+        self._decoder, self._layers = architectures.require_layers(model)
         self._taps = Taps(self._decoder, dict(enumerate(self._layers)))
-        views = architectures.views(self.config)
-        masked = architectures.takes_masks(self._decoder, views)
+        masked = architectures.takes_masks(self._decoder, views := architectures.views(self.config))
         self._model_passes = ModelPasses(model, self._taps, views, masked)
         self._passes: Passes = self._model_passes
-        self._tokenizer = tokenizer
+        self.source = tokenizer
         self._sharing: Sharing | None = None
         self._state: State | None = None
         self.context = architectures.context(self.config)
@@ -113,19 +111,22 @@ class HFTarget:
         self.quantization = quantization
         self._take_kernels("quantize", unfit)
 
-    def _take_kernels(self, option: str = "kernels", unfit: Unfit = unfit_halves) -> None:
-        parts = (self.config, self._decoder, self._layers)
-        self._passes = kernel_passes(self.model, parts, self._taps, option, unfit) or self._passes
+    def _take_kernels(self, option: str = "kernels", unfit: Unfit = unfit_floats) -> None:
+        taken = kernel_passes(self.model, (self.config, self._decoder, self._layers), self._taps, option, unfit)
+        self._passes = taken or self._passes
+
+    def _take_compiled(self) -> None:
+        self._passes = CompiledPasses(self._model_passes, Steps(self._model_passes, self.dtype))
 
     @property
     def computing(self) -> nn.Module:
         """The module that is called for a forward pass over a tree, to be timed."""
-        return self._passes if isinstance(self._passes, KernelPasses) else self.model
+        return self._passes if isinstance(self._passes, nn.Module) else self.model
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
         """The model's tokenizer, loaded when first asked for; None if its folder holds none."""
-        return self._tokenizer.get()
+        return self.source.get()
 
     @property
     def device(self) -> torch.device:
@@ -161,7 +162,7 @@ class HFTarget:
         """
         # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
         architectures.require_reach(min(room, self.context), *self.reach)
-        self._state = State(len(self._layers), slots, room, self.dtype, self.device)
+        self._state = State(len(self._layers), slots, room, self.dtype, self.device, self._passes.widths)
 
     @torch.no_grad()
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
@@ -221,25 +222,19 @@ class HFTarget:
         state.drafted = Drafted.put(state.drafted, chosen, tree, nodes, features) if above else None
         return {tap: values.to(self.dtype) for tap, values in features.items()}
 
+    @torch.no_grad()
+    def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
+        """The feature `last` [B, W, D] of the last processed tokens [B, W] after some layers: see `LayeredTarget`."""
+        state = self._running().before(tokens.shape[1])
+        self._require_evaluation()
+        return replay(self._passes, chosen, tokens, state, self.context).to(self.dtype)
+
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """What was committed; keeps the keys and values of the root and the accepted path, drops the rest."""
         state = self._running()
         if state.admitted is not None:
             return state.join(state.admitted, verdict.bonus)
-        paths = [[0, *path] for path in verdict.to_host(tree).paths]
-        counts = [len(path) for path in paths]
-        longest = max(counts)
-        features = state.features
-        kept = torch.tensor([[*path, *[0] * (longest - len(path))] for path in paths], device=verdict.path.device)
-        if tree.levels:
-            features = {
-                tap: values.gather(1, kept[..., None].expand(-1, -1, values.shape[-1]))
-                for tap, values in features.items()
-            }
-        state.advance(kept, paths)
-        state.length = state.length + verdict.count
-        tokens = verdict.emitted(tree)[:, :longest]
-        return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
+        return state.commit(tree, verdict)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -253,6 +248,10 @@ class HFTarget:
         """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
         return self._shared().head(features)
 
+    def norm(self, features: Tensor) -> Tensor:
+        """The tap `last` of a decoder that ends with a layer of these features: [..., D] -> [..., D]."""
+        return self._shared().norm(features)
+
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
         """The LM head of these tokens alone: a function [..., D] -> [..., T]. Differentiable."""
         return self._shared().head_for(tokens, quantize)
@@ -263,11 +262,11 @@ class HFTarget:
         return self._sharing
 
     @torch.no_grad()
-    def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
-        """One causal forward over training texts [B, L], right-padded, without cache or gradients."""
+    def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
+        """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients."""
         self._require_evaluation()
-        logits, features = self._model_passes.run(tokens, use_cache=False)
-        return Teacher(tokens, mask, features, logits)
+        logits, features = self._model_passes.read_texts(tokens, drafts, self.context, self.dtype)
+        return Teacher(tokens, mask, features, logits, drafts=drafts)
 
     def check(self) -> None:
         """Scores a small batch and tree and each of their paths by itself; raises CompositionError where they differ.

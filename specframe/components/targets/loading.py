@@ -91,11 +91,13 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
 
 
 class TokenizerSource:
-    """A tokenizer, or the place to load one from when it is first needed."""
+    """A tokenizer, or the place to load one from when it is first needed: that of its model."""
 
     def __init__(self, source: PreTrainedTokenizerBase | str | Path | None, revision: str | None = None) -> None:
         self._source = source
         self._revision = revision
+        self.checkpoint = (source, revision) if isinstance(source, str | Path) else None
+        """Where the model came from, and its revision; None for one that was in memory."""
 
     def get(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer, or None where there is none."""

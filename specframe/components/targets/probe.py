@@ -64,7 +64,7 @@ def fingerprint(target: HFTarget) -> str:
         str(target.dtype),
         target.device.type,
         target.quantization,
-        target.computing is target.model,
+        type(target.computing).__name__,
         torch.__version__,
         transformers.__version__,
     )
@@ -177,8 +177,12 @@ def _path(target: HFTarget, prompt: list[int], tree: TokenTree, row: int) -> Ten
     return torch.stack([target.teach(text, torch.ones_like(text, dtype=torch.bool)).logits[0, -4:] for text in texts])
 
 
+def agree(found: Tensor, wanted: Tensor) -> bool:
+    """Whether logits [..., V] of one model, computed in two ways, are equal but for rounding."""
+    return _agree(found, wanted, LIMITS[4] if wanted.dtype.itemsize >= 4 else LOOSE)  # norms are in float32, at most
+
+
 def _agree(found: Tensor, wanted: Tensor, limit: float) -> bool:
-    """Whether logits [..., V] are equal but for rounding."""
     off = ~(_differences(found, wanted) <= limit)  # NaN is off, too
     return float(off.float().mean()) <= (REROUTED if limit == LOOSE else 0)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specframe.components.targets.ending import Ending
 from specframe.kernel.errors import CompositionError
 from specframe.neural.quantized.blocks import BLOCK
 from specframe.neural.quantized.linear import QuantizedLinear
@@ -41,6 +42,8 @@ class Sharing:
             self._scale = _choose(embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:])
             self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
         self._name = config.model_type
+        self._parts = model, decoder, layers
+        self._ending: Ending | None = None
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The token embeddings as the first layer gets them, learned positions left out."""
@@ -60,6 +63,18 @@ class Sharing:
         weights = {name: weight.detach() for name, weight in self._output.named_parameters()}
         logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
         return warp(logits)
+
+    @torch.no_grad()
+    def norm(self, features: Tensor) -> Tensor:
+        """The decoder's output where its last layer's is `features`: what an early exit's head reads."""
+        if self._ending is None:
+            self._ending = Ending(*self._parts)
+        if not self._ending.known:
+            raise CompositionError(
+                f"{self._name} does something behind its last layer that specframe has no rule for, so its earlier "
+                "layers cannot be read"
+            )
+        return self._ending(features)
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Rule:
         """The logits of these tokens alone; rows of a slice are shared, others copied."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe.kernel.errors import InputError
-from specframe.kernel.types import Committed, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.sampling.random import uniforms
 
 if TYPE_CHECKING:
@@ -109,8 +109,10 @@ class TableTarget:
         """The exact next-token logits after whole texts: tokens [B, T] -> [B, V]."""
         return self.head(self._look_up(self._windows(tokens)[:, -1]))
 
-    def teach(self, tokens: Tensor, mask: Tensor) -> Teacher:
-        """Features and logits of every position of texts [B, L]."""
+    def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
+        """Features and logits of every position of texts [B, L]; raises CompositionError for drafts behind them."""
+        if drafts is not None:
+            raise CompositionError("a table target teaches texts alone; use the target 'hf'")
         features = self._look_up(self._windows(tokens))
         return Teacher(tokens=tokens, mask=mask, features={"last": features}, logits=self.head(features))
 

@@ -14,6 +14,10 @@ from specframe.kernel.types import TokenTree, Verdict
 class GreedyVerifier(Verifier, Protocol):
     """A verifier that can do without laws where each gives one token probability 1, as at temperature 0."""
 
-    def follow(self, tree: TokenTree, argmax: Tensor) -> Verdict:
-        """What `verify` gives for laws that are one-hot at argmax [B, N]."""
+    def follow(self, tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
+        """What `verify` gives for laws that are one-hot at argmax [B, N].
+
+        Where gaps [B, N] bool are given, no token has mass after those nodes, and the verdict's copy on the host has
+        the first of each row.
+        """
         ...

@@ -54,21 +54,23 @@ class Match:
         found = nodes > 0
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
 
-    def follow(self, tree: TokenTree, argmax: Tensor) -> Verdict:
+    def follow(self, tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
         """The path of the target's one token after every node, argmax [B, N].
 
         One copy to the host, and the path is walked there: after a large forward every further kernel would
         find its code and data out of cache.
         """
-        verdict = HostVerdict([], [])
-        columns = (tree.valid, tree.parent, tree.tokens, argmax)
+        verdict = HostVerdict([], [], None if gaps is None else [])
+        columns = (tree.valid, tree.parent, tree.tokens, argmax, *(() if gaps is None else (gaps,)))
         on_host = argmax.is_cpu  # where four reads cost less than a kernel
         rows = zip(*map(Tensor.tolist, columns), strict=True) if on_host else torch.stack(columns, 1).tolist()
-        for valid, parents, tokens, wanted in rows:
+        for valid, parents, tokens, wanted, *missing in rows:
             slots = [*zip(valid, parents, tokens, strict=True)]
             node, path = 0, []
             while (child := (1, node, wanted[node])) in slots:
                 path.append(node := slots.index(child))  # the first child with that token
             verdict.paths.append(path)
             verdict.tokens.append([wanted[node] for node in (0, *path)])
+            if verdict.gaps is not None:
+                verdict.gaps.append(next((at for at, node in enumerate((0, *path)) if missing[0][node]), None))
         return Verdict.of(verdict, tree)

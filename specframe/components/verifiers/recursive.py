@@ -33,31 +33,39 @@ class Recursive:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         if tree.q is None or tree.q_row is None:
             return Match().verify(tree, p, random)
-        batch, count, vocab = p.shape
-        laws = p.reshape(batch * count, vocab)
-        first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
-        slots = Slots(tree, tree.q.to(p.dtype), tree.q_row)
-        node = tried = length = torch.zeros_like(first)  # [B]
-        path = first.new_full((batch, tree.levels + 1), -1)  # the last column takes what is not accepted
-        left = laws.index_select(0, first)  # [B, V], what is left of the law at `node`
-        # A row is at its own node and slot: its coins do not depend on how many its neighbours need.
-        for _ in range(count - 1):
-            slot, earlier = slots.after(node, tried)
-            trying = slot > 0
-            if not trying.any():
-                break
-            token, q = slots.law(slot, earlier)  # [B, 1], [B, V]
-            ratio = (left.gather(1, token) / q.gather(1, token))[:, 0].clamp(max=1)
-            accepted = random.bernoulli(ratio * trying)
-            refused = trying & ~accepted
-            left = torch.where(refused[:, None], residual(left, q), left)
-            left = torch.where(accepted[:, None], laws.index_select(0, first + slot), left)
-            path.scatter_(1, length.where(accepted, tree.levels)[:, None], slot[:, None])
-            length = length + accepted
-            node, tried = slot.where(accepted, node), slot.where(trying, tried)
-        levels = torch.arange(tree.levels, device=p.device)
-        path = path[:, :-1].where(levels < length[:, None], -1)
-        return Verdict(path=path, length=length, bonus=random.categorical(left))
+        return walk(tree, p, Slots(tree, tree.q.to(p.dtype), tree.q_row), random)
+
+
+def walk(tree: TokenTree, p: Tensor, slots: Slots, random: RandomSource, lenience: float = 1.0) -> Verdict:
+    """The path accepted from the root down, and the bonus, given the target's law after every node, p [B, N, V].
+
+    A slot's recorded probability is multiplied by `lenience` before it is compared: below 1 more is accepted than the
+    law allows.
+    """
+    batch, count, vocab = p.shape
+    laws = p.reshape(batch * count, vocab)
+    first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
+    node = tried = length = torch.zeros_like(first)  # [B]
+    path = first.new_full((batch, tree.levels + 1), -1)  # the last column takes what is not accepted
+    left = laws.index_select(0, first)  # [B, V], what is left of the law at `node`
+    # A row is at its own node and slot: its coins do not depend on how many its neighbours need.
+    for _ in range(count - 1):
+        slot, earlier = slots.after(node, tried)
+        trying = slot > 0
+        if not trying.any():
+            break
+        token, q = slots.law(slot, earlier)  # [B, 1], [B, V]
+        ratio = (left.gather(1, token) / (lenience * q.gather(1, token)))[:, 0].clamp(max=1)
+        accepted = random.bernoulli(ratio * trying)
+        refused = trying & ~accepted
+        left = torch.where(refused[:, None], residual(left, q), left)
+        left = torch.where(accepted[:, None], laws.index_select(0, first + slot), left)
+        path.scatter_(1, length.where(accepted, tree.levels)[:, None], slot[:, None])
+        length = length + accepted
+        node, tried = slot.where(accepted, node), slot.where(trying, tried)
+    levels = torch.arange(tree.levels, device=p.device)
+    path = path[:, :-1].where(levels < length[:, None], -1)
+    return Verdict(path=path, length=length, bonus=random.categorical(left))
 
 
 class Slots:

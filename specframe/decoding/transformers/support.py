@@ -135,6 +135,7 @@ FIELDS: dict[str, Support] = {
 }
 """The fields of `GenerationConfig`, of every release since transformers 5.0."""
 
+_CACHE = "the loop has a cache of its own, and would leave this one as it is"
 _FEATURES = "the loop gives the model tokens and nothing else"
 
 ARGUMENTS: dict[str, Support] = {
@@ -157,13 +158,14 @@ ARGUMENTS: dict[str, Support] = {
     "attention_mask": Support("left padding is taken off; a row that is masked anywhere else is refused", partly=True),
     "position_ids": Support("positions that are not counted from the first token of each row are refused", partly=True),
     "inputs_embeds": Support(_FEATURES, _is_set),
-    "past_key_values": Support("the loop has a cache of its own, and would leave this one as it is", _is_set),
+    "past_key_values": Support(_CACHE, _is_set),
+    "cache": Support(_CACHE, _is_set),
     "trust_remote_code": Support("no remote code runs"),
 }
 """The arguments of `generate` itself. What else is given to it goes to the model's forward pass and is refused."""
 
 FORWARD = frozenset(
-    {"attention_mask", "position_ids", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+    {"attention_mask", "position_ids", "past_key_values", "cache", "use_cache", "logits_to_keep", "cache_position"}
 )
 """What `generate` prepares for the forward pass that a custom loop may leave aside."""
 

@@ -18,6 +18,7 @@ class HostVerdict:
 
     paths: list[list[int]]  # the nodes accepted, from level 1 down
     tokens: list[list[int]]  # the tokens committed, path then bonus
+    gaps: list[int | None] | None = None  # how many of them stand before one that had no mass; None: not looked at yet
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in blocks of 32 inputs, or of 16 bits: what they stand for, and how the kernels read them."""
+"""Weights of 4 or 8 bits in blocks of 32 inputs, or of 16 or 32 bits: what they are, and how the kernels read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK = 32
 """Inputs that share a scale."""
 TILE = 16
 """Outputs that the kernels compute at once."""
-Bits = Literal[4, 8, 16]
+Bits = Literal[4, 8, 16, 32]
 
 
 @dataclass(frozen=True)
@@ -67,10 +67,10 @@ class PackedBlocks:
 
 
 @dataclass(frozen=True)
-class Halves:
-    """A matrix [N, K] of bfloat16, as it is."""
+class Floats:
+    """A matrix [N, K] of bfloat16 or float32, as it is."""
 
-    weight: Tensor  # [N, K] bfloat16
+    weight: Tensor  # [N, K]
 
     @property
     def shape(self) -> torch.Size:
@@ -80,32 +80,37 @@ class Halves:
     @property
     def bits(self) -> Bits:
         """Of a weight."""
-        return 16
+        return 16 if self.weight.dtype == torch.bfloat16 else 32
 
     def values(self) -> Tensor:
         """The weights, [N, K] float32."""
         return self.weight.float()
 
-    def take(self, rows: slice | Tensor) -> Halves:
+    def take(self, rows: slice | Tensor) -> Floats:
         """These outputs alone."""
-        return Halves(self.weight[rows])
+        return Floats(self.weight[rows])
 
     def pack(self) -> Tensor:
         """The bytes as `kernels.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
         outputs, inputs = self.weight.shape
         whole = torch.cat([self.weight, self.weight.new_zeros(-outputs % TILE, inputs)])
-        pairs = whole.view(-1, TILE, inputs // BLOCK, BLOCK // 2, 2).permute(
-            0, 2, 3, 1, 4
-        )  # [tiles, K / 32, 16, 16, 2]
-        return pairs.contiguous().view(torch.uint8).flatten(2)
+        near = _near(self.bits)
+        groups = whole.view(-1, TILE, inputs // BLOCK, BLOCK // near, near).permute(0, 2, 3, 1, 4)
+        return groups.contiguous().view(torch.uint8).flatten(2)
 
 
-def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Halves:
+def _near(bits: Bits) -> int:
+    """How many inputs of one output stand next to each other."""
+    return 32 // bits
+
+
+def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Floats:
     """The weights that were packed, without the outputs that were filled up."""
     tiles, count, _ = packed.shape
-    if bits == 16:
-        pairs = packed.view(torch.bfloat16).view(tiles, count, BLOCK // 2, TILE, 2).permute(0, 3, 1, 2, 4)
-        return Halves(pairs.reshape(tiles * TILE, count * BLOCK)[:outputs])
+    if bits >= 16:
+        dtype = torch.bfloat16 if bits == 16 else torch.float32
+        groups = packed.view(dtype).view(tiles, count, -1, TILE, _near(bits)).permute(0, 3, 1, 2, 4)
+        return Floats(groups.reshape(tiles * TILE, count * BLOCK)[:outputs])
     behind = TILE * BLOCK * bits // 8
     quads = packed[..., :behind].view(tiles, count, -1, TILE, 4)
     if bits == 4:
@@ -119,16 +124,22 @@ def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Halves:
     return PackedBlocks(codes, lines(behind), lines(behind + 2 * TILE) if bits == 4 else None)
 
 
-def round_to_blocks(weight: Tensor, bits: Bits) -> PackedBlocks:
-    """A matrix [N, K] rounded as GGUF's Q4_1 (lowest to highest in 15 steps) or Q8_0 (127 steps either way) are."""
-    values = weight.detach().float().unflatten(1, (-1, BLOCK))  # [N, K / 32, 32]
+def round_to_blocks(weight: Tensor, bits: Bits, group: int = BLOCK, steps: int = 15) -> PackedBlocks:
+    """A matrix [N, K] rounded as GGUF's Q4_1 (lowest to highest in 15 steps) or Q8_0 (127 steps either way) are.
+
+    A coarser rounding in the same storage: `group`, a multiple of 32, is how many inputs share a scale, and with 4 bits
+    `steps`, at most 15, how many steps there are; 7 are those of 3 bits.
+    """
+    values = weight.detach().float().unflatten(1, (-1, group))  # [N, K / group, group]
+    repeats = group // BLOCK
     if bits == 8:
         scale = (values.abs().amax(-1) / 127).half()
         codes = (values / _positive(scale)).round().clamp(-127, 127) + 128
-        return PackedBlocks(codes.to(torch.uint8).flatten(1), scale, None)
+        return PackedBlocks(codes.to(torch.uint8).flatten(1), scale.repeat_interleave(repeats, 1), None)
     low, high = values.aminmax(dim=-1)
-    scale, low = ((high - low) / 15).half(), low.half()
-    codes = ((values - low.float()[..., None]) / _positive(scale)).round().clamp(0, 15)
+    scale, low = ((high - low) / steps).half(), low.half()
+    codes = ((values - low.float()[..., None]) / _positive(scale)).round().clamp(0, steps)
+    scale, low = (part.repeat_interleave(repeats, 1) for part in (scale, low))
     return PackedBlocks(codes.to(torch.uint8).flatten(1), scale, low)
 
 

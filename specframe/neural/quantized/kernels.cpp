@@ -1,4 +1,4 @@
-// Forward passes of Llama-like decoders over weights of 4, 8 or 16 bits, for processors.
+// Forward passes of Llama-like decoders over weights of 4, 8, 16 or 32 bits, for processors.
 //
 // Nothing here depends on how many rows are computed at once: a row's sums are added in one order, whatever its
 // neighbours. A node of a tree so gets the very bits that it would get in a text decoded token by token.
@@ -87,7 +87,7 @@ struct Worker {
 // out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team.
 void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t rows, float* out, int64_t stride, bool add) {
   const int64_t tiles = (w.outputs + TILE - 1) / TILE, blocks = w.inputs / BLOCK;
-  const int64_t group = w.bits == 16 ? MANY : GROUP;
+  const int64_t group = w.bits >= 16 ? MANY : GROUP;
 #ifdef AMX
   const bool registers = w.bits == 16 && has_tiles();
 #else
@@ -103,7 +103,8 @@ void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t row
 #ifdef AMX
       if (registers && count != configured) configure(configured = count);
 #endif
-      if (w.bits == 16) multiply_halves(data, blocks, x, row, count, registers, found);
+      if (w.bits == 32) multiply_singles(data, blocks, x, row, count, found);
+      else if (w.bits == 16) multiply_halves(data, blocks, x, row, count, registers, found);
       else if (w.bits == 4) multiply_rows<4>(data, blocks, x, row, count, found);
       else multiply_rows<8>(data, blocks, x, row, count, found);
       for (int64_t r = 0; r < count; ++r) {

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
-from specframe.neural.quantized.blocks import TILE, Halves
+from specframe.neural.quantized.blocks import TILE, Floats
 from specframe.neural.quantized.library import Batch, Layer, Shape, load_kernels
 from specframe.neural.quantized.linear import QuantizedLinear
 from specframe.neural.state.cache import SlotCache
@@ -51,7 +51,7 @@ class Mask:
 
 
 class PackedLayers:
-    """The layers of a decoder of bfloat16 or that was quantized, over a cache in float32.
+    """The layers of a decoder of bfloat16 or float32, or that was quantized, over a cache in float32.
 
     Hidden states are float32. A position's result does not depend on the others that it does not see: see
     `kernels.cpp`.
@@ -60,8 +60,8 @@ class PackedLayers:
     def __init__(self, config: Any, rotary: nn.Module, layers: Sequence[Any]) -> None:
         """Of layers for which `unlike` and `odd_outputs` find no reason.
 
-        Quantized matrices then share their storage with what the kernels read; those of bfloat16 are copied. A layer
-        may have an identity in place of its first norm, as EAGLE's has.
+        Quantized matrices then share their storage with what the kernels read; others are copied. A layer may
+        have an identity in place of its first norm, as EAGLE's has.
         """
         self._kept: list[Tensor | QuantizedLinear] = []
         attention = layers[0].self_attn
@@ -170,11 +170,12 @@ class PackedLayers:
 
 
 def packed(linear: nn.Module) -> QuantizedLinear:
-    """A linear layer as the kernels take it: itself if it was quantized, else a copy in bfloat16."""
+    """A linear layer as the kernels take it: itself if it was quantized, else a copy, in float32 or bfloat16."""
     if isinstance(linear, QuantizedLinear):
         return linear
     assert isinstance(linear, nn.Linear)
-    return QuantizedLinear(Halves(linear.weight.detach().to(torch.bfloat16)), linear.bias)
+    weight = linear.weight.detach()
+    return QuantizedLinear(Floats(weight if weight.dtype == torch.float32 else weight.bfloat16()), linear.bias)
 
 
 def odd_outputs(matrices: Sequence[QuantizedLinear | nn.Linear]) -> str | None:

@@ -1,4 +1,4 @@
-"""A linear layer whose weights stay in 4, 8 or 16 bits."""
+"""A linear layer whose weights are what the kernels multiply by: of 4, 8, 16 or 32 bits."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from specframe.neural.quantized.blocks import Halves, PackedBlocks, unpack
+from specframe.neural.quantized.blocks import Floats, PackedBlocks, unpack
 from specframe.neural.quantized.library import Weight, load_kernels
 
 
 class QuantizedLinear(nn.Module):
-    """x W^T + bias: W in blocks and x rounded to 8 bits, row by row and block by block; or both rounded to bfloat16.
+    """x W^T + bias: W in blocks and x rounded to 8 bits, row by row and block by block; or both bfloat16, or float32.
 
     A row's result does not depend on the rows next to it. With gradients the weights are unpacked, x is not rounded,
     and gradients reach x alone.
     """
 
-    def __init__(self, blocks: PackedBlocks | Halves, bias: Tensor | None = None) -> None:
+    def __init__(self, blocks: PackedBlocks | Floats, bias: Tensor | None = None) -> None:
         super().__init__()
         self.out_features, self.in_features = blocks.shape
         self.bits = blocks.bits
@@ -29,7 +29,7 @@ class QuantizedLinear(nn.Module):
         self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
 
     @property
-    def blocks(self) -> PackedBlocks | Halves:
+    def blocks(self) -> PackedBlocks | Floats:
         """The weights, unpacked to codes."""
         return unpack(self.packed, self.out_features, self.bits)
 

@@ -1,7 +1,7 @@
-// Products of rows with a tile of weights of 4, 8 or 16 bits, by the instructions that the processor has.
+// Products of rows with a tile of weights of 4, 8, 16 or 32 bits, by the instructions that the processor has.
 //
-// A weight stands in tiles of 16 outputs. With 16 bits a tile holds, for each pair of inputs, the bfloat16 of its 16
-// outputs; activations are rounded to bfloat16. With fewer it holds, for each block of 32 inputs, the codes of its 16 outputs and
+// A weight stands in tiles of 16 outputs. With 32 bits a tile holds, for each input, the floats of its 16 outputs; with
+// 16, for each pair of inputs, the bfloat16 of them, and activations are rounded to bfloat16. With fewer it holds, for each block of 32 inputs, the codes of its 16 outputs and
 // behind them a scale for each output in half precision, with 4 bits also a lowest value:
 // weight = scale * code + low, where codes of 8 bits are stored plus 128 and low is -128 * scale.
 // Activations are rounded to 8 bits, with a scale for each row and block; products of codes are exact integers.
@@ -109,17 +109,18 @@ void configure(int64_t rows) {
 
 #endif
 
-// Rows rounded to 8 bits; or to bfloat16, for weights of 16.
+// Rows rounded to 8 bits; or to bfloat16, for weights of 16; or as they are, for weights of 32.
 struct Codes {
-  int64_t inputs;
-  bool halves;
+  int64_t inputs, bits;
+  std::unique_ptr<float[]> single;        // [M, inputs]
   std::unique_ptr<Half[]> half;           // [M, inputs]
   std::unique_ptr<int8_t[]> code;         // [M, inputs]
   std::unique_ptr<float[]> scale, total;  // [M, blocks]: of the codes, and scale times their sum
 
-  Codes(int64_t rows, int64_t most, int64_t bits) : inputs(most), halves(bits == 16) {
-    if (halves) {
-      half.reset(new Half[rows * most]);
+  Codes(int64_t rows, int64_t most, int64_t weight) : inputs(most), bits(weight) {
+    if (bits >= 16) {
+      if (bits == 16) half.reset(new Half[rows * most]);
+      else single.reset(new float[rows * most]);
       return;
     }
     code.reset(new int8_t[rows * most]);
@@ -128,7 +129,11 @@ struct Codes {
   }
 
   void set(int64_t row, const float* values, int64_t count) {
-    if (halves) {
+    if (bits == 32) {
+      std::memcpy(single.get() + row * inputs, values, count * sizeof(float));
+      return;
+    }
+    if (bits == 16) {
       for (int64_t i = 0; i < count; ++i) half[row * inputs + i] = rounded(values[i]);
       return;
     }
@@ -337,12 +342,46 @@ inline void multiply_tile_halves(const uint8_t* data, int64_t blocks, const Code
 
 #endif
 
-using Halves = void (*)(const uint8_t*, int64_t, const Codes&, int64_t, float (*)[TILE]);
-constexpr Halves HALVES[] = {multiply_tile_halves<1>, multiply_tile_halves<2>, multiply_tile_halves<3>,
-                             multiply_tile_halves<4>, multiply_tile_halves<5>, multiply_tile_halves<6>,
+using Product = void (*)(const uint8_t*, int64_t, const Codes&, int64_t, float (*)[TILE]);
+
+// The same with a tile of floats. Where all outputs of a tile are one lane, even and odd inputs have sums of their own: a
+// product takes several cycles.
+constexpr int CHAINS = PARTS == 1 ? 2 : 1;
+constexpr int64_t TOGETHER_SINGLES = PARTS == 1 ? 12 : 6;
+
+template <int R>
+inline void multiply_tile_singles(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, float (*out)[TILE]) {
+  const float *values = x.single.get() + row * x.inputs, *weight = reinterpret_cast<const float*>(data);
+  Lane sums[R][CHAINS][PARTS] = {};
+  for (int64_t k = 0; k < blocks * BLOCK; k += CHAINS)
+    for (int chain = 0; chain < CHAINS; ++chain, weight += TILE)
+      for (int part = 0; part < PARTS; ++part) {
+        const Lane at = *reinterpret_cast<const Lane*>(weight + LANE * part);
+        for (int r = 0; r < R; ++r) sums[r][chain][part] += at * values[r * x.inputs + k + chain];
+      }
+  for (int r = 0; r < R; ++r)
+    for (int part = 0; part < PARTS; ++part) {
+      for (int chain = 1; chain < CHAINS; ++chain) sums[r][0][part] += sums[r][chain][part];
+      *reinterpret_cast<Lane*>(out[r] + LANE * part) = sums[r][0][part];
+    }
+}
+
+constexpr Product SINGLES[] = {multiply_tile_singles<1>, multiply_tile_singles<2>, multiply_tile_singles<3>,
+                               multiply_tile_singles<4>, multiply_tile_singles<5>, multiply_tile_singles<6>,
+                               multiply_tile_singles<7>, multiply_tile_singles<8>, multiply_tile_singles<9>,
+                               multiply_tile_singles<10>, multiply_tile_singles<11>, multiply_tile_singles<12>};
+
+inline void multiply_singles(const uint8_t* data, int64_t blocks, const Codes& x, int64_t row, int64_t rows,
+                             float (*out)[TILE]) {
+  const int64_t most = equal_share(rows, TOGETHER_SINGLES);
+  for (int64_t r = 0; r < rows; r += most) SINGLES[std::min(most, rows - r) - 1](data, blocks, x, row + r, out + r);
+}
+
+constexpr Product HALVES[] = {multiply_tile_halves<1>, multiply_tile_halves<2>, multiply_tile_halves<3>,
+                              multiply_tile_halves<4>, multiply_tile_halves<5>, multiply_tile_halves<6>,
 #ifdef PAIRS
-                             multiply_tile_halves<7>, multiply_tile_halves<8>, multiply_tile_halves<9>,
-                             multiply_tile_halves<10>, multiply_tile_halves<11>, multiply_tile_halves<12>,
+                              multiply_tile_halves<7>, multiply_tile_halves<8>, multiply_tile_halves<9>,
+                              multiply_tile_halves<10>, multiply_tile_halves<11>, multiply_tile_halves<12>,
 #endif
 };
 

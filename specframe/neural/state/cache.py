@@ -8,13 +8,30 @@ number of rows and stays where it is while rows come and go.
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from typing import Any
 from weakref import proxy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import pad
+from torch.utils.dlpack import from_dlpack
 from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.masking_utils import create_causal_mask
+
+
+def cache_name(module: nn.Module) -> str:
+    """The name of the argument by which a module of transformers takes its cache.
+
+    It is `cache` as of release 5.24, and `past_key_values` before, and in models that were written before. A forward
+    pass that names neither passes on what it is given, to one of the installed release.
+    """
+    for function in (module.forward, create_causal_mask):
+        for name in ("cache", "past_key_values"):
+            if name in inspect.signature(function).parameters:
+                return name
+    raise AssertionError("transformers takes a cache by an unknown name")
 
 
 class SlotCache(Cache):
@@ -24,15 +41,20 @@ class SlotCache(Cache):
     not given), and is zeroed: a masked slot must hold finite numbers. Call `aim` before every forward.
     """
 
-    def __init__(self, layers: int, capacity: int, rows: int | None = None) -> None:
+    def __init__(
+        self, layers: int, capacity: int, rows: int | None = None, widths: Callable[[int], int] | None = None
+    ) -> None:
+        """Where there are `widths`, they give the capacity that is allocated where so much is needed."""
         self._slot_layers = [SlotLayer(self, index) for index in range(layers)]
         super().__init__(layers=list(self._slot_layers))
-        self.capacity = capacity
+        self._widths = widths
+        self.capacity = capacity if widths is None else widths(capacity)
         self.rows = rows
         self.slots: int | Tensor = 0
         self.width = 0
         self.row = 0
         self._blocks: list[Tensor] = []  # each [P, B, H, S, D]; one block when all shapes agree
+        self._planes: dict[int, list[Tensor]] = {}  # by rows
 
     def aim(self, slots: int | Tensor, width: int, row: int = 0) -> None:
         """Sets where the next forward writes, and that it sees the slots 0 .. width - 1.
@@ -81,11 +103,12 @@ class SlotCache(Cache):
         """Makes room for at least `capacity` slots and keeps what is written. Copies: grow in large steps."""
         more = capacity - self.capacity
         if more > 0:
-            self.capacity = capacity
+            more = more if self._widths is None else self._widths(capacity) - self.capacity
+            self.capacity += more
             self._replace([pad(block, (0, 0, 0, more)) for block in self._blocks])
 
     def _replace(self, blocks: list[Tensor]) -> None:
-        self._blocks = blocks
+        self._blocks, self._planes = blocks, {}
         for layer in self._slot_layers:
             if layer.is_initialized:
                 layer.look()
@@ -103,6 +126,20 @@ class SlotCache(Cache):
         """The storage at a place: [B, H, S, D]."""
         block, plane = place
         return self._blocks[block][plane]
+
+    def planes(self, rows: int) -> list[Tensor]:
+        """The keys and values of all layers in turn, [rows, H, S, D] each, when there was a forward pass.
+
+        They share memory with the cache, but torch knows nothing of it: a compiler takes each for a tensor of its own,
+        and so need not copy all when one is written. On a CUDA device graphs may count on their addresses.
+        """
+        if rows not in self._planes:
+            places = [place for layer in self._slot_layers for place in layer.places]
+            self._planes[rows] = [from_dlpack(self.plane(place)[:rows]) for place in places]
+            if self._blocks[0].device.type == "cuda":
+                for plane in self._planes[rows]:
+                    torch._dynamo.mark_static_address(plane, guard=False)
+        return self._planes[rows]
 
     def storage(self, sample: Tensor) -> Tensor:
         """All layers' keys and values in one tensor, [2 * layers, B, H, S, D], like a sample [B, H, 1, D] at first.
@@ -129,18 +166,18 @@ class SlotLayer(CacheLayerMixin):
         super().__init__()
         self.cache: SlotCache = proxy(cache)  # not owned: in a circle the storage would wait for Python's collector
         self.index = index
-        self._places: list[tuple[int, int]] = []
+        self.places: list[tuple[int, int]] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
         """Takes its planes of the cache's storage."""
         values = key_states if value_states is None else value_states
-        self._places = self.cache.place(self.index, key_states, values)
+        self.places = self.cache.place(self.index, key_states, values)
         self.look()
         self.is_initialized = True
 
     def look(self) -> None:
         """Finds its keys and values in the cache's storage, [B, H, S, D] each."""
-        self.keys, self.values = (self.cache.plane(place) for place in self._places)
+        self.keys, self.values = (self.cache.plane(place) for place in self.places)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Writes [B, H, T, D] at the aimed slots; returns what is visible, [B, H, width, D]."""
@@ -156,8 +193,8 @@ class SlotLayer(CacheLayerMixin):
             values[:, :, slots:end] = value_states
         else:
             rows = torch.arange(len(slots), device=slots.device)[:, None]  # [B, 1]
-            keys[rows, :, slots] = key_states.transpose(1, 2)  # [B, T, H, D]
-            values[rows, :, slots] = value_states.transpose(1, 2)
+            keys[rows, :, slots] = key_states.transpose(1, 2).to(keys.dtype)  # [B, T, H, D]
+            values[rows, :, slots] = value_states.transpose(1, 2).to(values.dtype)  # autocast gives the two unlike ones
         return keys[:, :, :width], values[:, :, :width]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:

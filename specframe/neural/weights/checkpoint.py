@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PART = ".part"
 """How the names of files end that are not whole yet."""
+PICKLED = (".bin", ".pt", ".pth")
+"""How the names of pickled weights end."""
 LEFT = re.compile(rf"\..+\.(?:safetensors|json)\.\d+{re.escape(PART)}")
 """The names that `replacing` gives to unfinished files of ours."""
+UNFINISHED = ".model-"
+"""How the names of folders begin, and with `PART` end, in which a whole model is written."""
 
 
 def save(
@@ -61,6 +66,7 @@ def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS) -> dict[
     """
     where = locate(folder)
     config = read_config(where)
+    _refuse_pickles(where, file)
     try:
         stored = load_file(where / file)
     except (OSError, SafetensorError) as error:
@@ -90,6 +96,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
     """The shapes of the stored tensors, by name; none of them is read."""
     path = locate(folder) / file
+    _refuse_pickles(path.parent, file)
     try:
         with safe_open(path, framework="pt") as stored:
             return {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118 - no mapping
@@ -177,6 +184,8 @@ def remove_parts(folder: Path) -> None:
         for path in folder.glob(f".*{PART}"):
             if LEFT.fullmatch(path.name):
                 path.unlink()
+            elif path.name.startswith(UNFINISHED) and path.is_dir():
+                shutil.rmtree(path)
     except OSError as error:
         raise WeightsError(f"cannot remove an unfinished file from {folder}: {reason(error)}") from error
 
@@ -192,6 +201,15 @@ def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
     """A contiguous copy of the tensor on the host; tied tensors become two."""
     to = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
     return tensor.detach().to("cpu", to, copy=True).contiguous()
+
+
+def _refuse_pickles(folder: Path, file: str) -> None:
+    """Raises WeightsError for a folder that has pickled weights in the place of a file."""
+    if not (folder / file).exists() and any(path.suffix in PICKLED for path in folder.iterdir()):
+        raise WeightsError(
+            f"{folder} holds no {file} but pickled weights, which are not read; convert them once: "
+            "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"
+        )
 
 
 def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> list[str]:

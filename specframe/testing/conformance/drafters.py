@@ -51,7 +51,8 @@ def check_drafter(
     default a table or, for drafters that need layers, a tiny random Llama.
 
     Checked: well-formed drafts within what is declared; greedy output equal to plain decoding, batches of
-    ragged prompts included; a row drafted the same whatever its neighbours; drafting that leaves no trace:
+    ragged prompts included; a row drafted the same whatever its neighbours, if that is promised, and with a verifier
+    that draws by position continued the same in any case; drafting that leaves no trace:
     drafting twice, or having drafted what was rejected, equals drafting fresh; sessions that start afresh;
     and the law of all output, enumerated, with recorded laws audited where it samples.
     """
@@ -72,7 +73,7 @@ def check_drafter(
         check_protocol(parts)
         check_greedy(parts)
         check_traces(parts)
-        check_neighbours(parts)
+        check_neighbours(parts) if parts().promise.alone else check_company(parts)
         check_law(parts, make, models, grown())
 
 
@@ -142,6 +143,15 @@ def check_neighbours(parts: Callable[[], Parts]) -> None:
     assert generate(parts(), PROMPTS, sampling, slots=2) == among, (
         "rows that join others are continued otherwise: a commit with a prompt brings new rows, behind those at hand"
     )
+
+
+def check_company(parts: Callable[..., Parts]) -> None:
+    """Under a rule that draws by position, a row is continued among others, who join and leave, as it is alone."""
+    sampling = Sampling(temperature=1.0)
+    alone = [generate(parts(Match()), [prompt], sampling, rows=[row])[0] for row, prompt in enumerate(PROMPTS)]
+    for slots in (len(PROMPTS), 2):
+        together = generate(parts(Match()), PROMPTS, sampling, slots=slots)
+        assert together == alone, "under `match` a row's text depends on what the drafter made of its neighbours"
 
 
 def check_law(

@@ -20,7 +20,6 @@ from specframe.kernel.interfaces import (
     Drafter,
     Loss,
     Observer,
-    RewritingRollout,
     Rollout,
     Target,
     Trainable,
@@ -28,7 +27,7 @@ from specframe.kernel.interfaces import (
 )
 from specframe.kernel.miniatures import Shrinkable, Untrained
 from specframe.kernel.plugins.registry import one_line
-from specframe.kernel.types import Committed, Context, Cycle, TokenTree
+from specframe.kernel.types import AskingRollout, Committed, Context, Cycle, RewritingRollout, TokenTree
 from specframe.training.online.learner import Learner
 from specframe.training.online.transcripts import Transcript, begin, extend
 
@@ -84,7 +83,7 @@ class Online:
             raise CompositionError(f"online trains a drafter with weights, such as `model` or `eagle`; {name} has none")
         if rollout is None and not hasattr(type(drafter), "read_text"):
             raise CompositionError(f"online: {name} reads features, so give a `rollout`, such as `teacher_forced`")
-        if isinstance(rollout, RewritingRollout):
+        if isinstance(rollout, RewritingRollout | AskingRollout):
             raise CompositionError("online: this rollout needs texts that the target has not read: give another one")
         for option, value, least in (
             ("every", every, 1),

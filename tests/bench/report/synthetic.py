@@ -124,7 +124,7 @@ def contestant(name, **changes):
         "recipe": recipe,
         "resolved": None,
         "lossless": True,
-        "target": "zoo://talk-13m",
+        "target": "zoo://talk-7m",
     }
     return {**entry, "error": None, **changes}
 

@@ -46,9 +46,7 @@ def test_eager_attention_equals_generate(build, continuation, decode):
 
 class Untrimmed(LlamaForCausalLM):
     def forward(self, input_ids, attention_mask=None, position_ids=None, past_key_values=None, use_cache=None):
-        return super().forward(
-            input_ids, attention_mask, position_ids=position_ids, past_key_values=past_key_values, use_cache=use_cache
-        )
+        return super().forward(input_ids, attention_mask, position_ids, past_key_values, use_cache=use_cache)
 
 
 def test_a_model_that_always_gives_all_logits_will_do(build):

@@ -40,6 +40,7 @@ SMALL = {
     "greedy, wide": lambda: Greedy(widths=[4]),
     "threshold": lambda: Threshold(depth=3, threshold=0.6, draw=Draw.IID),
     "threshold, top": lambda: Threshold(depth=3, threshold=0.6),
+    "threshold, least": lambda: Threshold(depth=3, threshold=1.0, least=0.45, draw=Draw.IID),
 }
 
 
@@ -315,11 +316,12 @@ def test_recursive_verification_of_a_greedy_draft_is_optimal() -> None:
     block=st.integers(1, 3),
     salt=st.integers(0, 999),
     threshold=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]),
+    least=st.sampled_from([0.0, 0.3, 0.45, 1.0]),
     drawn=st.sampled_from([Draw.TOP, Draw.IID]),
     confident_drafter=st.booleans(),
 )
 def test_threshold_is_its_literal_restatement(
-    depth: int, block: int, salt: int, threshold: float, drawn: Draw, confident_drafter: bool
+    depth: int, block: int, salt: int, threshold: float, least: float, drawn: Draw, confident_drafter: bool
 ) -> None:
     drafter = PathDrafter(5, block, salt)
 
@@ -330,24 +332,29 @@ def test_threshold_is_its_literal_restatement(
         logits = drafter.expand(frontier).logits  # type: ignore[arg-type]
         return Proposal(logits, confident(logits) if confident_drafter else None)
 
-    tree = Threshold(depth=depth, threshold=threshold, draw=drawn).grow(expand, ROOTS, Context(WARM, Keyed(salt)))
+    policy = Threshold(depth=depth, threshold=threshold, least=least, draw=drawn)
+    tree = policy.grow(expand, ROOTS, Context(WARM, Keyed(salt)))
     assert_sound(tree, tree.levels)
-    lengths = []
+    lengths, asked = [], []
     for row, root in enumerate(ROOTS.tolist()):
-        line, reached = (root,), 1.0
+        line, reached, levels = (root,), 1.0, 0
         while len(line) <= depth:
             logits = drafter.at(line)
-            reached *= float(confident(logits)) if confident_drafter else float(logits.softmax(-1).max())
+            levels += 1
+            sure = float(confident(logits)) if confident_drafter else float(logits.softmax(-1).max())
+            reached *= sure
             if len(line) > 1 and 1 - reached > threshold:
                 break
             law = logits.softmax(-1).tolist()
             line = (*line, int(logits.argmax()) if drawn is Draw.TOP else draw(Keyed(salt), law))
+            if sure < least:  # the unsure token is drafted, and nothing below it
+                break
         kept = int(tree.valid[row].sum())
         assert path(tree, row, kept - 1) == line
+        asked.append(levels)
         lengths.append(kept - 1)
     assert tree.levels == max(lengths), "the longest row decides"
-    ended = min(max(lengths) + 1, depth)
-    assert drafter.calls == -(-ended // block), "no forward once all rows have stopped"
+    assert drafter.calls == -(-max(asked) // block), "no forward once all rows have stopped"
 
 
 @pytest.mark.parametrize("threshold", [0.0, 1.0])
@@ -367,6 +374,7 @@ def test_threshold_goes_on_while_a_rejection_is_ruled_out(threshold: float) -> N
         (lambda: Greedy(widths=[]), "at least 1"),
         (lambda: Threshold(depth=0), "at least 1"),
         (lambda: Threshold(threshold=1.5), "probability"),
+        (lambda: Threshold(least=1.5), "least is a probability"),
     ],
 )
 def test_broken_options_are_refused(build: object, message: str) -> None:

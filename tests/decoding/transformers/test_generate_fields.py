@@ -24,6 +24,7 @@ from specframe.decoding.transformers.processors import row_samplings
 from specframe.decoding.transformers.support import ARGUMENTS, FIELDS, FORWARD, unknown_fields
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
+from specframe.neural.state.cache import cache_name
 from specframe.sampling.laws import History
 
 COUNT = 16
@@ -388,9 +389,10 @@ def test_arguments_that_cannot_be_honoured_are_refused(options, message, model, 
 
 
 def test_a_filled_cache_is_refused(model, loop):
-    cache = model(torch.tensor([ONE[0][:3]]), use_cache=True).past_key_values
-    with pytest.raises(InputError, match="past_key_values cannot be used"):
-        model.generate(**call(ONE), past_key_values=cache, custom_generate=loop)
+    name = cache_name(model)
+    cache = getattr(model(torch.tensor([ONE[0][:3]]), use_cache=True), name)
+    with pytest.raises(InputError, match=f"{name} cannot be used"):
+        model.generate(**call(ONE), **{name: cache}, custom_generate=loop)
 
 
 def test_a_row_that_the_context_cuts_off_is_refused(model, loop):

@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType, dequantize, quants
 from specframe.components.targets.quantized.stored import _read
 from specframe.kernel.errors import InputError
 from specframe.neural.quantized import library
-from specframe.neural.quantized.blocks import Halves, round_to_blocks, unpack
+from specframe.neural.quantized.blocks import Floats, round_to_blocks, unpack
 from specframe.neural.quantized.linear import QuantizedLinear
 
 SHAPES = [(50, 64), (96, 160), (16, 32), (1, 32)]
@@ -48,6 +48,27 @@ def test_rounding_is_to_the_nearest_step(bits, steps):
     assert (error <= 0.51 * span / steps + 2e-3).all()
 
 
+@pytest.mark.parametrize(("bits", "group", "steps"), [(4, 32, 7), (4, 64, 15), (4, 96, 7), (8, 64, 15)])
+def test_a_coarser_rounding_is_the_literal_one_number_by_number(bits, group, steps):
+    """Of fewer steps, or of more inputs to a scale; kept as blocks of 32 and packed like any others."""
+    weights = torch.randn(5, 192)
+    blocks = round_to_blocks(weights, bits, group, steps)
+    assert blocks.scale.shape == (5, 6)
+    found = unpack(blocks.pack(), 5, bits).values()
+    for row, start in [(row, start) for row in range(5) for start in range(0, 192, group)]:
+        part = weights[row, start : start + group].tolist()
+        if bits == 8:
+            low, scale, least, most = 0.0, half(max(map(abs, part)) / 127), -127, 127
+        else:
+            low, scale, least, most = half(min(part)), half((max(part) - min(part)) / steps), 0, steps
+        wanted = [low + scale * min(most, max(least, round((value - low) / scale))) for value in part]
+        torch.testing.assert_close(found[row, start : start + group], torch.tensor(wanted), rtol=1e-4, atol=1e-4)
+
+
+def half(value: float) -> float:
+    return float(np.float16(value))
+
+
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_product_is_that_of_the_unpacked_weights(bits, shape):
@@ -61,18 +82,20 @@ def test_the_product_is_that_of_the_unpacked_weights(bits, shape):
 
 def rounded(bits):
     weight = torch.randn(80, 96)
-    return QuantizedLinear(Halves(weight.bfloat16()) if bits == 16 else round_to_blocks(weight, bits))
+    floats = {16: torch.bfloat16, 32: torch.float32}
+    return QuantizedLinear(Floats(weight.to(floats[bits])) if bits in floats else round_to_blocks(weight, bits))
 
 
-def test_halves_are_the_weights_that_they_were():
-    weight = torch.randn(45, 64).bfloat16()
-    layer = QuantizedLinear(Halves(weight))
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_floats_are_the_weights_that_they_were(dtype):
+    weight = torch.randn(45, 64).to(dtype)
+    layer = QuantizedLinear(Floats(weight))
     assert torch.equal(layer.blocks.values(), weight.float())
-    x = torch.randn(21, 64).bfloat16()
+    x = torch.randn(21, 64).to(dtype)
     torch.testing.assert_close(layer(x.float()), x.float() @ weight.float().T, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("bits", [4, 8, 16, 32])
 def test_a_row_is_the_same_whatever_stands_next_to_it(bits):
     layer = rounded(bits)
     x = torch.randn(19, 96)
@@ -80,7 +103,7 @@ def test_a_row_is_the_same_whatever_stands_next_to_it(bits):
         assert torch.equal(layer(x[:count]), layer(x)[:count]), count
 
 
-@pytest.mark.parametrize("bits", [4, 8, 16])
+@pytest.mark.parametrize("bits", [4, 8, 16, 32])
 def test_without_vector_instructions_the_result_is_the_same(bits, monkeypatch):
     layer = rounded(bits)
     x = torch.randn(23, 96)

@@ -16,7 +16,7 @@ from specframe_dflash.session import BlockSession
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specframe_dflash.plan import Plan
+    from specframe_dflash.plan import OwnHead, Plan
 
 Memory = list[tuple[Tensor, Tensor]]
 """The keys and values of what is committed, of each layer: [B, heads, W, d] each."""
@@ -33,9 +33,13 @@ class Backbone(DraftNetwork, nn.Module):
     Args:
         config: of the layers, as `layer_config` makes it.
         plan: what else it is made of.
+        own: the LM head of its own, if it has one.
     """
 
-    def __init__(self, config: PretrainedConfig, plan: Plan) -> None:
+    d2t: Tensor | None
+    t2d: Tensor | None
+
+    def __init__(self, config: PretrainedConfig, plan: Plan, own: OwnHead | None = None) -> None:
         super().__init__()
         model = _bare_model(config)
         self.config, self.plan = config, plan
@@ -49,6 +53,16 @@ class Backbone(DraftNetwork, nn.Module):
         self.layers: nn.ModuleList = model.layers
         self.norm: nn.Module = model.norm
         self._rotary = (model.rotary_emb,)  # in a tuple, so that nn.Module does not cast its buffers
+        self.lm_head = None if own is None else nn.Linear(size, own.rows, bias=False)
+        tokens = None if own is None else own.tokens
+        self.register_buffer("d2t", None if tokens is None else tokens - torch.arange(len(tokens)))
+        inside = tokens is not None and own is not None and own.listed
+        self.register_buffer("t2d", torch.zeros(int(config.vocab_size), dtype=torch.bool) if inside else None)
+
+    @property
+    def support(self) -> Tensor | None:
+        """The tokens of its own LM head, int64 [v]; None: the vocabulary, or it has none."""
+        return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t), device=self.d2t.device)
 
     def fuse(self, features: Tensor) -> Tensor:
         """The context features, given the taps' side by side: [.., A D] -> [.., H]."""
@@ -67,7 +81,11 @@ class Backbone(DraftNetwork, nn.Module):
 
         Entry i is context feature i and token i + 1, which is the root of its block; it sees the context up to i.
         """
-        return Predicted(self.states(features, tokens, embed, entries))
+        return self.predicted(self.states(features, tokens, embed, entries))
+
+    def predicted(self, read: Tensor) -> Predicted:
+        """What the LM head reads as predictions, with the LM head of its own, if there is one."""
+        return Predicted(read, read=self.lm_head)
 
     def states(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Tensor:
         """What the LM head reads of these blocks: [B, A, K, H]."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from specframe import CompositionError, Promise
-from specframe.neural import NeuralDrafter, checkpoint, layer_config, seeded
+from specframe import CompositionError, Promise, WeightsError
+from specframe.neural import Export, NeuralDrafter, checkpoint, layer_config, seeded
+from specframe_dflash import engines
 from specframe_dflash.backbone import Backbone
 from specframe_dflash.layout import Layout
 from specframe_dflash.plan import KIND, Plan, check_plan, published_taps
@@ -41,6 +42,7 @@ class DFlash(NeuralDrafter[Backbone]):
     """
 
     name = "dflash"
+    forms = engines.FORMS
     spark: ClassVar[bool] = False
 
     def __init__(
@@ -85,12 +87,14 @@ class DFlash(NeuralDrafter[Backbone]):
 
     def network_of(self, layout: Layout, target: NeuralTarget) -> Backbone:
         """A network of this layout."""
-        return Backbone(layout.shape, layout.plan)
+        return Backbone(layout.shape, layout.plan, layout.own)
 
     def load(self, target: NeuralTarget, weights: str) -> Backbone:
         """The network of a published checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
         self._layout = layout = Layout.read(weights, target.config, spark=self.spark)
         layout.require(weights, block_size=self.size, from_anchor=self.from_anchor, causal=self.causal, taps=self.reads)
+        if layout.own is not None and self.head is not None:
+            raise WeightsError(f"the drafter in {weights} has an LM head of its own: leave drafter.head out")
         network = seeded(lambda: self.network_of(layout, target), target)
         checkpoint.load(network, weights)
         return network
@@ -99,6 +103,10 @@ class DFlash(NeuralDrafter[Backbone]):
         """Writes config.json and model.safetensors as published: bfloat16, or what a loaded one came in."""
         layout = self.layout
         checkpoint.save(self.network, layout.config(self.spark), folder, layout.dtype)
+
+    def export(self, form: str) -> Export:
+        """The drafter as vLLM, SGLang or speculators reads it. Raises WeightsError, with the reason, if it cannot."""
+        return engines.export(self, form)
 
     @property
     def layout(self) -> Layout:

@@ -90,6 +90,8 @@ class DSpark(DFlash):
             self.head.bind(target)
         support = support_of(self.head)
         rows = None if support is None else len(support)
+        if layout.own is not None and layout.own.tokens is not None:
+            rows = layout.own.rows
         if layout.markov is None:
             layout = replace(layout, markov=replace(self.markov, rows=rows))
             self._layout = layout
@@ -106,4 +108,4 @@ class DSpark(DFlash):
         """The logits of predictions, [B, n, K, v]: the head's, and the bias."""
         network: Any = self.network
         states, bias = network.split(predicted.hidden)
-        return self.logits(states) + bias
+        return (self.logits(states) if network.lm_head is None else network.lm_head(states)) + bias

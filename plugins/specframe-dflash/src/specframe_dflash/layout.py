@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
 from specframe.neural import checkpoint
-from specframe_dflash.plan import Plan
+from specframe_dflash.plan import OwnHead, Plan
 
 DFLASH = ("DFlashDraftModel", "DFlashSpeculator")
 DSPARK = ("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator")
+LM_HEAD = "lm_head.weight"
 IDS = "aux_hidden_state_layer_ids"
 ENGINE = (
     "hidden_size",
@@ -58,6 +60,8 @@ class Layout:
     """The config of the decoder layers."""
     plan: Plan
     markov: Markov | None = None
+    own: OwnHead | None = None
+    """The LM head that comes with it; None: the target's, or the recipe's."""
     dtype: torch.dtype = torch.bfloat16
     stored: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """The config.json that it was read from."""
@@ -91,6 +95,7 @@ class Layout:
             "tie_word_embeddings": False,
             "torch_dtype": str(self.dtype).removeprefix("torch."),
             "block_size": plan.size,
+            **({} if self.own is None else {"draft_vocab_size": self.own.rows}),
             "dflash_config": nested | own,
             **({"dspark_config": own} if own else {}),
         }
@@ -119,17 +124,23 @@ class Layout:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
         own = checkpoint.shapes(folder) if (folder / checkpoint.WEIGHTS).exists() else {}
         if not own:
-            raise WeightsError(f"{folder} holds no {checkpoint.WEIGHTS}; pickled weights are not read")
-        if "lm_head.weight" in own and own["lm_head.weight"][0] != target.vocab_size:
             raise WeightsError(
-                f"the drafter in {weights} has an LM head of its own over {own['lm_head.weight'][0]} tokens, "
-                "which is not supported"
+                f"{folder} holds no {checkpoint.WEIGHTS}; if it holds pickled weights, convert them once: "
+                "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"
+            )
+        plan = _plan(stored, target, folder, spark)
+        markov = _markov(stored, own, target) if spark else None
+        if "speculators_model_type" in stored and markov and markov.kind == "rnn" and not plan.from_anchor:
+            raise WeightsError(
+                f"the drafter in {weights} carries its recurrent state through the root's row, as speculators "
+                "trains it with sample_from_anchor false; that is not supported"
             )
         return cls(
             shape=shape,
-            plan=_plan(stored, target, folder, spark),
-            markov=_markov(stored, own, target) if spark else None,
-            dtype=_dtype(folder),
+            plan=plan,
+            markov=markov,
+            own=_own_head(folder, own, stored, target.vocab_size),
+            dtype=_dtype(folder, own),
             stored=stored,
         )
 
@@ -237,10 +248,43 @@ def _markov(stored: Mapping[str, Any], own: Mapping[str, list[int]], target: Pre
     )
 
 
-def _dtype(folder: Path) -> torch.dtype:
-    """The dtype of `fc`."""
-    from safetensors import safe_open
+def _own_head(folder: Path, own: Mapping[str, list[int]], stored: Mapping[str, Any], vocab: int) -> OwnHead | None:
+    """The LM head that comes with a checkpoint. Raises WeightsError where its tokens are not known."""
+    rows = own[LM_HEAD][0] if LM_HEAD in own else None
+    size = _found(stored, "draft_vocab_size")
+    if size not in (None, vocab if rows is None else rows):
+        held = "no LM head" if rows is None else f"an LM head of {rows} rows"
+        raise WeightsError(f"the drafter in {folder} has draft_vocab_size {size}, and {held}")
+    if rows is None:
+        return None
+    if "d2t" not in own:
+        if rows != vocab:
+            raise WeightsError(
+                f"the drafter in {folder} has a draft vocabulary of {rows} of {vocab} tokens and no d2t, which lists "
+                "which ones they are: it cannot be used without"
+            )
+        return OwnHead(rows)
+    offsets = _tensor(folder, "d2t").long()
+    tokens = offsets + torch.arange(len(offsets))
+    if len(tokens) != rows or tokens.min() < 0 or tokens.max() >= vocab or len(tokens.unique()) < rows:
+        raise WeightsError(f"d2t of {folder} does not give {rows} different tokens of a vocabulary of {vocab}")
+    if "t2d" in own:
+        inside = torch.zeros(vocab, dtype=torch.bool).index_fill(0, tokens, True)
+        if own["t2d"] != [vocab] or not torch.equal(_tensor(folder, "t2d").bool(), inside):
+            raise WeightsError(f"d2t and t2d of {folder} name different tokens")
+    return OwnHead(rows, tokens, "t2d" in own)
 
-    with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
-        names = file.keys()
-        return file.get_tensor("fc.weight").dtype if "fc.weight" in names else torch.bfloat16
+
+def _tensor(folder: Path, name: str) -> torch.Tensor:
+    """A stored tensor. Raises WeightsError for a file that cannot be read."""
+    try:
+        with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
+            found: torch.Tensor = file.get_tensor(name)
+            return found
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot read {folder / checkpoint.WEIGHTS}: {checkpoint.reason(error)}") from error
+
+
+def _dtype(folder: Path, own: Mapping[str, list[int]]) -> torch.dtype:
+    """The dtype of `fc`."""
+    return _tensor(folder, "fc.weight").dtype if "fc.weight" in own else torch.bfloat16

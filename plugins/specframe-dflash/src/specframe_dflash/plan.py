@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from specframe import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KIND = "qwen3"
 """The kind of a drafter's own layers, as published."""
@@ -29,6 +33,17 @@ class Plan:
     def levels(self) -> int:
         """How many tokens a block drafts."""
         return self.size if self.from_anchor else self.size - 1
+
+
+@dataclass(frozen=True)
+class OwnHead:
+    """An LM head that comes with a checkpoint."""
+
+    rows: int
+    tokens: Tensor | None = None
+    """The draft vocabulary that its rows are, int64 [rows]; None: the target's."""
+    listed: bool = False
+    """Whether the checkpoint also marks these tokens in `t2d`."""
 
 
 def check_plan(name: str, size: int, from_anchor: bool, layers: int, taps: list[int] | None) -> None:

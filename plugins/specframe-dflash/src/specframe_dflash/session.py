@@ -67,7 +67,7 @@ class BlockSession(RowSession):
             self.settle()
         elif bool((frontier.nodes != 0).any()):
             raise too_long(self.network.levels)
-        return Predicted(self.draft[0].outputs.expand(-1, frontier.nodes.shape[1], -1, -1))
+        return self.network.predicted(self.draft[0].outputs.expand(-1, frontier.nodes.shape[1], -1, -1))
 
 
 def too_long(levels: int) -> CompositionError:

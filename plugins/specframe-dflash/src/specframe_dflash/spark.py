@@ -26,7 +26,7 @@ class Spark(Backbone):
     """
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__(layout.shape, layout.plan)
+        super().__init__(layout.shape, layout.plan, layout.own)
         markov = layout.markov
         assert markov is not None
         size, vocab = int(layout.shape.hidden_size), int(layout.shape.vocab_size)

@@ -1,4 +1,4 @@
-"""EAGLE's and EAGLE-3's drafters as a specframe plugin; importing this package imports no torch."""
+"""EAGLE's, EAGLE-3's and P-EAGLE's drafters as a specframe plugin; importing this package imports no torch."""
 
 from __future__ import annotations
 
@@ -24,6 +24,18 @@ COMPONENTS = [
         "autoregressive on states of its own: three of the target's features fused, a reduced LM head",
     ),
     (
+        "drafter",
+        "peagle",
+        "parallel.drafter:PEagle",
+        "parallel: EAGLE-3's network with mask rows, all levels in one forward pass",
+    ),
+    (
+        "rollout",
+        "cod",
+        "parallel.rollout:COD",
+        "P-EAGLE: rows of all levels at once, fewer the deeper they are",
+    ),
+    (
         "rollout",
         "training_time_test",
         "rollout:TrainingTimeTest",
@@ -34,6 +46,6 @@ COMPONENTS = [
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the drafters `eagle` and `eagle3`, and the rollout `training_time_test`."""
+    """Registers the drafters `eagle`, `eagle3` and `peagle`, and the rollouts `training_time_test` and `cod`."""
     for kind, name, where, summary in COMPONENTS:
         register(kind, name, f"specframe_eagle.{where}", summary=summary)

@@ -56,7 +56,7 @@ class Eagle3(NeuralDrafter[Wide]):
     """
 
     name = "eagle3"
-    forms = engines3.FORMS
+    forms: tuple[str, ...] = engines3.FORMS
 
     def __init__(
         self,
@@ -73,10 +73,11 @@ class Eagle3(NeuralDrafter[Wide]):
         quantize: Quantization | None = None,
     ) -> None:
         if taps is not None and (not taps or min(taps) < 0 or len(set(taps)) < len(taps)):
-            raise InputError(f"eagle3: taps must be different layers, counted from 0, not {taps}")
+            raise InputError(f"{self.name}: taps must be different layers, counted from 0, not {taps}")
         if own_head and isinstance(head, Trainable):
             raise CompositionError(
-                "eagle3: a head with weights of its own is trained by itself, and not copied; give own_head: false"
+                f"{self.name}: a head with weights of its own is trained by itself, and not copied; "
+                "give own_head: false"
             )
         super().__init__(weights=weights, head=head, quantize=quantize)
         self.own_head = own_head
@@ -106,13 +107,7 @@ class Eagle3(NeuralDrafter[Wide]):
     def load(self, target: NeuralTarget, weights: str) -> Wide:
         """The network of a published checkpoint, which may differ from a new one's."""
         self._layout = layout = Layout3.read(weights, target.config)
-        wanted = [switch.name for switch in fields(Switches) if getattr(self.switches, switch.name)]
-        if missing := [name for name in wanted if not getattr(layout.switches, name)]:
-            raise WeightsError(f"the drafter in {weights} has no {', '.join(missing)}: leave the option out")
-        if self.reads is not None and tuple(self.reads) != layout.taps:
-            raise WeightsError(f"the drafter in {weights} reads the layers {list(layout.taps)}, not {self.reads}")
-        if not self.own_head and layout.rows is not None:
-            raise WeightsError(f"the drafter in {weights} has an LM head of its own: leave own_head out")
+        self.check_layout(layout, weights)
         rows = None if layout.rows is None else torch.zeros(layout.rows, layout.shape.hidden_size)
         network = seeded(lambda: Wide(layout.shape, layout.taps, layout.switches, rows, layout.support), target)
         module = Published3(network, layout, target)
@@ -120,6 +115,16 @@ class Eagle3(NeuralDrafter[Wide]):
         if EMBEDDING in layout.names:
             check_embedding(module.embed_tokens.weight, weights, target)
         return network
+
+    def check_layout(self, layout: Layout3, weights: str) -> None:
+        """Raises WeightsError where a checkpoint lacks what the recipe asks for."""
+        wanted = [switch.name for switch in fields(Switches) if getattr(self.switches, switch.name)]
+        if missing := [name for name in wanted if not getattr(layout.switches, name)]:
+            raise WeightsError(f"the drafter in {weights} has no {', '.join(missing)}: leave the option out")
+        if self.reads is not None and tuple(self.reads) != layout.taps:
+            raise WeightsError(f"the drafter in {weights} reads the layers {list(layout.taps)}, not {self.reads}")
+        if not self.own_head and layout.rows is not None:
+            raise WeightsError(f"the drafter in {weights} has an LM head of its own: leave own_head out")
 
     def bind(self, target: Any) -> None:
         """Builds the network after the target's own shape, or loads it; see `NeuralDrafter.bind`."""
@@ -130,6 +135,7 @@ class Eagle3(NeuralDrafter[Wide]):
 
     def fit(self, teachers: Iterable[Teacher]) -> float:
         """Starts a new drafter from a linear regression on texts; returns the share that it explains (`fitting3`)."""
+        self.target.request(frozenset({"last"}))  # what is regressed; the drafter itself need not read it
         return fitting3.fit(self.network, self.target, teachers)
 
     def store(self, folder: Path) -> None:
@@ -145,7 +151,7 @@ class Eagle3(NeuralDrafter[Wide]):
         """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
         if self._layout is not None:
             return self._layout
-        raise CompositionError("drafter eagle3 was used before bind(target)")
+        raise CompositionError(f"drafter {self.name} was used before bind(target)")
 
     def export(self, form: str) -> Export:
         """The drafter as vLLM, SGLang, speculators or the authors' code reads it. Raises WeightsError if none can."""
@@ -190,7 +196,7 @@ class Published3(nn.Module):
             if len(parts) > 1:
                 self.input_norm = parts[0]
         if any(name.startswith("layers.") for name in names):
-            self.layers = nn.ModuleList([network.layer.layer])
+            self.layers: nn.Module = nn.ModuleList([network.layer.layer])
         else:
             self.midlayer = network.layer.layer
         self.norm = network.norm

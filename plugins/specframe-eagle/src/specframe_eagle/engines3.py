@@ -52,8 +52,9 @@ def export(drafter: Eagle3, form: str) -> Export:
         with torch.no_grad():
             table = drafter.target.embed(torch.arange(vocab, device=drafter.target.device))
         tensors[EMBEDDING] = table.to(layout.dtype)
-        config = _wrapped(layout, config, drafter)
-    return Export(config, tensors, tuple(_checklist(layout, form, rows, vocab)), COMMANDS[form])
+        config = wrapped(layout, config, drafter, "Eagle3DraftModel", TOKENS)
+        config |= {switch.name: getattr(layout.switches, switch.name) for switch in fields(Switches)}
+    return Export(config, tensors, tuple(checklist(layout, form, rows, vocab)), COMMANDS[form])
 
 
 def _reasons(drafter: Eagle3, form: str) -> list[str]:
@@ -95,23 +96,23 @@ def _tensors(drafter: Eagle3, layer: str) -> dict[str, Tensor]:
     }
 
 
-def _wrapped(layout: Layout3, config: dict[str, Any], drafter: Eagle3) -> dict[str, Any]:
-    """The config of the speculators package around that of the layer."""
+def wrapped(layout: Layout3, config: dict[str, Any], drafter: Eagle3, architecture: str, tokens: int) -> dict[str, Any]:
+    """The config of the speculators package around that of the layers, without the switches."""
     inner = {name: value for name, value in config.items() if name in layout.shape.to_dict()}
     inner |= {"architectures": None, "model_type": layout.kind, "num_aux_hidden_states": len(layout.taps)}
     target = drafter.target.config
     proposal = {
         "proposal_type": "greedy",
-        "speculative_tokens": TOKENS,
+        "speculative_tokens": tokens,
         "verifier_accept_k": 1,
         "accept_tolerance": 0.0,
     }
     return {
-        "architectures": ["Eagle3DraftModel"],
-        "speculators_model_type": "eagle3",
+        "architectures": [architecture],
+        "speculators_model_type": layout.algorithm,
         "speculators_version": "0.9.0",
         "speculators_config": {
-            "algorithm": "eagle3",
+            "algorithm": layout.algorithm,
             "proposal_methods": [proposal],
             "default_proposal_method": "greedy",
             "verifier": {
@@ -125,11 +126,10 @@ def _wrapped(layout: Layout3, config: dict[str, Any], drafter: Eagle3) -> dict[s
         "embed_requires_grad": False,
         "tie_word_embeddings": False,
         "torch_dtype": config["torch_dtype"],
-        **{switch.name: getattr(layout.switches, switch.name) for switch in fields(Switches)},
     }
 
 
-def _checklist(layout: Layout3, form: str, rows: int, vocab: int) -> list[tuple[str, str]]:
+def checklist(layout: Layout3, form: str, rows: int, vocab: int) -> list[tuple[str, str]]:
     """What the engine will take the folder for."""
     shape, taps = layout.shape, layout.taps
     indices = f"{[tap + 1 for tap in taps]} of the hidden states" if form != "sglang" else f"{list(taps)} of the layers"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -30,7 +30,7 @@ ARCHITECTURES: Mapping[str, Kind | None] = {
     "Eagle3Speculator": None,
 }
 """The names that published EAGLE-3 checkpoints have, and the decoder layer that each means."""
-LM_HEAD, D2T, T2D = "lm_head.weight", "d2t", "t2d"
+LM_HEAD, D2T, T2D, MASK = "lm_head.weight", "d2t", "t2d", "mask_hidden"
 OTHER_NAMES = {"fc_norm": ("use_aux_norm",)}
 """What SGLang also calls a switch."""
 
@@ -38,6 +38,13 @@ OTHER_NAMES = {"fc_norm": ("use_aux_norm",)}
 @dataclass(frozen=True)
 class Layout3:
     """What a checkpoint's files hold in addition to the values of the network's tensors."""
+
+    method: ClassVar[str] = "EAGLE-3"
+    algorithm: ClassVar[str] = "eagle3"
+    """What the package speculators calls the method."""
+    architectures: ClassVar[Mapping[str, Kind | None]] = ARCHITECTURES
+    deep: ClassVar[bool] = False
+    """Whether there may be several decoder layers."""
 
     shape: PretrainedConfig
     """The config of the decoder layer."""
@@ -83,19 +90,22 @@ class Layout3:
         }
 
     @classmethod
-    def read(cls, weights: str | Path, target: PretrainedConfig) -> Layout3:
+    def read(cls, weights: str | Path, target: PretrainedConfig) -> Self:
         """The layout of a stored drafter.
 
         Raises WeightsError for a checkpoint of another kind, of another target, or one that leaves open what it means.
         """
         folder = checkpoint.locate(weights)
         stored = checkpoint.read_config(folder)
-        shape, own = _shape(stored, folder), _tensors(folder)
+        own = _tensors(folder)
+        cls.check_method(weights, stored, own)
+        shape = _shape(stored, folder, cls)
         if own.get("fc.weight", [0, 0])[1] == 2 * shape.hidden_size and "norm.weight" not in own:
             raise WeightsError(
                 f"the drafter in {weights} is one of EAGLE, EAGLE-2 or HASS: use the drafter eagle for it"
             )
-        wanted = {"num_hidden_layers": 1, "hidden_size": target.hidden_size, "vocab_size": target.vocab_size}
+        wanted = {"hidden_size": target.hidden_size, "vocab_size": target.vocab_size}
+        wanted |= {} if cls.deep else {"num_hidden_layers": 1}
         problems = [
             f"{name}: the checkpoint has {getattr(shape, name, None)!r}, needed is {value!r}"
             for name, value in wanted.items()
@@ -103,6 +113,8 @@ class Layout3:
         ]
         if (other := stored.get("target_hidden_size")) not in (None, target.hidden_size):
             problems.append(f"target_hidden_size: the checkpoint has {other!r}, needed is {target.hidden_size!r}")
+        if "sliding_attention" in (_inner(stored).get("layer_types") or []):
+            problems.append("layer_types: layers with a sliding window are not supported")
         if problems:
             raise WeightsError(f"the drafter in {weights} does not fit its target: {'; '.join(problems)}")
         taps = _taps(stored, target.num_hidden_layers, folder)
@@ -117,24 +129,35 @@ class Layout3:
             names=frozenset(own),
         )
 
+    @classmethod
+    def check_method(cls, weights: str | Path, stored: Mapping[str, Any], own: Mapping[str, list[int]]) -> None:
+        """Raises WeightsError for a checkpoint of a related method, with the drafter that reads it."""
+        if MASK in own:
+            raise WeightsError(f"the drafter in {weights} is one of P-EAGLE: use the drafter peagle for it")
+
 
 ENGINE = (*LAYER_FIELDS, "attention_bias", "mlp_bias", "rope_parameters")
 """What of a layer's config engines read."""
 
 
-def _shape(stored: Mapping[str, Any], folder: Path) -> PretrainedConfig:
+def _inner(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """What a config has of the decoder layers."""
+    return dict(stored.get("transformer_layer_config") or stored)
+
+
+def _shape(stored: Mapping[str, Any], folder: Path, form: type[Layout3]) -> PretrainedConfig:
     """The config of the layer."""
     names = stored.get("architectures") or []
-    known = [name for name in names if name in ARCHITECTURES]
+    known = [name for name in names if name in form.architectures]
     kind = stored.get("speculators_model_type")
-    if kind not in (None, "eagle3") or not known:
-        kind_named = f"speculators_model_type {kind!r}" if kind not in (None, "eagle3") else f"architectures {names}"
+    if kind not in (None, form.algorithm) or not known:
+        other = f"speculators_model_type {kind!r}" if kind not in (None, form.algorithm) else f"architectures {names}"
         raise WeightsError(
-            f"the checkpoint in {folder} is no EAGLE-3 drafter that is known here: {kind_named}; "
-            f"read are {', '.join(ARCHITECTURES)}"
+            f"the checkpoint in {folder} is no {form.method} drafter that is known here: {other}; "
+            f"read are {', '.join(form.architectures)}"
         )
-    inner = dict(stored["transformer_layer_config"]) if kind else dict(stored)
-    model = inner.pop("model_type", None) or ARCHITECTURES[known[0]] or "llama"
+    inner = _inner(stored)
+    model = inner.pop("model_type", None) or form.architectures[known[0]] or "llama"
     if model not in KINDS:
         raise WeightsError(f"the drafter in {folder} has layers of {model!r}; read are those of {' and '.join(KINDS)}")
     for name in ("architectures", "torch_dtype", "dtype", "_attn_implementation", "layer_types", "eagle_config"):

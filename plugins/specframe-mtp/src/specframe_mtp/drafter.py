@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from specframe import WeightsError
-from specframe.neural import NeuralDrafter, checkpoint
-from specframe_mtp import published
+from specframe.neural import Export, NeuralDrafter, checkpoint
+from specframe_mtp import engines, published
 from specframe_mtp.network import Network
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from specframe import NeuralTarget
 
 
@@ -31,6 +35,9 @@ class MTP(NeuralDrafter[Network]):
     """
 
     name = "mtp"
+    forms = engines.FORMS
+    dtype: torch.dtype = torch.bfloat16
+    """What its numbers are stored as: a loaded head's as they came."""
 
     def build(self, target: NeuralTarget) -> Network:
         """A new head for the target."""
@@ -39,6 +46,7 @@ class MTP(NeuralDrafter[Network]):
     def load(self, target: NeuralTarget, weights: str) -> Network:
         """The head of a checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
         config = checkpoint.read_config(weights)
+        self.dtype = published.dtype_of(checkpoint.locate(weights), target.config.num_hidden_layers)
         if not published.is_published(config):
             return super().load(target, weights)
         shape = config.get("transformer_layer_config") or config.get("text_config") or config
@@ -52,3 +60,13 @@ class MTP(NeuralDrafter[Network]):
         network = self.fresh(target)
         published.fill(network, checkpoint.locate(weights), target.config.num_hidden_layers)
         return network
+
+    def store(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors: in bfloat16, or what a loaded head came in."""
+        config = self.target.config
+        stored = self._identity(config) | checkpoint.target_shape(config)
+        checkpoint.save(self.network, stored, folder, self.dtype)
+
+    def export(self, form: str) -> Export:
+        """The head as speculators reads it, or as a target's checkpoint holds it. Raises WeightsError if it cannot."""
+        return engines.export(self, form)

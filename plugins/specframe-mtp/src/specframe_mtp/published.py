@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -53,6 +54,17 @@ def fill(network: nn.Module, folder: Path, layers: int) -> None:
     network.load_state_dict({name: found[name].to(wanted[name].dtype) for name in wanted})
 
 
+def dtype_of(folder: Path, layers: int) -> torch.dtype:
+    """What the head's first map is stored as. Raises WeightsError where no file can be read."""
+    if not any((folder / name).exists() for name in (checkpoint.WEIGHTS, INDEX)):
+        raise WeightsError(
+            f"{folder} holds no {checkpoint.WEIGHTS}; if it holds pickled weights, convert them once: "
+            "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"
+        )
+    found = (part.dtype for name, part in _read(folder, layers, own=True) if name == "input_proj.weight")
+    return next(found, torch.bfloat16)
+
+
 def ours(name: str, layers: int) -> str | None:
     """Our name of a stored tensor; None for one that is no part of the head."""
     if name.startswith("mtp_layers.0."):
@@ -68,8 +80,8 @@ def ours(name: str, layers: int) -> str | None:
     return None
 
 
-def _read(folder: Path, layers: int) -> Iterator[tuple[str, Tensor]]:
-    """The head's tensors, by our names."""
+def _read(folder: Path, layers: int, *, own: bool = False) -> Iterator[tuple[str, Tensor]]:
+    """The head's tensors, by our names; `own`: those of a folder that specframe wrote as well."""
     try:
         files = [checkpoint.WEIGHTS]
         if (folder / INDEX).exists():
@@ -78,7 +90,8 @@ def _read(folder: Path, layers: int) -> Iterator[tuple[str, Tensor]]:
         for file in files:
             with safe_open(folder / file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 - no mapping
-                    if own := ours(name, layers):
-                        yield own, tensors.get_tensor(name)
+                    found = ours(name, layers) or (name if own and name == "input_proj.weight" else None)
+                    if found:
+                        yield found, tensors.get_tensor(name)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise WeightsError(f"cannot read the head in {folder}: {checkpoint.reason(error)}") from error

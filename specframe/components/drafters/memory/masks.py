@@ -28,6 +28,11 @@ class Masks:
         """How deep a draft may be: with masks, a level each and one for the root."""
         return Promise(depth=self.count + 1) if self.count else Promise()
 
+    @property
+    def entry(self) -> dict[str, int]:
+        """What a model's config holds of it: the token, by PARD's name."""
+        return {"pard_token": self.token} if self.count and self.token is not None else {}
+
     def of(self, config: Any, vocab: int) -> Masks:
         """The same with the token of a model's config, where none is given. Raises CompositionError for a wrong one."""
         if not self.count:

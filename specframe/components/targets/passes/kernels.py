@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from specframe.components.targets.quantized.decoder import Decoder, Nodes, Unfit
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree
 from specframe.neural.quantized.layers import Mask, Tree, packed
+from specframe.neural.state.cache import SlotCache
 
 CHUNK = 256
 """Tokens of a prompt that are read at once, which bounds the memory it takes."""
@@ -25,6 +26,7 @@ class KernelPasses(nn.Module):
     """The forward pass of the compiled kernels, and the LM head. They know no window."""
 
     masked = False
+    widths: Callable[[int], int] | None = None
 
     def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
         super().__init__()
@@ -73,6 +75,17 @@ class KernelPasses(nn.Module):
         nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
         found: Found = self(nodes, state, taps_above(self._taps.wanted, chosen), chosen, entry)
         return found
+
+    def part(
+        self, nodes: Nodes, cache: SlotCache, chosen: LayerChoice, entry: Tensor | None, keep: int | Tensor
+    ) -> Found:
+        """Over a drafter's nodes by the chosen layers: the logits of those to keep, and the tap of the last layer.
+
+        `keep` is how many of the last, or which [E]; 0 is all. `entry` [B, N, D] is what the first chosen layer gets.
+        """
+        tap = f"layer.{chosen.kept[-1]}"
+        hidden, features = self._decoder.run(nodes, cache, frozenset({tap}), chosen, entry)
+        return self.head(hidden[:, -keep:] if isinstance(keep, int) else hidden[:, keep]), features
 
     def forward(
         self,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from specframe.components.targets.passes.state import State
+from specframe.components.targets.passes.taps import Taps
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree
 
@@ -16,12 +17,21 @@ Found = tuple[Tensor, Mapping[str, Tensor]]
 
 
 class Passes(Protocol):
-    """The forward passes of a session: transformers' own, or those of the compiled kernels."""
+    """The forward passes of a session: transformers' own, as they are or compiled, or those of the kernels."""
 
     masked: bool
     """Whether every kind of layer is given a mask of its own, as windows need where they bite."""
     head: nn.Module
     """The LM head, as it computes where no gradients are wanted."""
+
+    @property
+    def widths(self) -> Callable[[int], int] | None:
+        """How many positions a session has storage for where so many are needed; None: it may be any number."""
+        ...
+
+    def around(self, taps: Taps) -> Passes:
+        """The same with other taps."""
+        ...
 
     def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
         """Over prompts [A, L]: logits at the `wanted` of them [E], in order, and features of all.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from specframe.components.targets.passes.drafted import Drafted
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Committed, Prompts, TokenTree
+from specframe.kernel.types import Committed, Prompts, TokenTree, Verdict
 from specframe.neural.state.cache import SlotCache
 
 FIRST = 1024
@@ -54,13 +55,25 @@ class State:
     scatter. Shorter rows get a masked gap, which closes when the accepted path moves down.
     """
 
-    def __init__(self, layers: int, slots: int, room: int, dtype: torch.dtype, device: torch.device) -> None:
-        """No rows yet, of at most `slots`; storage for the first positions of `room`, doubled when they are taken."""
-        self.cache = SlotCache(layers, min(room, FIRST), slots)
+    def __init__(
+        self,
+        layers: int,
+        slots: int,
+        room: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        widths: Callable[[int], int] | None = None,
+    ) -> None:
+        """No rows yet, of at most `slots`; storage for the first positions of `room`, doubled when they are taken.
+
+        With `widths` its sizes are what that gives, from the smallest on.
+        """
+        self.cache = SlotCache(layers, min(room, FIRST) if widths is None else 1, slots, widths)
         self.room = room
         self.dtype = dtype  # of masks
         self.length = torch.zeros(0, dtype=torch.int64, device=device)  # [B], processed tokens
         self.filled: list[int] = []  # the same on the host
+        self.taken = 0  # further slots that are taken in every row: by the tokens that `before` leaves out
         self.features: Mapping[str, Tensor] = {}  # of the last forward
         self.drafted: Drafted | None = None  # what ran over the draft in the making
         self.admitted: Prompts | None = None  # new rows, until their commit
@@ -70,7 +83,7 @@ class State:
     @property
     def base(self) -> int:
         """The first slot of the next tree."""
-        return max(self.filled)
+        return max(self.filled) + self.taken
 
     def aim_prompts(self, prompts: Prompts) -> int:
         """Points the cache at the rows behind the session's; returns how many tokens of them were read ahead.
@@ -196,6 +209,34 @@ class State:
         if self.base + tree.levels >= context:
             positions = positions.clamp(max=context - 1)
         return positions
+
+    def before(self, count: int) -> State:
+        """The rows as they were `count` tokens ago, on the same keys and values: nodes are written behind all rows.
+
+        A row that had fewer tokens sees none.
+        """
+        earlier = copy(self)
+        earlier.length = self.length - count
+        earlier.filled = [have - count for have in self.filled]
+        earlier.taken = self.taken + count
+        return earlier
+
+    def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
+        """What a verdict on a tree commits; keeps the keys and values of the roots and the accepted paths."""
+        paths = [[0, *path] for path in verdict.to_host(tree).paths]
+        counts = [len(path) for path in paths]
+        longest = max(counts)
+        features = self.features
+        kept = torch.tensor([[*path, *[0] * (longest - len(path))] for path in paths], device=verdict.path.device)
+        if tree.levels:
+            features = {
+                tap: values.gather(1, kept[..., None].expand(-1, -1, values.shape[-1]))
+                for tap, values in features.items()
+            }
+        self.advance(kept, paths)
+        self.length = self.length + verdict.count
+        tokens = verdict.emitted(tree)[:, :longest]
+        return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
 
     def advance(self, kept: Tensor, paths: list[list[int]]) -> None:
         """Commits the root and path of every row: kept [B, A + 1] nodes, of which row b takes paths[b]."""

@@ -38,6 +38,10 @@ class Taps:
         """The taps requested so far."""
         return frozenset(self._wanted)
 
+    def module(self, name: str) -> nn.Module:
+        """The module whose output a tap is."""
+        return self._modules[name]
+
     @contextmanager
     def listening(self) -> Iterator[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
 from typing import Any
@@ -74,6 +74,70 @@ class Part:
             yield
         finally:
             handle.remove()
+
+
+class Ending:
+    """A model without its layers: what it makes of the last layer's output, its final norm and LM head, as they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Of a model whose weights it shares. Raises CompositionError where its layers are unknown."""
+        last = _depth(model) - 1
+        others = range(last)
+        self._part = Part(model, LayerChoice.without(last + 1, others, others), headless=False)
+        found = architectures.layers(self._part.model, self._part.model.config.get_text_config())
+        assert found is not None, "a part keeps its layers as the model does"
+        self._layer = _twin(found[1][0])
+        found[1][0] = self._layer
+
+    def __call__(self, tokens: Tensor, states: Tensor) -> Tensor:
+        """The logits [B, L, V] of states [B, L, D] in which texts [B, L] leave a layer; differentiable."""
+        self._layer.forward = lambda *given, **named: states
+        logits: Tensor = self._part.model(tokens, use_cache=False).logits
+        return logits
+
+
+def take_layers(model: nn.Module, layers: Sequence[int]) -> nn.Module:
+    """A model of these layers alone, in ascending order and numbered anew, which shares the weights of the given one.
+
+    Its config has as many layers, so it is saved as any model. Raises CompositionError for layers that the model does
+    not have, or whose order is another, and for a model whose layers are unknown.
+    """
+    count = _depth(model)
+    if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] >= count:
+        raise CompositionError(
+            f"the model has layers 0 .. {count - 1}: `layers` lists some of them, ascending, not {list(layers)}"
+        )
+    others = [layer for layer in range(count) if layer not in layers]
+    fewer: Any = Part(model, LayerChoice.without(count, others, others), headless=False).model
+    found = architectures.layers(fewer, fewer.config.get_text_config())
+    assert found is not None, "a part keeps its layers as the model does"
+    for number, layer in enumerate(found[1]):
+        found[1][number] = _renumbered(layer, number)
+    thinned: nn.Module = fewer
+    return thinned
+
+
+def _depth(model: Any) -> int:
+    """How many decoder layers a model has."""
+    count: int = model.config.get_text_config().num_hidden_layers
+    return count
+
+
+def _renumbered(module: nn.Module, number: int) -> nn.Module:
+    """The module as that of another layer, by which its attention finds its keys and values."""
+    twin = _twin(module)
+    if hasattr(twin, "layer_idx"):
+        twin.layer_idx = number  # type: ignore[assignment]
+    for name, child in module.named_children():
+        if any(hasattr(inner, "layer_idx") for inner in child.modules()):
+            setattr(twin, name, _renumbered(child, number))
+    return twin
+
+
+def double(model: nn.Module, inner: Sequence[nn.Module]) -> tuple[Any, list[nn.Module]]:
+    """A model of the same weights with modules of its own in place of these, free for hooks of their own; and them."""
+    twin = _replaced(model, {id(module): None for module in inner})
+    return twin, [twin.get_submodule(_name(model, module)) for module in inner]
 
 
 class _Nothing(nn.Module):

@@ -39,7 +39,7 @@ class Decoder:
     """
 
     def __init__(self, config: Any, decoder: Any, layers: nn.ModuleList) -> None:
-        """Of a model for which `unfit` or `unfit_halves` finds no reason."""
+        """Of a model for which `unfit` or `unfit_floats` finds no reason."""
         self._decoder = decoder
         self._layers = PackedLayers(config, decoder.rotary_emb, list(layers))
 
@@ -77,16 +77,16 @@ def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
     return odd_outputs(matrices)
 
 
-def unfit_halves(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
-    """Why the kernels cannot run a model's layers in bfloat16, or None if they can."""
+def unfit_floats(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
+    """Why the kernels cannot run a model's layers as they are, in bfloat16 or float32, or None if they can."""
     if (reason := unlike(config, decoder.rotary_emb, list(layers))) is not None:
         return reason
     limits = [view.limit for view in architectures.views(config).values() if view.limit is not None]
     if min(limits, default=architectures.context(config)) < architectures.context(config):
         return "its attention has a window"
     matrices = [module for module in layers.modules() if isinstance(module, nn.Linear)]
-    if {matrix.weight.dtype for matrix in matrices} != {torch.bfloat16}:
-        return "its weights are not in bfloat16"
+    if {matrix.weight.dtype for matrix in matrices} not in ({torch.bfloat16}, {torch.float32}):
+        return "its weights are neither in bfloat16 nor in float32"
     if any(matrix.in_features % BLOCK for matrix in matrices):
         return f"one of its matrices has inputs that {BLOCK} does not divide"
     try:

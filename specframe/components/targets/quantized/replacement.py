@@ -20,17 +20,23 @@ HEAD_BITS: Bits = 8
 """Of the LM head, whatever the layers have: llama.cpp's habit, for its rounding reaches every logit directly."""
 
 
-def quantize(model: Any, quantization: Quantization, file: Path | None = None) -> None:
+def quantize(
+    model: Any, quantization: Quantization, file: Path | None = None, *, group: int = BLOCK, steps: int = 15
+) -> None:
     """Replaces the model's linear layers and its LM head, in place; embedding and norms stay as they are.
 
     Blocks of the GGUF file that the model was read from are taken over where they have as many bits; other weights are
-    rounded. Where the kernels cannot be compiled, the weights are rounded and unpacked again, with a warning.
+    rounded, those of the layers coarser where `group` or `steps` ask for it (see `round_to_blocks`). Where the kernels
+    cannot be compiled, the weights are rounded and unpacked again, with a warning.
     Raises CompositionError for a model or device that this cannot be done for.
     """
     from specframe.components.targets.quantized.stored import StoredBlocks
 
     config = model.config.get_text_config()
     chosen = _matrices(model, config, quantization)
+    head = model.get_output_embeddings()
+    if odd := [name for name, linear in chosen.items() if linear is not head and linear.in_features % group]:
+        raise CompositionError(f"groups of {group} do not divide the {chosen[odd[0]].in_features} inputs of {odd[0]}")
     try:
         load_kernels()
         compiled = True
@@ -38,11 +44,11 @@ def quantize(model: Any, quantization: Quantization, file: Path | None = None) -
         compiled = False
         logging.getLogger(__name__).warning("%s: the %s weights are unpacked, which is no faster", error, quantization)
     stored = None if file is None else StoredBlocks(file, config)
-    head = model.get_output_embeddings()
     for name, linear in chosen.items():
         bits = HEAD_BITS if linear is head else BITS[quantization]
         found = None if stored is None else stored.find(name, linear.weight, bits)
-        blocks = round_to_blocks(linear.weight, bits) if found is None else found
+        coarse = {} if linear is head else {"group": group, "steps": steps}
+        blocks = round_to_blocks(linear.weight, bits, **coarse) if found is None else found
         parent, _, attribute = name.rpartition(".")
         setattr(model.get_submodule(parent), attribute, _layer(blocks, linear, compiled))
 

@@ -1,0 +1,178 @@
+"""How the two kinds of drafters draft in training: language models, and those that feed predicted features back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+from torch import Tensor
+
+from specframe import CompositionError, Drafts, FeatureDrafter, LanguageModelDrafter, MultiStep, Student
+from specframe.neural import draft_positions, gather, support_of, visible_drafts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from specframe import Predicted, Teacher, Trainable
+
+    Draw = Callable[[Tensor], Tensor]
+    """Columns [..] of logits [.., v]."""
+
+
+class Drafting(Protocol):
+    """A drafter's drafts behind texts."""
+
+    first: int
+    """The first position of a text that a draft can be below."""
+
+    def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
+        """The token at each level below each root, those above it being the text's own: [B, L, levels]."""
+        ...
+
+    def extend(
+        self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The logits [B, K, v] below the last level of the drafts, given texts and drafts, tokens [B, L + levels K].
+
+        And what is fed, which the next call is given: it stands in for the features of the drafts' tokens.
+        """
+        ...
+
+    def predict(self, teacher: Teacher, drafts: Drafts, fed: Tensor | None) -> Student:
+        """The predictions at all roots and tokens of the drafts, level after level: [B, (levels + 1) K].
+
+        The mask is the teacher's, whose tokens are [B, L + levels K]. Gradients reach the module.
+        """
+        ...
+
+
+def places(drafts: Drafts) -> tuple[Tensor, Tensor]:
+    """Where the predictions stand, [B, (levels + 1) K], and their levels, [(levels + 1) K]."""
+    batch, count = drafts.roots.shape
+    behind = torch.arange(drafts.length, drafts.length + drafts.count, device=drafts.roots.device)
+    level = torch.arange(1, drafts.levels + 2, device=behind.device).repeat_interleave(count)
+    return torch.cat([drafts.roots, behind.expand(batch, -1)], 1), level
+
+
+@dataclass(frozen=True)
+class TextDrafting:
+    """The drafts of a language model."""
+
+    model: LanguageModelDrafter
+    first = 0
+
+    def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
+        """What it draws after each position, the same whatever the root."""
+        drawn = draw(self.model.read_text(teacher.tokens))  # [B, L]
+        return torch.stack([drawn.roll(-step, 1) for step in range(levels)], 2)
+
+    def extend(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> tuple[Tensor, None]:
+        """The logits after the last tokens."""
+        logits = self.model.read_text(tokens, drafts)
+        count = drafts.roots.shape[1]
+        if drafts.levels:
+            return logits[:, -count:], None
+        return logits[torch.arange(len(tokens), device=tokens.device)[:, None], drafts.roots], None
+
+    def predict(self, teacher: Teacher, drafts: Drafts, fed: Tensor | None) -> Student:
+        """One forward over the texts and the drafts."""
+        position, level = places(drafts)
+        logits = self.model.read_text(teacher.tokens, drafts)
+        rows = torch.arange(len(position), device=position.device)[:, None]
+        return Student(logits[rows, position], position, teacher.mask.gather(1, position), level)
+
+
+@dataclass(frozen=True)
+class FeatureDrafting:
+    """The drafts of a drafter that reads pairs (features i, token i + 1) and feeds its predictions back."""
+
+    model: FeatureDrafter
+    first = 1
+
+    def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
+        """What it draws at each level, its own features fed back: as `multi_step` unrolls it."""
+        made = MultiStep(steps=levels, noise=0.0)(self.model, teacher, 1.0)
+        columns = draw(made.logits)  # [B, levels (L - 1)]
+        drawn = columns if made.support is None else made.support[columns]
+        found = torch.full((*teacher.tokens.shape, levels), -1, device=drawn.device)
+        root = made.position - made.level + 1  # [B, M]
+        inside = root > 0
+        rows = torch.arange(len(root), device=root.device)[:, None].expand_as(root)
+        below = (made.level - 1).expand_as(root)
+        found[rows[inside], root[inside], below[inside]] = drawn[inside]
+        return found
+
+    def extend(
+        self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """The logits of the last level's entries, whose predicted features are fed back."""
+        predicted = self._unroll(teacher, drafts, tokens, fed)
+        entry = self._entries(drafts)[:, -drafts.roots.shape[1] :]
+        assert predicted.features is not None
+        features = _at(predicted.features[:, :, 0], entry)
+        last = replace(
+            predicted,
+            hidden=_at(predicted.hidden, entry),
+            features=_at(predicted.features, entry),
+            confidence=None,
+        )
+        features = features.to(teacher.features[self.model.spec.taps[0]].dtype)
+        return self.model.read(last)[:, :, 0], features if fed is None else torch.cat([fed, features], 1)
+
+    def predict(self, teacher: Teacher, drafts: Drafts, fed: Tensor | None) -> Student:
+        """One forward over the entries of the texts and of the drafts."""
+        predicted = self._unroll(teacher, drafts, teacher.tokens, fed)
+        entry = self._entries(drafts)
+        assert predicted.features is not None
+        hidden, features = _at(predicted.hidden, entry), _at(predicted.features, entry)
+        position, level = places(drafts)
+        tap = self.model.spec.imitates
+        return Student(
+            logits=self.model.read(replace(predicted, hidden=hidden, features=features, confidence=None))[:, :, 0],
+            position=position,
+            mask=teacher.mask.gather(1, position),
+            level=level,
+            features=None if tap is None else features[:, :, 0],
+            support=support_of(self.model),
+            hidden=hidden[:, :, 0],
+            tap=tap or "last",
+        )
+
+    def _unroll(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> Predicted:
+        """The predictions at the entries of the texts, and at those of the drafts' tokens behind them."""
+        length = drafts.length
+        true = {tap: teacher.features[tap][:, : length - 1] for tap in self.model.spec.taps}
+        features = self.model.fuse(gather(self.model.spec, true))
+        if not drafts.levels:
+            return self.model.unroll(features, tokens[:, 1:length])
+        assert fed is not None
+        pairs = Drafts(length - 1, drafts.roots - 1, drafts.levels)  # entry i holds token i + 1
+        seen = visible_drafts(pairs)[:, None]
+        return self.model.unroll(torch.cat([features, fed], 1), tokens[:, 1:], draft_positions(pairs), seen)
+
+    def _entries(self, drafts: Drafts) -> Tensor:
+        """The entries that predict what follows roots and drafted tokens: [B, (levels + 1) K]."""
+        return places(drafts)[0] - 1
+
+
+def drafting(drafter: Trainable) -> Drafting:
+    """How this drafter drafts. Raises CompositionError for one whose drafts cannot be laid side by side."""
+    if isinstance(drafter, LanguageModelDrafter):
+        return TextDrafting(drafter)
+    if (
+        isinstance(drafter, FeatureDrafter)
+        and drafter.block == drafter.levels == 1
+        and drafter.spec.feeds
+        and drafter.spec.side_by_side
+    ):
+        return FeatureDrafting(drafter)
+    raise CompositionError(
+        "the rollout 'replay' takes a language model, or a drafter of one level a forward pass that feeds its own "
+        f"features back, such as `model` and `eagle`; {type(drafter).__name__} is neither"
+    )
+
+
+def _at(values: Tensor, entry: Tensor) -> Tensor:
+    """The values [B, n, ..] of entries [B, m]: [B, m, ..]."""
+    return values[torch.arange(len(entry), device=entry.device)[:, None], entry]

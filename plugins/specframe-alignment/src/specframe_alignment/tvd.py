@@ -1,0 +1,75 @@
+"""TVD++: the policy gradient of total variation, with an advantage instead of the reward."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import torch
+
+from specframe import CompositionError, InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe import Student, Teacher
+
+LEAST = 1e-2
+"""The smallest deviation of the rewards that is divided by."""
+
+
+class TVDPlus:
+    """Total variation, whose gradient is a policy gradient with a normalised advantage (TVD++, arXiv 2403.00858).
+
+    The gradient of TV(p, q) is - E[r(x) grad log q(x)] over tokens x drawn from q, where the reward r is 1 where
+    p(x) >= q(x) and else 0. TVD++ puts the advantage (r - mu) / sigma in its place, with mean and deviation of the
+    rewards over a batch's tokens. Here nothing is drawn: the expectation is the sum over the vocabulary, and mu and
+    sigma are those of all tokens that could be drawn. The value is TV(p, q), by which runs can be compared.
+
+    In an exact expectation mu changes nothing, since E[grad log q] is 0: what is left is TV's gradient divided by
+    sigma. It is scaled up where the drafter is nearly always or nearly never rejected, by at most 100.
+
+    Both distributions are at temperature 1. Of a drafter with a support the target's mass outside it is lost.
+
+    Args:
+        over: the tokens that mu and sigma are taken of: those of the batch, or of each position by itself.
+    """
+
+    detaches = True
+
+    def __init__(self, *, over: Literal["batch", "position"] = "batch") -> None:
+        if over not in ("batch", "position"):
+            raise InputError(f"tvd_plus: over must be batch or position, not {over}")
+        self.over = over
+        self.rowwise = over == "position"
+
+    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
+        """The mean of TV(p, q) over masked predictions, a scalar, with the gradient of TVD++."""
+        p, q = target_law(student, teacher), student.log_law  # [B, M, v], logarithms
+        far = 1 - torch.minimum(p, q).exp().sum(-1).detach()  # [B, M]
+        surrogate = -(self.weights(p, q, student.mask) * q).sum(-1)  # [B, M]
+        values = far + surrogate - surrogate.detach()
+        return torch.where(student.mask, values, 0).sum() / student.mask.sum().clamp(min=1)
+
+    @torch.no_grad()
+    def weights(self, p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
+        """What the gradient of each token's log q weighs, q times the advantage, given logarithms: [B, M, v]."""
+        drawn, reward = q.exp(), (p >= q).to(q.dtype)
+        mean = (drawn * reward).sum(-1, keepdim=True)  # [B, M, 1]
+        if self.over == "batch":
+            mean = torch.where(mask[..., None], mean, 0).sum() / mask.sum().clamp(min=1)
+        deviation = (mean * (1 - mean)).clamp(min=0).sqrt()  # of a reward that is 0 or 1
+        return drawn * (reward - mean) / deviation.clamp(min=LEAST)
+
+
+def target_law(student: Student, teacher: Teacher) -> Tensor:
+    """The target's log-probabilities of the student's columns, where the predictions stand: [B, M, v].
+
+    Raises CompositionError for a teacher of another support.
+    """
+    rows = torch.arange(len(student.position), device=student.position.device)[:, None]
+    law = teacher.log_law[rows, student.position]
+    if teacher.support is None:
+        return law if student.support is None else law[..., student.support]
+    if student.support is None or not torch.equal(teacher.support, student.support):
+        raise CompositionError("tvd_plus: the teacher's support is not the drafter's: make one for this drafter")
+    return law

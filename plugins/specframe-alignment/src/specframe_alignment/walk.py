@@ -1,0 +1,53 @@
+"""Where verification rejects a drafter's drafts along a text: decoding's cycles, walked without decoding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def failed_roots(choices: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
+    """The roots of the cycles whose draft is rejected in part, [B, L] bool.
+
+    `choices` [B, L, levels] has the token drafted at each level below each root, all above it being the text's own;
+    tokens [B, L] is the text, taken to be what the target answers, and mask [B, L] which positions count.
+
+    A root is an answer's token: what precedes it counts, too. A draft ends, without having failed, at the last position
+    that counts. The next cycle's root is the token behind those accepted, which the target gave.
+    """
+    length, levels = tokens.shape[1], choices.shape[2]
+    judged = mask & mask.roll(-1, 1)
+    judged[:, -1] = False  # nothing follows the text's last token
+    following = tokens.roll(-1, 1)
+    ahead = [_ahead(following, step) for step in range(levels)]
+    counted = torch.stack([_ahead(judged, step) for step in range(levels)], 2).long().cumprod(2)  # [B, L, levels]
+    right = (choices == torch.stack(ahead, 2)).long() * counted
+    accepted = right.cumprod(2).sum(2)  # [B, L]
+    failed = accepted < counted.sum(2)
+    possible = judged.clone()
+    possible[:, 1:] &= mask[:, :-1]
+    possible[:, 0] = False
+    starts, due = torch.zeros_like(possible), torch.zeros_like(accepted[:, 0])
+    for place in range(length):
+        starts[:, place] = possible[:, place] & (due <= place)
+        due = torch.where(starts[:, place], place + 1 + accepted[:, place], due)
+    return starts & failed
+
+
+def choose(roots: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """At most `count` of the roots [B, L] of each row, at random: their places [B, K], and which there are [B, K].
+
+    K is what the row with the most of them needs, at least 1; a place that is none is 1.
+    """
+    most = max(1, min(count, int(roots.sum(1).max())))
+    order = torch.rand(roots.shape, device=roots.device) + roots
+    places = order.topk(most, dim=1).indices
+    there = roots.gather(1, places)
+    return torch.where(there, places, 1), there
+
+
+def _ahead(values: Tensor, steps: int) -> Tensor:
+    """The values [B, L] so many positions further on; 0 beyond the end."""
+    moved = torch.zeros_like(values)
+    moved[:, : values.shape[1] - steps] = values[:, steps:]
+    return moved

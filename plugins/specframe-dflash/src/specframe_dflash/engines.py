@@ -1,0 +1,140 @@
+"""Block drafters in the forms of vLLM, SGLang and speculators.
+
+A form is refused where it has no place for something: what an engine does not read, it drops without a word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from specframe import WeightsError
+from specframe.neural import Export
+from specframe_dflash.layout import IDS, LM_HEAD, Layout
+from specframe_dflash.plan import OwnHead
+
+if TYPE_CHECKING:
+    from specframe_dflash.dflash import DFlash
+
+FORMS = ("vllm", "sglang", "speculators")
+COMMANDS = {
+    "vllm": "vllm serve TARGET --speculative-config "
+    '\'{"method": "METHOD", "model": "FOLDER", "num_speculative_tokens": LEVELS}\'',
+    "sglang": "python -m sglang.launch_server --model-path TARGET --speculative-algorithm UPPER "
+    "--speculative-draft-model-path FOLDER",
+    "speculators": "vllm serve FOLDER",
+}
+MODELS = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel"}
+"""What the package speculators calls its models."""
+
+
+def export(drafter: DFlash, form: str) -> Export:
+    """The drafter in a form. Raises WeightsError, every reason named, where the form has no place for it."""
+    layout, target = drafter.layout, drafter.target
+    tensors = dict(drafter.network.state_dict())
+    support = drafter.support
+    needs = drafter.spark and support is not None and LM_HEAD not in tensors
+    if needs and support is not None:  # its biases are of the recipe's draft vocabulary, so that has to go along
+        tensors[LM_HEAD] = _rows(drafter)
+        tensors["d2t"] = support.cpu() - torch.arange(len(support))
+        layout = replace(layout, own=OwnHead(len(support), support.cpu()))
+    if reasons := _reasons(layout, form, spark=drafter.spark):
+        raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
+    tokens = None if layout.own is None else layout.own.tokens
+    if form == "speculators" and tokens is not None:
+        tensors["t2d"] = torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, tokens, True)
+    config = layout.config(drafter.spark)
+    if form == "speculators":
+        config = _wrapped(layout, config, drafter)
+    stored = {name: part.to(layout.dtype) if part.is_floating_point() else part for name, part in tensors.items()}
+    command = COMMANDS[form].replace("METHOD", drafter.name).replace("UPPER", drafter.name.upper())
+    command = command.replace("LEVELS", str(layout.plan.levels))
+    return Export(config, stored, tuple(_checklist(layout, drafter, form)), command)
+
+
+def _reasons(layout: Layout, form: str, *, spark: bool) -> list[str]:
+    """Why a form has no place for the drafter."""
+    plan, reasons = layout.plan, []
+    if form == "vllm" and not spark and plan.from_anchor:
+        reasons.append("from_anchor is not known there for DFlash")
+    if form == "sglang" and plan.from_anchor != spark:
+        reasons.append(f"from_anchor is taken for {str(spark).lower()} there")
+    if form in ("sglang", "speculators") and plan.causal:
+        reasons.append("causal is not known there: its block would be read in both directions")
+    if layout.markov is not None and layout.markov.kind == "rnn" and not plan.from_anchor:
+        reasons.append("with markov: rnn the state goes through the root's row there; train it with from_anchor")
+    if form == "sglang" and layout.own is not None:
+        reasons.append("an LM head over a draft vocabulary is not read there")
+    return reasons
+
+
+@torch.no_grad()
+def _rows(drafter: DFlash) -> Tensor:
+    """The rows of the LM head that it reads, [v, H], by its answers to unit vectors."""
+    target = drafter.target
+    units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
+    return (drafter.logits(units) - drafter.logits(torch.zeros_like(units[:1]))).T
+
+
+def _wrapped(layout: Layout, config: dict[str, Any], drafter: DFlash) -> dict[str, Any]:
+    """The config of the speculators package around that of the layers."""
+    plan, target = layout.plan, drafter.target.config
+    outside = ("dflash_config", "dspark_config", "block_size", "architectures", "draft_vocab_size", "torch_dtype")
+    inner = {name: value for name, value in config.items() if name not in outside}
+    proposal = {
+        "proposal_type": "greedy",
+        "speculative_tokens": plan.levels,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    return {
+        "architectures": [MODELS[drafter.name]],
+        "speculators_model_type": drafter.name,
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": drafter.name,
+            "proposal_methods": [proposal],
+            "default_proposal_method": "greedy",
+            "verifier": {
+                "name_or_path": getattr(target, "_name_or_path", None) or None,
+                "architectures": list(target.architectures or []),
+            },
+        },
+        "transformer_layer_config": inner,
+        "draft_vocab_size": target.vocab_size if layout.own is None else layout.own.rows,
+        IDS: [tap + 1 for tap in plan.taps],
+        "block_size": plan.size,
+        "mask_token_id": plan.mask,
+        "sample_from_anchor": plan.from_anchor,
+        "sliding_window_non_causal": True,  # vLLM 0.33 takes false for causal, in layers of full attention, too
+        "tie_word_embeddings": False,
+        "torch_dtype": config["torch_dtype"],
+        **config.get("dspark_config", {}),
+    }
+
+
+def _checklist(layout: Layout, drafter: DFlash, form: str) -> list[tuple[str, str]]:
+    """What the engine will take the folder for."""
+    plan, shape, markov, vocab = layout.plan, layout.shape, layout.markov, drafter.target.vocab_size
+    indices = f"{[tap + 1 for tap in plan.taps]} of the hidden states" if form == "speculators" else list(plan.taps)
+    rows = vocab if layout.own is None else layout.own.rows
+    support = drafter.support
+    behind = layout.own is None and support is not None
+    found = [
+        ("layers", f"{shape.num_hidden_layers} of qwen3, width {shape.hidden_size}"),
+        ("reads the outputs of", f"layers {list(plan.taps)}, counted from 0; written as {indices}"),
+        ("block", f"{plan.size} rows, {'causal' if plan.causal else 'in both directions'}, {plan.levels} drafts"),
+        ("first draft", "by the root's own row" if plan.from_anchor else "by the row behind the root"),
+        ("mask token", str(plan.mask)),
+        ("LM head", ("the target's" if layout.own is None else "its own") + f", {rows:,} of {vocab:,} tokens"),
+        ("dtype", str(layout.dtype).removeprefix("torch.")),
+    ]
+    if behind and support is not None:
+        found.append(("left behind", f"the recipe's draft vocabulary of {len(support):,} tokens"))
+    if markov is not None:
+        found.append(("bias", f"{markov.kind}, rank {markov.rank}"))
+        found.append(("confidence head", "yes" if markov.confidence else "none"))
+    return found

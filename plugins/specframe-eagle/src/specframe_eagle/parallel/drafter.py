@@ -1,0 +1,201 @@
+"""P-EAGLE's drafter: all levels of a draft from one forward pass of EAGLE-3's network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+
+from specframe import CompositionError, InputError, Promise, WeightsError
+from specframe.neural import Export, Quantization, checkpoint, layer_config, seeded
+from specframe_eagle.eagle3 import Eagle3
+from specframe_eagle.parallel import engines
+from specframe_eagle.parallel.layout import ParallelLayout, PublishedParallel
+from specframe_eagle.parallel.network import Parallel
+from specframe_eagle.published import EMBEDDING
+from specframe_eagle.wide import Kind, published_taps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from specframe import Head, NeuralTarget, Teacher
+
+APART = 0.9
+"""How far apart, relatively, an embedding that was trained further and the target's may lie; another model's: 1.4."""
+
+
+class PEagle(Eagle3):
+    """The parallel drafter of P-EAGLE (arXiv 2602.01469): EAGLE-3's network with mask rows.
+
+    A forward pass takes in what was committed since the last one and, behind it, a row of mask token and learnt vector
+    for every further level. So all levels cost one pass, and the distribution of a level is the same below every node
+    of the level above. A deeper tree is refused. Training by the rollout `cod` keeps fewer rows the deeper a level is.
+
+    Taps, fusion and LM head are those of the drafter `eagle3`; the first decoder layer is its, those above are
+    ordinary. Published checkpoints (the authors', vLLM, speculators) load as they are, once they are safetensors. One
+    drafts as many levels as it is asked for: mask rows of all levels are alike.
+
+    Args:
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
+        head: how states become logits, and over which tokens; none: the target's own head.
+        own_head: whether a new drafter's LM head is its own, a copy to be trained; a loaded one has its own.
+        levels: how many tokens a forward pass drafts (published: trained for 8).
+        layers: how many decoder layers a new drafter has (published: 4); a loaded one has its own, here and below.
+        layer: the kind of these layers; none: qwen3 for a Qwen3 target, llama for others.
+        taps: the target's layers that a new drafter reads, counted from 0; none: 1, L / 2 - 1 and L - 4.
+        mask_token: the token whose embedding mask rows have; none: the padding token or the last.
+        own_embedding: whether a new drafter's token embedding is its own, a copy to be trained, as published.
+        fc_norm: whether each of a new drafter's taps has a norm.
+        norm_before_residual: whether the residual starts at the normed state.
+        norm_before_fc: whether all taps together pass one norm.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
+    """
+
+    name = "peagle"
+    forms = engines.FORMS
+
+    def __init__(
+        self,
+        *,
+        weights: str | None = None,
+        head: Head | None = None,
+        own_head: bool = True,
+        levels: int = 8,
+        layers: int = 1,
+        layer: Kind | None = None,
+        taps: list[int] | None = None,
+        mask_token: int | None = None,
+        own_embedding: bool = False,
+        fc_norm: bool = False,
+        norm_before_residual: bool = False,
+        norm_before_fc: bool = False,
+        quantize: Quantization | None = None,
+    ) -> None:
+        if levels < 1 or layers < 1:
+            raise InputError(f"peagle: levels and layers must be at least 1, not {levels} and {layers}")
+        super().__init__(
+            weights=weights,
+            head=head,
+            own_head=own_head,
+            layer=layer,
+            taps=taps,
+            fc_norm=fc_norm,
+            norm_before_residual=norm_before_residual,
+            norm_before_fc=norm_before_fc,
+            quantize=quantize,
+        )
+        self.asked = levels
+        self.count = layers
+        self.mask_token = mask_token
+        self.own_embedding = own_embedding
+        self.promise = Promise(depth=levels)
+
+    def untrained(self, vocab: int) -> Self:
+        """The same drafter without weights, for a target of `vocab` tokens and any number of layers."""
+        drafter = super().untrained(vocab)
+        drafter.mask_token = None
+        return drafter
+
+    def build(self, target: NeuralTarget) -> Parallel:
+        """A new network for the target."""
+        config = target.config
+        kind: Kind = self.layer or ("qwen3" if config.model_type == "qwen3" else "llama")
+        taps = published_taps(config.num_hidden_layers) if self.reads is None else tuple(self.reads)
+        head, support = self._copied(target) if self.own_head else (None, None)
+        layout = ParallelLayout(
+            layer_config(config, kind, self.count),
+            taps,
+            self.switches,
+            support=support,
+            rows=None if head is None else len(head),
+            mask=self._mask(target),
+        )
+        self._layout = layout
+        table = _table(target) if self.own_embedding else None
+        return Parallel(layout, self.asked, _row(target, layout.mask), head, table)
+
+    def load(self, target: NeuralTarget, weights: str) -> Parallel:
+        """The network of a published checkpoint, which may differ from a new one's."""
+        layout = ParallelLayout.read(weights, target.config)
+        self._layout = layout
+        self.check_layout(layout, weights)
+        if self.own_embedding and EMBEDDING not in layout.names:
+            raise WeightsError(f"the drafter in {weights} has no embedding of its own: leave own_embedding out")
+        if self.mask_token not in (None, layout.mask):
+            raise WeightsError(f"the drafter in {weights} has the mask token {layout.mask}, not {self.mask_token}")
+        rows = None if layout.rows is None else torch.zeros(layout.rows, layout.shape.hidden_size)
+        ours = _table(target)
+        table = torch.zeros_like(ours) if EMBEDDING in layout.names else None
+        row = _row(target, layout.mask)
+        network = seeded(lambda: Parallel(layout, self.asked, row, rows, table), target)
+        checkpoint.load(PublishedParallel(network, layout, target), weights)
+        if network.embedding is not None:
+            stored = network.embedding.weight.detach().cpu().float()
+            if (stored - ours).norm() > APART * ours.norm():
+                raise WeightsError(
+                    f"the drafter in {weights} was trained on another target: {EMBEDDING} is not the embedding of "
+                    "this one, nor one trained from it"
+                )
+            if torch.equal(stored.to(layout.dtype), ours.to(layout.dtype)):
+                network.embedding = None
+        return network
+
+    def fit(self, teachers: Iterable[Teacher]) -> float:
+        """Starts a new drafter from EAGLE-3's linear regression; returns the share that it explains."""
+        explained = super().fit(teachers)
+        with torch.no_grad():
+            self.drafting.layer.quieten()
+        return explained
+
+    def store(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors in the form that vLLM reads.
+
+        A new drafter is stored in bfloat16, one that was loaded in the dtype that it came with.
+        """
+        layout = self.parallel_layout
+        checkpoint.save(PublishedParallel(self.drafting, layout, self.target), layout.config, folder, layout.dtype)
+
+    @property
+    def parallel_layout(self) -> ParallelLayout:
+        """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
+        layout = self.layout
+        assert isinstance(layout, ParallelLayout)
+        return layout
+
+    @property
+    def drafting(self) -> Parallel:
+        """The network. Raises CompositionError before bind."""
+        network = self.network
+        assert isinstance(network, Parallel)
+        return network
+
+    def export(self, form: str) -> Export:
+        """The drafter as vLLM or speculators reads it. Raises WeightsError, with the reason, if it cannot."""
+        return engines.export(self, form)
+
+    def _mask(self, target: NeuralTarget) -> int:
+        """The mask token: the given one, or one that a text does not need."""
+        vocab = int(target.config.vocab_size)
+        if self.mask_token is not None:
+            if not 0 <= self.mask_token < vocab:
+                raise CompositionError(
+                    f"peagle: mask_token is {self.mask_token}, and the target has tokens 0 to {vocab - 1}"
+                )
+            return self.mask_token
+        padding = getattr(target.config, "pad_token_id", None)
+        return padding if isinstance(padding, int) and 0 <= padding < vocab else vocab - 1
+
+
+@torch.no_grad()
+def _table(target: NeuralTarget) -> Tensor:
+    """The target's token embedding, [V, H] float32 on the host."""
+    found = target.embed(torch.arange(target.config.vocab_size, device=target.device))
+    return found.float().cpu().clone()
+
+
+@torch.no_grad()
+def _row(target: NeuralTarget, token: int) -> Tensor:
+    """The target's embedding of a token, [H]."""
+    return target.embed(torch.tensor([token], device=target.device))[0]

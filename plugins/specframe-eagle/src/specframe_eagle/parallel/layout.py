@@ -1,0 +1,111 @@
+"""What a checkpoint of P-EAGLE holds: that of EAGLE-3, several layers, a mask token, and the mask rows' vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from torch import nn
+
+from specframe import WeightsError
+from specframe.neural import checkpoint
+from specframe_eagle.eagle3 import Published3
+from specframe_eagle.layout3 import ARCHITECTURES, MASK, Layout3
+from specframe_eagle.wide import Kind
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from specframe import NeuralTarget
+    from specframe_eagle.parallel.network import Parallel
+
+NAMES = ("mask_token_id", "pard_token", "ptd_token_id")
+"""Where a config may hold the mask token."""
+
+
+@dataclass(frozen=True)
+class ParallelLayout(Layout3):
+    """What a checkpoint's files hold in addition to the values of the network's tensors."""
+
+    method: ClassVar[str] = "P-EAGLE"
+    algorithm: ClassVar[str] = "peagle"
+    architectures: ClassVar[Mapping[str, Kind | None]] = {
+        "PeagleLlamaForCausalLM": "llama",
+        "PeagleQwen3ForCausalLM": "qwen3",
+        "LlamaForCausalLMEagle3": "llama",  # of the authors' own, with `ptd_token_id`
+        "Eagle3LlamaForCausalLM": "llama",
+        "PEagleDraftModel": None,  # speculators; it is in the layers' config
+        "PEagleSpeculator": None,
+    }
+    deep: ClassVar[bool] = True
+
+    mask: int = 0
+    """The token whose embedding stands for what is to be predicted."""
+    mask_shape: tuple[int, ...] = ()
+    """How the mask rows' vector is stored; empty of a new drafter: as [1, 1, A H]."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The config.json that vLLM and specframe read alike."""
+        return {
+            **super().config,
+            "architectures": ["PeagleQwen3ForCausalLM" if self.kind == "qwen3" else "PeagleLlamaForCausalLM"],
+            "num_hidden_layers": self.shape.num_hidden_layers,
+            "mask_token_id": self.mask,
+            "pard_token": self.mask,
+        }
+
+    @classmethod
+    def read(cls, weights: str | Path, target: PretrainedConfig) -> Self:
+        """The layout of a stored drafter.
+
+        Raises WeightsError for a checkpoint of another kind, of another target, or one that leaves open what it means.
+        """
+        found = super().read(weights, target)
+        folder = checkpoint.locate(weights)
+        stored = checkpoint.read_config(folder)
+        tokens = [stored[name] for name in NAMES if stored.get(name) is not None]
+        if not tokens or any(str(token) != str(tokens[0]) for token in tokens) or not str(tokens[0]).isdigit():
+            raise WeightsError(
+                f"config.json of {folder} does not record one mask token ({', '.join(NAMES)}), but {tokens or 'none'}"
+            )
+        mask = int(tokens[0])
+        if mask >= target.vocab_size:
+            raise WeightsError(
+                f"the drafter in {folder} does not fit: its mask token is {mask}, and the target has tokens 0 to "
+                f"{target.vocab_size - 1}"
+            )
+        return replace(found, mask=mask, mask_shape=tuple(checkpoint.shapes(folder)[MASK]))
+
+    @classmethod
+    def check_method(cls, weights: str | Path, stored: Mapping[str, Any], own: Mapping[str, list[int]]) -> None:
+        """Raises WeightsError for a checkpoint without mask rows; one of EAGLE-3 is named, with its drafter."""
+        names = stored.get("architectures") or []
+        if MASK not in own and any(name in ARCHITECTURES for name in names):
+            raise WeightsError(
+                f"the drafter in {weights} has no {MASK}, so it is one of EAGLE-3: use the drafter eagle3 for it"
+            )
+        if MASK not in own and any(name in cls.architectures for name in names):
+            raise WeightsError(f"the weights in {weights} do not fit: {MASK}: missing")
+
+
+class PublishedParallel(Published3):
+    """A network under the published names; a new drafter's layers are `layers.0` and so on."""
+
+    def __init__(self, network: Parallel, layout: ParallelLayout, target: NeuralTarget) -> None:
+        super().__init__(network, layout, target)
+        upper: dict[str, Any] = {str(place): layer.layer for place, layer in enumerate(network.layer.upper, 1)}
+        if any(name.startswith("midlayer.") for name in layout.names):
+            self.midlayer = network.layer.layer
+        else:
+            upper = {"0": network.layer.layer, **upper}
+            if hasattr(self, "midlayer"):
+                del self.midlayer
+        self.layers = nn.ModuleDict(upper)
+        vector, shape = network.mask_hidden.detach(), layout.mask_shape
+        self.register_buffer(MASK, vector.view(shape) if shape and prod(shape) == vector.numel() else vector)
+        if network.embedding is not None:
+            self.embed_tokens = network.embedding

@@ -1,0 +1,187 @@
+"""P-EAGLE's network: EAGLE-3's, several layers deep, asked for all levels at once by mask rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache
+
+from specframe import Predicted
+from specframe.neural import DecoderLayer, DraftSession, Embed
+from specframe_eagle.fitting3 import QUIET
+from specframe_eagle.parallel.session import ParallelSession
+from specframe_eagle.wide import Wide, WideLayer
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+    from specframe_eagle.parallel.layout import ParallelLayout
+
+CHUNK = 64
+"""So many entries of a text are asked for all levels at a time."""
+
+
+class UpperLayer(DecoderLayer):
+    """An ordinary decoder layer above the first, whose keys and values have a place of their own in the cache."""
+
+    def __init__(self, config: PretrainedConfig, place: int) -> None:
+        super().__init__(config)
+        parts: Any = self.layer
+        parts.self_attn.layer_idx = place
+
+    def pack(self) -> None:
+        """Nothing: the kernels compute its matrices; as a whole they would take the first layer's keys."""
+
+
+class Tower(WideLayer):
+    """EAGLE-3's layer with ordinary ones above it, [B, T, 2H] -> [B, T, H]."""
+
+    def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:
+        super().__init__(config, norm_before_residual)
+        self.upper = nn.ModuleList(UpperLayer(config, place) for place in range(1, config.num_hidden_layers))
+
+    @property
+    def count(self) -> int:
+        """How many layers there are."""
+        return 1 + len(self.upper)
+
+    def quieten(self) -> None:
+        """Makes what the layers above the first add small, so that a fitted first layer's states pass through."""
+        for layer in self.upper:
+            parts: Any = layer.layer
+            parts.self_attn.o_proj.weight.mul_(QUIET)
+            parts.mlp.down_proj.weight.mul_(QUIET)
+
+    def forward(self, x: Tensor, positions: Tensor, mask: Tensor | None, cache: Cache | None = None) -> Tensor:
+        """The last layer's output; all layers see the same places."""
+        x = super().forward(x, positions, mask, cache)
+        for layer in self.upper:
+            x = layer(x, positions, mask, cache)
+        return x
+
+
+class TextCache(Cache):
+    """The text's keys and values in every layer, with gradients: the first forward leaves them, later ones see them.
+
+    `seen`: how many entries of the text a later forward sees; its own follow them and are forgotten.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(layers=[])
+        self.text: dict[int, tuple[Tensor, Tensor]] = {}  # [B, heads, n, d] each
+        self.seen = 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """The keys and values that the queries of this forward may see, [B, heads, S, d] each."""
+        if layer_idx not in self.text:
+            self.text[layer_idx] = key_states, value_states
+            return key_states, value_states
+        keys, values = (part[:, :, : self.seen] for part in self.text[layer_idx])
+        return torch.cat([keys, key_states], 2), torch.cat([values, value_states], 2)
+
+
+class Parallel(Wide):
+    """The network of P-EAGLE (arXiv 2602.01469).
+
+    The pair of entry i, token i + 1 and the fused features i, gives the first level below that token. A mask row d
+    levels further down is made of the mask token's embedding and of one learnt vector, `mask_hidden`, in the place of
+    features. It stands d positions behind its entry, sees the text up to that entry and the mask rows between, and
+    gives level d + 1. So no level depends on what was drawn for another.
+
+    Args:
+        layout: what it is made of.
+        levels: how many levels it is asked for, K.
+        mask: the mask token's embedding, [H].
+        head: the first rows of an LM head of its own, [v, H]; None: it has none.
+        embedding: the first rows of a token embedding of its own, [V, H]; None: the target's serves.
+    """
+
+    mask_row: Tensor
+
+    def __init__(
+        self, layout: ParallelLayout, levels: int, mask: Tensor, head: Tensor | None, embedding: Tensor | None
+    ) -> None:
+        super().__init__(layout.shape, layout.taps, layout.switches, head, layout.support)
+        self.spec = replace(self.spec, feeds=False, side_by_side=False)
+        self.levels = levels
+        self.layer: Tower = Tower(layout.shape, layout.switches.norm_before_residual)
+        self.mask_hidden = nn.Parameter(torch.randn(1, 1, len(layout.taps) * layout.shape.hidden_size))
+        self.mask_token = layout.mask
+        self.register_buffer("mask_row", mask.detach().float().cpu(), persistent=False)
+        self.embedding: nn.Embedding | None = None
+        if embedding is not None:
+            self.embedding = nn.Embedding.from_pretrained(embedding.detach().float().cpu().clone(), freeze=False)
+
+    def mask(self, pairs: Tensor) -> Tensor:
+        """The layer's inputs for the mask rows behind pairs, which are all the same: [.., 2H] -> [.., K - 1, 2H]."""
+        return self.mask_pair().expand(*pairs.shape[:-1], self.levels - 1, -1)
+
+    def mask_pair(self) -> Tensor:
+        """A mask row's input, [2H]."""
+        row = self.mask_row if self.embedding is None else self.embedding.weight[self.mask_token]
+        return torch.cat([row, self.fuse(self.mask_hidden[0, 0])])
+
+    def embedded(self, embed: Embed) -> Embed:
+        """The token embedding that it reads: its own, if it has one."""
+        return embed if self.embedding is None else self.embedding
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """The predictions of all levels below every entry of texts, [B, n, K, H]; drafted tokens have no part in it."""
+        pairs = self.paired(features, tokens, embed)
+        batch, length, _ = pairs.shape
+        heads, cache = self.along(pairs)
+        depth = torch.arange(1, self.levels, device=pairs.device)
+        found = [heads[:, :, None]]
+        if self.levels > 1:
+            chunks = []
+            for first in range(0, length, CHUNK):
+                last = min(first + CHUNK, length)
+                entries = torch.arange(first, last, device=pairs.device).repeat_interleave(len(depth))
+                below = depth.repeat(last - first)
+                kept = torch.ones(batch, len(below), dtype=torch.bool, device=pairs.device)
+                rows = self.below(cache, entries.expand(batch, -1), below, kept)
+                chunks.append(rows.unflatten(1, (last - first, len(depth))))
+            found.append(torch.cat(chunks, 1))
+        return self.predicted(torch.cat(found, 2))
+
+    def paired(self, features: Tensor, tokens: Tensor, embed: Embed) -> Tensor:
+        """The pairs of fused features [B, n, H] and the tokens after them: [B, n, 2H]."""
+        return torch.cat([self.embedded(embed)(tokens[:, : features.shape[1]]), features], -1)
+
+    def along(self, pairs: Tensor) -> tuple[Tensor, TextCache]:
+        """The outputs of a text's own entries, [B, n, 2H] -> [B, n, H], and their keys and values."""
+        batch, length, _ = pairs.shape
+        index = torch.arange(length, device=pairs.device)
+        cache = TextCache()
+        sees = (index <= index[:, None])[None, None]
+        return self.layer(pairs, index.expand(batch, -1), sees, cache), cache
+
+    def below(self, cache: TextCache, entries: Tensor, depth: Tensor, kept: Tensor) -> Tensor:
+        """The outputs of mask rows below entries of the text, [B, M, H].
+
+        A row sees the text up to its entry, and of the mask rows those of the same entry that are no deeper. So rows
+        above one that is asked for must be among them.
+
+        Args:
+            cache: what `along` left.
+            entries: [B, M] int64, the entries below which the rows lie.
+            depth: [M] int64, 1 for the row behind an entry's own.
+            kept: [B, M] bool, which rows there are; the output of the others means nothing.
+        """
+        cache.seen = int(entries.max()) + 1
+        text = torch.arange(cache.seen, device=entries.device) <= entries[..., None]  # [B, M, W]
+        own = (entries[:, None] == entries[..., None]) & (depth <= depth[:, None]) & kept[:, None]  # [B, M, M]
+        own = own | torch.eye(len(depth), dtype=torch.bool, device=own.device)
+        inputs = self.mask_pair().expand(*entries.shape, -1)
+        return self.layer(inputs, entries + depth, torch.cat([text, own], -1)[:, None], cache)
+
+    def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
+        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        return ParallelSession(self, self.embedded(embed), slots, room=room)

@@ -1,0 +1,98 @@
+"""Conditional drop of mask rows (COD): the deeper a level, the fewer of its rows are trained in a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specframe import CompositionError, InputError, Student
+from specframe.neural import NeuralDrafter, gather, sample_rows, support_of
+from specframe_eagle.parallel.network import Parallel
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe import Predicted, Teacher, Trainable
+
+
+class COD:
+    """P-EAGLE's training with conditional drop of mask rows (arXiv 2602.01469; PARD, 2504.18583).
+
+    Every entry of a text gives the first level. Of the mask rows d levels further down a share of `keep` to the power
+    of d is kept, at least `least`, drawn anew for every step, among those whose row above was kept. So all rows that a
+    row sees in decoding are there, and its prediction is decoding's, number by number. All levels cost one forward
+    pass; attention takes memory for the square of the kept rows, 3.4 times a text's length with eight levels.
+
+    A drafter that is not being trained gets every row, so that the simulated tau is that of all cycles.
+
+    Args:
+        keep: the share of a level's rows that the next level keeps (published: 0.7).
+        least: of a text's rows, the share that every level keeps (published: 0.2).
+    """
+
+    def __init__(self, *, keep: float = 0.7, least: float = 0.2) -> None:
+        if not 0 < keep <= 1 or not 0 <= least <= 1:
+            raise InputError(f"cod: keep must be above 0 and at most 1, least from 0 to 1, not {keep} and {least}")
+        self.keep = keep
+        self.least = least
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """The predictions of all entries, [B, n], then those of each level's kept rows; `progress` changes nothing."""
+        model = _parallel(drafter)
+        network: Parallel = model.network
+        batch, length = teacher.tokens.shape
+        n = length - 1
+        if n < 1:
+            raise InputError("texts of one token are too short to train on; raise train.length")
+        features = model.fuse(gather(model.spec, teacher.features)[:, :n])
+        tokens = teacher.tokens[:, 1:]
+        index = torch.arange(n, device=tokens.device)
+        if not model.module.training:
+            predicted = model.unroll(features, tokens)
+            below = torch.arange(network.levels, device=index.device).repeat(n)
+            entries = index.repeat_interleave(network.levels).expand(batch, -1)
+            return _student(model, predicted, teacher, entries, below, torch.ones_like(entries, dtype=torch.bool))
+        pairs = network.paired(features, tokens, model.target.embed)
+        outputs, cache = network.along(pairs)
+        entries, below = index.expand(batch, -1), torch.zeros_like(index)
+        kept = torch.ones_like(entries, dtype=torch.bool)
+        rows = sample_rows(teacher.mask[:, 1:], network.levels, self.keep, self.least)
+        if rows:
+            places, chosen = (torch.cat(parts, 1) for parts in zip(*rows, strict=True))
+            depth = torch.cat([torch.full_like(at[0], level) for level, (at, _) in enumerate(rows, 1)])
+            outputs = torch.cat([outputs, network.below(cache, places, depth, chosen)], 1)
+            entries, below, kept = (
+                torch.cat([entries, places], 1),
+                torch.cat([below, depth]),
+                torch.cat([kept, chosen], 1),
+            )
+        predicted = network.predicted(outputs[:, :, None])
+        return _student(model, predicted, teacher, entries, below, kept)
+
+
+def _student(
+    model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, below: Tensor, kept: Tensor
+) -> Student:
+    """The predictions so many levels `below` [M] the first ones of entries [B, M]; beyond the text none counts."""
+    last = teacher.tokens.shape[1] - 1
+    place = entries + below + 1
+    position = place.clamp(max=last)
+    return Student(
+        logits=model.read(predicted).flatten(1, 2),
+        position=position,
+        mask=teacher.mask.gather(1, position) & (place <= last) & kept,
+        level=below + 1,
+        support=support_of(model),
+        hidden=predicted.hidden.flatten(1, 2),
+    )
+
+
+def _parallel(drafter: Trainable) -> NeuralDrafter[Any]:
+    """The drafter itself, if it has mask rows. Raises CompositionError otherwise."""
+    if not isinstance(drafter, NeuralDrafter) or not isinstance(drafter.network, Parallel):
+        raise CompositionError(
+            f"the rollout 'cod' needs a drafter with mask rows (peagle), and {type(drafter).__name__} has none; "
+            "use 'training_time_test', 'anchored_blocks' or 'all_levels' for it"
+        )
+    return drafter

@@ -1,0 +1,173 @@
+"""P-EAGLE's checkpoints: every published form comes in and goes out bit by bit, and what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import eagle3_texts
+import peagle_texts as texts
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from specframe import WeightsError
+from specframe.components.heads.trimmed import Trimmed
+from specframe.testing import GivenSession, GrowingTree, random_teacher
+from specframe_eagle.eagle3 import Eagle3
+from specframe_eagle.parallel.drafter import PEagle
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def again(folder: Path, **options: Any) -> PEagle:
+    drafter = PEagle(weights=str(folder), levels=texts.LEVELS, **options)
+    drafter.bind(eagle3_texts.target(torch.float32))
+    return drafter
+
+
+def stored(folder: Path, form: str = "vllm", **options: Any) -> PEagle:
+    """A drafter whose export lies in the folder, its weights what bfloat16 can hold."""
+    drafter = texts.round_weights(texts.bound(torch.float32, **options))
+    drafter.export(form).write(folder)
+    return drafter
+
+
+def proposed(drafter: PEagle) -> torch.Tensor:
+    rows = GivenSession.of(random_teacher(drafter.target, 1, 8))
+    drafter.open(1, 12)
+    drafter.commit(rows.admit([5]))
+    return drafter.expand(GrowingTree(rows.root, texts.VOCAB).frontier([0])).logits
+
+
+def change(folder: Path, config: dict[str, Any], spoil: Callable[[dict[str, Any]], object] | None = None) -> None:
+    """Changes entries of config.json, None removes one; `spoil` changes the tensors."""
+    path = folder / "config.json"
+    entries = {**json.loads(path.read_text()), **config}
+    path.write_text(json.dumps({name: value for name, value in entries.items() if value is not None}))
+    if spoil is not None:
+        tensors = load_file(folder / "model.safetensors")
+        spoil(tensors)
+        save_file(tensors, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("options", texts.NETWORKS)
+def test_what_is_stored_comes_back_bit_by_bit(options: dict[str, Any], tmp_path: Path) -> None:
+    drafter = texts.round_weights(texts.bound(torch.float32, **options))
+    drafter.save(tmp_path)
+    loaded = again(tmp_path, head=Trimmed(keep=6) if options.get("own_head") is False else None)
+    for name, tensor in drafter.module.state_dict().items():
+        assert torch.equal(tensor, loaded.module.state_dict()[name]), name
+    assert torch.equal(proposed(loaded), proposed(drafter))
+    assert loaded.layout.mask == drafter.layout.mask and loaded.layout.taps == drafter.layout.taps
+
+
+@pytest.mark.parametrize("form", ["vllm", "speculators"])
+@pytest.mark.parametrize("options", [{}, {"layers": 3, "own_embedding": True}, {"layer": "qwen3", "mask_token": 4}])
+def test_exports_come_back_and_go_out_bit_by_bit(form: str, options: dict[str, Any], tmp_path: Path) -> None:
+    drafter = stored(tmp_path / "one", form, **options)
+    loaded = again(tmp_path / "one")
+    if form == "speculators" and "own_embedding" not in options:  # the copy of the target's embedding is rounded
+        assert loaded.network.embedding is None
+    assert torch.equal(proposed(loaded), proposed(drafter))
+    loaded.save(tmp_path / "two")
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_the_authors_names_are_read(tmp_path: Path) -> None:
+    """Their first layer is `midlayer`, their vector [1, A H], and their config calls the token `ptd_token_id`."""
+    drafter = stored(tmp_path, layers=2)
+
+    def rename(tensors: dict[str, Any]) -> None:
+        for name in [name for name in tensors if name.startswith("layers.0.")]:
+            tensors[name.replace("layers.0.", "midlayer.")] = tensors.pop(name)
+        tensors["mask_hidden"] = tensors["mask_hidden"][0]
+
+    names = {"architectures": ["LlamaForCausalLMEagle3"], "ptd_token_id": "10"}
+    change(tmp_path, {**names, "mask_token_id": None, "pard_token": None}, rename)
+    loaded = again(tmp_path)
+    assert loaded.layout.mask == 10 and torch.equal(proposed(loaded), proposed(drafter))
+    loaded.save(tmp_path / "two")
+    one, two = (load_file(folder / "model.safetensors") for folder in (tmp_path, tmp_path / "two"))
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_what_vllm_reads(tmp_path: Path) -> None:
+    drafter = texts.bound(torch.float32, layers=2, taps=[0, 2, 6])
+    made = drafter.export("vllm")
+    config = made.config
+    assert config["architectures"] == ["PeagleLlamaForCausalLM"] and config["num_hidden_layers"] == 2
+    assert config["mask_token_id"] == config["pard_token"] == drafter.layout.mask == 10
+    assert config[IDS] == [1, 3, 7] and config["eagle_config"][IDS] == [0, 2, 6]
+    assert config["norm_before_residual"] is False
+    assert '"num_speculative_tokens": 3, "parallel_drafting": true}' in made.command
+    assert made.tensors["mask_hidden"].shape == (1, 1, 24) and "embed_tokens.weight" not in made.tensors
+    checklist = dict(made.checklist)
+    assert checklist["mask rows"].startswith("token 10 and the vector mask_hidden; 3 tokens")
+    assert checklist["layer"].endswith("2 of them")
+    wrapped = drafter.export("speculators").config
+    assert wrapped["speculators_model_type"] == "peagle" and wrapped["architectures"] == ["PEagleDraftModel"]
+    assert wrapped["transformer_layer_config"]["num_hidden_layers"] == 2 and wrapped["mask_token_id"] == 10
+    for form in ("vllm", "speculators"):
+        with pytest.raises(WeightsError, match="does not pass fc_norm on"):
+            texts.bound(torch.float32, fc_norm=True).export(form)
+
+
+def without(name: str) -> Callable[[dict[str, Any]], object]:
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], object]:
+    return lambda tensors: tensors.update({name: value})
+
+
+SPOILT = [
+    ({"hidden_size": 16}, None, "hidden_size: the checkpoint has 16, needed is 8"),
+    ({"vocab_size": 12}, None, "vocab_size: the checkpoint has 12, needed is 11"),
+    ({"num_hidden_layers": 2}, None, "layers.1.input_layernorm.weight: missing"),
+    ({"architectures": ["DFlashDraftModel"]}, None, "no P-EAGLE drafter that is known here"),
+    ({IDS: [2, 4, 9], "eagle_config": None}, None, r"reads the outputs of layers \[1, 3, 8\], and the target has 0"),
+    ({"mask_token_id": None, "pard_token": None}, None, "does not record one mask token"),
+    ({"mask_token_id": 3}, None, "does not record one mask token"),
+    ({"mask_token_id": 11, "pard_token": 11}, None, "its mask token is 11, and the target has tokens 0 to 10"),
+    ({"layer_types": ["sliding_attention"]}, None, "a sliding window are not supported"),
+    ({}, without("mask_hidden"), "mask_hidden: missing"),
+    ({}, without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
+    ({}, put("mask_hidden", torch.zeros(1, 1, 16)), r"mask_hidden: has shape \[1, 1, 16\], should have"),
+    ({}, put("norm.weight", torch.full((8,), torch.nan)), "norm.weight: holds values that are not finite"),
+    ({}, put("embed_tokens.weight", torch.ones(11, 8)), "was trained on another target"),
+]
+
+
+@pytest.mark.parametrize(("config", "spoil", "message"), SPOILT)
+def test_what_does_not_fit_is_refused(
+    config: dict[str, Any], spoil: Callable[[dict[str, Any]], object] | None, message: str, tmp_path: Path
+) -> None:
+    stored(tmp_path)
+    change(tmp_path, config, spoil)
+    with pytest.raises(WeightsError, match=message):
+        again(tmp_path)
+
+
+def test_recipes_that_contradict_the_checkpoint_are_refused(tmp_path: Path) -> None:
+    stored(tmp_path)
+    for options, message in [
+        ({"mask_token": 4}, "has the mask token 10, not 4"),
+        ({"own_embedding": True}, "has no embedding of its own"),
+        ({"fc_norm": True}, "has no fc_norm"),
+        ({"taps": [0, 1, 2]}, "reads the layers"),
+    ]:
+        with pytest.raises(WeightsError, match=message):
+            again(tmp_path, **options)
+
+
+def test_each_reads_its_own(tmp_path: Path) -> None:
+    stored(tmp_path)
+    with pytest.raises(WeightsError, match="is one of P-EAGLE: use the drafter peagle"):
+        Eagle3(weights=str(tmp_path)).bind(eagle3_texts.target(torch.float32))
+    eagle3_texts.bound(torch.float32).save(tmp_path / "three")
+    with pytest.raises(WeightsError, match="it is one of EAGLE-3: use the drafter eagle3"):
+        again(tmp_path / "three")

@@ -1,0 +1,72 @@
+"""The adapter: one attention of the target's kind and two norms, without an MLP."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe import CompositionError, PairSpec, Predicted
+from specframe.neural import DecoderLayer, DraftNetwork, Embed
+
+if TYPE_CHECKING:
+    from transformers import Cache, PretrainedConfig
+
+
+class Attention(nn.Module):
+    """A decoder layer's first half, x + attention(norm(x)), called as the whole layer is."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.input_layernorm: nn.Module = layer.input_layernorm
+        self.self_attn: nn.Module = layer.self_attn
+
+    def forward(self, hidden_states: Tensor, **options: Any) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `options` are the attention's."""
+        mixed = self.self_attn(self.input_layernorm(hidden_states), **options)
+        added: Tensor = mixed[0] if isinstance(mixed, tuple) else mixed
+        return hidden_states + added
+
+
+class Adapter(DraftNetwork, nn.Module):
+    """Kangaroo's adapter (Liu et al. 2024, as in their code): norm(h + attention(norm(h))), for the target's LM head.
+
+    h is the output of the target's layer `exit - 1`, the exit. What comes out at a position is the law after the
+    token there, so predictions are of the position whose feature they are made from: `block` is 0.
+    """
+
+    block = 0
+
+    def __init__(self, config: PretrainedConfig, exit: int) -> None:
+        super().__init__()
+        self.spec = PairSpec(taps=(f"layer.{exit - 1}",), imitates=None, feeds=False)
+        self.layer = DecoderLayer(config)
+        whole: Any = self.layer.layer
+        if not hasattr(whole, "input_layernorm") or not hasattr(whole, "self_attn"):
+            raise CompositionError(
+                f"kangaroo's adapter is a norm and the attention behind it, which a layer of {config.model_type!r} "
+                "does not begin with; use a target such as Llama or Qwen3"
+            )
+        self.norm: nn.Module = copy.deepcopy(whole.input_layernorm)
+        self.layer.layer = Attention(whole)
+
+    def unroll(
+        self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
+    ) -> Predicted:
+        """The predictions along texts, one of each entry; tokens have no part in them."""
+        return Predicted(self(features, positions, mask)[:, :, None])
+
+    def forward(
+        self, exits: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """What the LM head reads, [B, n, D] -> [B, n, D]; causal, or by positions [B, n] and mask [B or 1, 1, n, S].
+
+        With a cache, the entries also see those of earlier calls, as the mask has it.
+        """
+        if positions is None:
+            batch, length, _ = exits.shape
+            positions = torch.arange(length, device=exits.device).expand(batch, -1)
+        normed: Tensor = self.norm(self.layer(exits, positions, mask, cache))
+        return normed

@@ -1,0 +1,95 @@
+"""What every exit would have drafted at the committed positions, and what follows for the next draft."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+GUESS = 1.0
+"""The guess of an exit's acceptance is worth so many positions."""
+MARGIN = 1e-9
+"""A draft must be better than none by this share: below it is rounding."""
+
+
+class ShadowTokens:
+    """Statistics of candidate exits, row by row: how often an exit's likeliest token is the one that was committed.
+
+    A cycle counts `decay` times as much as the one after it. Nothing is drafted to find out: the target computed the
+    states of all layers at these positions anyway.
+    """
+
+    def __init__(self, exits: Sequence[int], layers: int, decay: float, guess: float | None = None) -> None:
+        """No rows yet. `guess` is the acceptance that an exit begins with; None: its share of the layers.
+
+        With that guess a draft of one token gains nothing and loses nothing, whatever the exit.
+        """
+        self.exits = tuple(exits)
+        self.layers = layers
+        self.decay = decay
+        self._depth = torch.tensor(self.exits, dtype=torch.float64)  # [E]
+        self._guess = self._depth / layers if guess is None else torch.full_like(self._depth, guess)
+        self._sums = torch.zeros(0, 4, len(self.exits), dtype=torch.float64)
+        """Faded counts and confidences: matches, positions, confidence in matches, and in the others [R, 4, E]."""
+
+    def join(self, matched: Tensor, confidence: Tensor, count: Tensor) -> None:
+        """Takes in the first positions of new rows, which stand behind the others; shapes as in `observe`."""
+        self._sums = torch.cat([self._sums, _sums(matched, confidence, count)])
+
+    def observe(self, matched: Tensor, confidence: Tensor, count: Tensor) -> None:
+        """Takes in the first `count` [R] of a cycle's positions: `matched` [R, M, E] bool, `confidence` [R, M, E]."""
+        self._sums = self.decay * self._sums + _sums(matched, confidence, count)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._sums = self._sums[rows.cpu()]
+
+    @property
+    def acceptance(self) -> Tensor:
+        """The share of positions at which each exit is right, [R, E] float64, on the host."""
+        return (self._sums[:, 0] + GUESS * self._guess) / (self._sums[:, 1] + GUESS)
+
+    def thresholds(self, exit: int) -> Tensor:
+        """The confidence of the exit below which its token is rather wrong, by row, [R] float64, on the host.
+
+        That is halfway between its mean confidence where it was right and where it was wrong; 0 where one of them is
+        not known.
+        """
+        matches, positions, right, wrong = self._sums[:, :, self.exits.index(exit)].unbind(1)
+        misses = positions - matches
+        known = (matches > 0) & (misses > MARGIN)
+        middle = (right / matches.clamp(min=MARGIN) + wrong / misses.clamp(min=MARGIN)) / 2
+        return torch.where(known, middle, 0.0)
+
+    def choose(self, depth: int) -> tuple[int, int]:
+        """The exit and the draft length, from 0 to `depth`, of most tokens per layer for all rows together.
+
+        Length 0 is plain decoding: no draft is better.
+        """
+        found = tokens_per_layer(self.acceptance, self.exits, self.layers, depth)  # [E, depth + 1]
+        if float(found.max()) <= (1 + MARGIN) * float(found[0, 0]):
+            return self.exits[0], 0
+        index = int(found.argmax())
+        return self.exits[index // (depth + 1)], index % (depth + 1)
+
+
+def tokens_per_layer(acceptance: Tensor, exits: Sequence[int], layers: int, depth: int) -> Tensor:
+    """What rows of acceptance [R, E] gain of drafts of 0 to `depth` tokens, by exit: [E, depth + 1].
+
+    A cycle of drafts of d tokens at an exit behind l of L layers is expected to commit 1 + a + .. + a^d tokens a row,
+    and runs d l + L layers: DEL's TPL, summed over the rows that draft together.
+    """
+    lengths = torch.arange(depth + 1, dtype=acceptance.dtype)
+    tokens = (acceptance[..., None] ** lengths).cumsum(-1).sum(0)  # [E, depth + 1]
+    cost = torch.tensor(exits, dtype=acceptance.dtype)[:, None] * lengths + layers
+    return tokens / cost
+
+
+def _sums(matched: Tensor, confidence: Tensor, count: Tensor) -> Tensor:
+    """What the first `count` [R] of the positions add to the sums: [R, 4, E], on the host."""
+    real = (torch.arange(matched.shape[1], device=count.device) < count[:, None])[..., None]  # [R, M, 1]
+    right = real & matched
+    sure = confidence.double()
+    parts = (right.double(), real.expand_as(matched).double(), sure * right, sure * (real & ~matched))
+    return torch.stack([part.sum(1) for part in parts], 1).cpu()

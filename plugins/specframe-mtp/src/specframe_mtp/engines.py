@@ -1,0 +1,101 @@
+"""A head in the forms of speculators, and of the checkpoints that targets ship one in.
+
+No engine reads a head in a folder of its own: what an engine serves is the target's checkpoint with the head in it, so
+the last two forms are the tensors and names to be added to it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from specframe import WeightsError
+from specframe.neural import Export, output_weight
+from specframe_mtp.published import PARTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe_mtp.drafter import MTP
+
+FORMS = ("speculators", "qwen", "deepseek")
+STEPS = 3
+"""How many tokens are drafted in the commands and configs that are written."""
+COMMAND = (
+    "add these tensors to TARGET's checkpoint and to its index; then: vllm serve TARGET --speculative-config "
+    f'\'{{"method": "mtp", "num_speculative_tokens": {STEPS}}}\''
+)
+
+
+def export(drafter: MTP, form: str) -> Export:
+    """The head in a form. Raises WeightsError for one over a draft vocabulary, which none of them has a place for."""
+    target = drafter.target
+    if drafter.support is not None:
+        raise WeightsError(f"{form} cannot serve this head: a draft vocabulary is not known there; leave head out")
+    layers = int(target.config.num_hidden_layers)
+    tensors = {_name(name, form, layers): part for name, part in drafter.network.state_dict().items()}
+    if form == "deepseek":
+        with torch.no_grad():
+            table = target.embed(torch.arange(target.config.vocab_size, device=target.device))
+        tensors[f"model.layers.{layers}.embed_tokens.weight"] = table
+        tensors[f"model.layers.{layers}.shared_head.head.weight"] = output_weight(target)
+    stored: dict[str, Tensor] = {name: part.to(drafter.dtype) for name, part in tensors.items()}
+    shape = target.config.to_dict()
+    for name in ("quantization_config", "_name_or_path", "torch_dtype", "dtype"):
+        shape.pop(name, None)
+    config = shape if form != "speculators" else _wrapped(shape, drafter)
+    where = {
+        "speculators": "a folder of the package speculators",
+        "qwen": "mtp.*",
+        "deepseek": f"model.layers.{layers}.*",
+    }
+    checklist = (
+        ("layer", f"{target.config.model_type}, width {target.config.hidden_size}"),
+        ("reads", "the target's last hidden state, after its final norm; the embedding stands first"),
+        ("LM head and embedding", "the target's" + (", copied" if form == "deepseek" else "")),
+        ("names", where[form]),
+        ("dtype", str(drafter.dtype).removeprefix("torch.")),
+    )
+    return Export(config, stored, checklist, "" if form == "speculators" else COMMAND)
+
+
+def _name(name: str, form: str, layers: int) -> str:
+    """A tensor's name in a form, given ours."""
+    part, _, rest = name.partition(".")
+    if part not in PARTS:
+        rest = name.removeprefix("layer.layer.")
+        first = {"speculators": "mtp_layers.0", "qwen": "mtp.layers.0", "deepseek": f"model.layers.{layers}"}[form]
+        return f"{first}.{rest}"
+    qwen, deepseek = PARTS[part]
+    found = {"speculators": f"mtp_layers.0.{part}", "qwen": qwen, "deepseek": f"model.layers.{layers}.{deepseek}"}
+    return f"{found[form]}.{rest}"
+
+
+def _wrapped(shape: dict[str, Any], drafter: MTP) -> dict[str, Any]:
+    """The config of the speculators package around the target's."""
+    target = drafter.target.config
+    proposal = {
+        "proposal_type": "greedy",
+        "speculative_tokens": STEPS,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    return {
+        "architectures": ["MTPDraftModel"],
+        "speculators_model_type": "mtp",
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": "mtp",
+            "proposal_methods": [proposal],
+            "default_proposal_method": "greedy",
+            "verifier": {
+                "name_or_path": getattr(target, "_name_or_path", None) or None,
+                "architectures": list(target.architectures or []),
+            },
+        },
+        "transformer_layer_config": shape,
+        "num_nextn_predict_layers": 1,
+        "tie_word_embeddings": False,
+        "torch_dtype": str(drafter.dtype).removeprefix("torch."),
+    }

@@ -1,0 +1,33 @@
+"""Models of several depths in one, as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe import hookimpl
+
+if TYPE_CHECKING:
+    from specframe.kernel.plugins.hookspecs import Register
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the drafter `nested` and the rollouts `sorted` and `layer_skip`."""
+    register(
+        "drafter",
+        "nested",
+        "specframe_nested.drafter:Nested",
+        summary="S2D: a drafting model of several depths, as deep as its confidence asks for",
+    )
+    register(
+        "rollout",
+        "sorted",
+        "specframe_nested.rollouts:Sorted",
+        summary="S2D: a drafting model along texts, by each of several depths",
+    )
+    register(
+        "rollout",
+        "layer_skip",
+        "specframe_nested.rollouts:LayerSkip",
+        summary="LayerSkip: a model along texts, by its early exits, with layers left out at random",
+    )

@@ -1,0 +1,171 @@
+"""A drafting model of several depths, as deep at every node as its confidence asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from copy import copy
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specframe import CompositionError, Drafter, InputError, Proposal
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from specframe import Committed, Context, Drafts, Expand, Frontier, Target, TokenTree, TreePolicy
+
+
+class Nested:
+    """S2D's drafter (Kavehzadeh et al. 2024, arXiv 2407.01955): the smallest sub-model that is sure answers.
+
+    A sub-model is the first so many layers of a drafting model, read by its own final norm and LM head. At every node
+    the smallest one is asked first; where its largest probability is below `confidence`, the next one is, and so on up
+    to the last, the whole model if its number of layers is not among the exits. Which one answers follows from the text
+    and the node's path alone, before a token is drawn, so that the recorded distribution is the one drawn from.
+
+    An answer is that of a sub-model that has read the whole text: layers that were not asked read later what they
+    missed, in one forward pass with what they are asked for. In a batch they run for all rows where one is unsure.
+
+    Trained by the rollout `sorted`. It serves every target of its vocabulary, each with the confidence that suits it.
+
+    Options:
+        drafter: the drafting model, such as `model`
+        exits: after how many layers the sub-models end, ascending; at least one less than the model has
+        confidence: from which largest probability on a sub-model answers, at temperature 1; one for all or for each but
+            the last
+        whole: whether the whole model is the last one to be asked, where it is not among the exits
+    """
+
+    def __init__(
+        self, *, drafter: Drafter, exits: list[int], confidence: float | list[float] = 0.6, whole: bool = True
+    ) -> None:
+        if not hasattr(type(drafter), "expand_to"):
+            raise CompositionError(
+                f"nested needs a drafting model of several depths, such as `model`; {type(drafter).__name__} is none"
+            )
+        if not exits or exits != sorted(set(exits)) or exits[0] < 1:
+            raise InputError(f"nested: exits are ascending numbers of layers from 1 on, not {exits}")
+        asked = confidence if isinstance(confidence, list) else [confidence] * (len(exits) if whole else len(exits) - 1)
+        if len(asked) != (len(exits) if whole else len(exits) - 1):
+            raise InputError("nested: confidence is one number, or one for each sub-model but the last")
+        if not all(least >= 0 for least in asked):
+            raise InputError(f"nested: confidence must not be negative, not {confidence}")
+        self.drafter: Any = drafter
+        self.exits, self.confidence, self.whole = exits, asked, whole
+        self.promise, self.taps = drafter.promise, drafter.taps
+
+    def untrained(self, vocab: int) -> Nested:
+        """The same around a tiny random model of two layers and `vocab` tokens."""
+        twin = copy(self)
+        twin.drafter = self.drafter.untrained(vocab)
+        twin.exits, twin.confidence, twin.whole = [1], self.confidence[:1] or [0.6], True
+        return twin
+
+    def bind(self, target: Target) -> None:
+        """Binds the model. Raises what it raises, and InputError for exits that it does not have."""
+        self.drafter.bind(target)
+        self.drafter.exit_after(self.exits)
+
+    @property
+    def depths(self) -> list[int]:
+        """How many layers each sub-model has, in the order in which they are asked."""
+        whole = self.whole and self.exits[-1] != self.drafter.depth
+        return [*self.exits, *([self.drafter.depth] if whole else [])]
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier sessions."""
+        self.drafter.open(slots, room)
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
+        draft: TokenTree = self.drafter.propose(root, None if tree is None else _Through(tree, self.expand), context)
+        return draft
+
+    def expand(self, frontier: Frontier) -> Proposal:
+        """The logits of the smallest sub-model that is sure, node by node, [B, F, 1, V]."""
+        first, *others = self.depths
+        logits: Tensor = self.drafter.expand_to(frontier, first).logits
+        unsure: Tensor | None = None
+        for depth, least in zip(others, self.confidence, strict=False):
+            below = logits[:, :, 0].softmax(-1).amax(-1) < least  # [B, F]
+            unsure = below if unsure is None else unsure & below
+            if not unsure.any():
+                break
+            deeper: Tensor = self.drafter.expand_to(frontier, depth).logits
+            logits = deeper.where(unsure[:, :, None, None], logits)
+        return Proposal(logits)
+
+    def commit(self, committed: Committed) -> None:
+        """Takes in what was committed."""
+        self.drafter.commit(committed)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.drafter.keep(rows)
+
+    def rewind(self, count: Tensor) -> None:
+        """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
+        self.drafter.rewind(count)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens the model has."""
+        size: int = self.drafter.vocab_size
+        return size
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer."""
+        return self.drafter.tokenizer
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The tokens that end a text of the model."""
+        ends: frozenset[int] = self.drafter.ends
+        return ends
+
+    @property
+    def module(self) -> nn.Module:
+        """The model, its parameters with gradients."""
+        module: nn.Module = self.drafter.module
+        return module
+
+    @property
+    def depth(self) -> int:
+        """How many layers the whole model has."""
+        depth: int = self.drafter.depth
+        return depth
+
+    def save(self, folder: Path) -> None:
+        """Writes the model as `drafter.weights` loads it."""
+        self.drafter.save(folder)
+
+    def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
+        """The whole model's logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V]."""
+        logits: Tensor = self.drafter.read_text(tokens, drafts)
+        return logits
+
+    def read_exits(
+        self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+    ) -> Sequence[Callable[[], Tensor]]:
+        """For each exit a function that makes its logits of texts [B, L]."""
+        found: Sequence[Callable[[], Tensor]] = self.drafter.read_exits(tokens, exits, kept)
+        return found
+
+    def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
+        """The texts [B, L] with samples of the whole model in place of the tokens from `start` [B] on."""
+        texts: Tensor = self.drafter.continue_text(tokens, start, temperature)
+        return texts
+
+
+class _Through:
+    """A tree policy that is grown by another forward pass than the drafter's own."""
+
+    def __init__(self, tree: TreePolicy, expand: Expand) -> None:
+        self.promise = tree.promise
+        self._tree = tree
+        self._expand = expand
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The policy's tree."""
+        return self._tree.grow(self._expand, root, context)

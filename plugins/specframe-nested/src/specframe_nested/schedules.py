@@ -1,0 +1,45 @@
+"""LayerSkip's schedules: how often a layer is left out, which exits count in a step, and what they weigh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+Curriculum = Literal["rotational", "gradual", "all"]
+
+
+def chances(layers: int, largest: float, progress: float = 1.0) -> list[float]:
+    """How probably each of so many layers is left out of a text: D(l) S(t) p_max (LayerSkip, Section 4.1).
+
+    D(l) = e^(l ln 2 / (L - 1)) - 1 grows from 0 at the first layer to 1 at the last. S(t) = e^(t ln 2 / (T - 1)) - 1
+    grows with `progress`, t / (T - 1), from 0 to 1; a model that is trained already has S = 1, the default.
+    """
+    growth = 2**progress - 1
+    return [largest * growth * (2 ** (layer / max(1, layers - 1)) - 1) for layer in range(layers)]
+
+
+def weights(exits: Sequence[int], layers: int, scale: float) -> list[float]:
+    """What each of the exits weighs that count in a step, e(l), normalised (LayerSkip, Section 4.1).
+
+    With l = exit - 1, counted from 0: scale (0 + 1 + .. + l), and for the last layer L - 1 + scale (0 + .. + L - 2). So
+    the exit after the first layer weighs nothing.
+    """
+    sums = [scale * layer * (layer + 1) / 2 for layer in range(layers - 1)]
+    sums.append(layers - 1 + scale * (layers - 2) * (layers - 1) / 2)
+    chosen = [sums[exit - 1] for exit in exits]
+    return [weight / sum(chosen) for weight in chosen]
+
+
+def enabled(curriculum: Curriculum, layers: int, step: int, total: int, every: int) -> list[int]:
+    """After how many layers the exits lie that count in this step of `total`, ascending; the last layer's always does.
+
+    rotational: every so many layers one, one layer further in each step, round and round. gradual: from the last layer
+    down, one more in every T / (2 L) steps, all from the middle of the training on.
+    """
+    if curriculum == "rotational":
+        found = {layer + 1 for layer in range(layers) if (layer - step) % every == 0}
+    elif curriculum == "gradual":
+        found = {layer + 1 for layer in range(layers) if 2 * layers * step >= total * (layers - layer)}
+    else:
+        found = set(range(1, layers + 1))
+    return sorted(found | {layers})

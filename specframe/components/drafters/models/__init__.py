@@ -1,0 +1,1 @@
+"""What the drafter `model` is made of: where its weights come from, and how it reads texts and drafts."""

@@ -1,0 +1,44 @@
+"""Rejection sampling that accepts more than the target's law allows: lossy, by a known bound."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from specframe.components.verifiers.recursive import Slots, walk
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.promises import Needs
+from specframe.kernel.types import TokenTree, Verdict
+
+
+class Lenient:
+    """`recursive` with lenience: a token is accepted with probability min(1, p / (l q)). Lossy.
+
+    The smaller l, the more is accepted, and the further is the output from the target's law. No token comes up with
+    more than 1 / l times its probability, of each position by itself. A token of probability 0 is never accepted, so
+    that at temperature 0 nothing changes. On refusal the token comes from norm([p - q]+), as without lenience, which
+    keeps nearer to the law than norm([p - l q]+) does. Siblings and `top` draws, whose q is one-hot, are judged as by
+    `recursive`.
+
+    Sources: Leviathan et al. (2023), Appendix A.5, where l is the lenience; DistillSpec (Zhou et al. 2023), where it
+    is epsilon.
+
+    Args:
+        lenience: l, above 0 and at most 1; 1 is `recursive`, and lossless.
+    """
+
+    lossless = False
+    needs = Needs(exact=True)
+
+    def __init__(self, *, lenience: float = 0.5) -> None:
+        if not 0 < lenience <= 1:
+            raise InputError(f"lenient: lenience must be above 0 and at most 1, not {lenience:g}")
+        self.lenience = lenience
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        if tree.q is None or tree.q_row is None:  # all `top`
+            slots = Slots(tree, p.new_zeros(len(p), 1, p.shape[2]), tree.parent.new_zeros(tree.parent.shape))
+        else:
+            slots = Slots(tree, tree.q.to(p.dtype), tree.q_row)
+        return walk(tree, p, slots, random, self.lenience)

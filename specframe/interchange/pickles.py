@@ -1,0 +1,58 @@
+"""Pickled weights as safetensors: tensors alone are unpickled, so a file that would run code is refused."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor
+
+from specframe.kernel.errors import WeightsError
+from specframe.neural import checkpoint
+
+WHOLE = "pytorch_model"
+"""What a pickled model's file is called, or how the names of its parts begin."""
+
+
+def pickled(folder: Path) -> list[Path]:
+    """The pickled files of a folder that has no safetensors file; empty otherwise."""
+    if any(folder.glob("*.safetensors")):
+        return []
+    return sorted(path for path in folder.iterdir() if path.suffix in checkpoint.PICKLED)
+
+
+def convert(files: list[Path], out: Path) -> None:
+    """Writes what pickled files hold into a folder as safetensors, and the JSON files next to them.
+
+    The files of a model become one, model.safetensors; others keep their names. Raises WeightsError for a file that
+    holds more than named tensors, or cannot be read.
+    """
+    groups: dict[str, dict[str, Tensor]] = {}
+    for path in files:
+        name = checkpoint.WEIGHTS if path.name.startswith(WHOLE) else f"{path.stem}.safetensors"
+        groups.setdefault(name, {}).update(_tensors(path))
+    try:
+        for name, tensors in groups.items():
+            save_file(tensors, out / name, metadata={"format": "pt"})
+        for path in files[0].parent.glob("*.json"):
+            if not path.name.endswith(".index.json"):
+                shutil.copyfile(path, out / path.name)
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot write the checkpoint to {out}: {checkpoint.reason(error)}") from error
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of one pickled file."""
+    try:
+        stored = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, ValueError, AttributeError, pickle.UnpicklingError) as error:
+        raise WeightsError(
+            f"cannot read {path}: it holds more than tensors, or is damaged ({checkpoint.reason(error)[:200]})"
+        ) from error
+    if not isinstance(stored, dict) or not all(isinstance(part, Tensor) for part in stored.values()):
+        raise WeightsError(f"cannot read {path}: it holds something else than named tensors")
+    return {name: part.clone().contiguous() for name, part in stored.items()}

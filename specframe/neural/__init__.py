@@ -27,6 +27,7 @@
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
+| `speculators_config` | what every config of the package speculators has |
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
 
@@ -46,7 +47,7 @@ from specframe.neural.state.cache import SlotCache
 from specframe.neural.state.rows import Pending, RowSession
 from specframe.neural.state.session import FeatureSession
 from specframe.neural.weights import checkpoint
-from specframe.neural.weights.export import Export, Exportable
+from specframe.neural.weights.export import Export, Exportable, speculators_config
 from specframe.neural.weights.fitting import output_weight, seeded
 
 __all__ = [
@@ -85,6 +86,7 @@ __all__ = [
     "round_linear",
     "sample_rows",
     "seeded",
+    "speculators_config",
     "support_of",
     "too_deep",
     "visible_drafts",

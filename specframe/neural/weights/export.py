@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from safetensors import SafetensorError
 from safetensors.torch import save_file
@@ -14,6 +14,9 @@ from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
 from specframe.neural.weights.checkpoint import CONFIG, WEIGHTS, reason, replacing
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True)
@@ -57,3 +60,35 @@ class Exportable(Protocol):
         Raises WeightsError, with the reason, for a form that has no place for something the drafter needs.
         """
         ...
+
+
+def speculators_config(model: str, algorithm: str, tokens: int, target: PretrainedConfig) -> dict[str, Any]:
+    """What every config of the package speculators has, whatever its drafter: the keys and values of release 0.9.0.
+
+    Args:
+        model: the name of the package's class.
+        algorithm: its name for the method.
+        tokens: how many are drafted in a cycle.
+        target: the target's config.
+    """
+    proposal = {
+        "proposal_type": "greedy",
+        "speculative_tokens": tokens,
+        "verifier_accept_k": 1,
+        "accept_tolerance": 0.0,
+    }
+    return {
+        "architectures": [model],
+        "speculators_model_type": algorithm,
+        "speculators_version": "0.9.0",
+        "speculators_config": {
+            "algorithm": algorithm,
+            "proposal_methods": [proposal],
+            "default_proposal_method": "greedy",
+            "verifier": {
+                "name_or_path": getattr(target, "_name_or_path", None) or None,
+                "architectures": list(target.architectures or []),
+            },
+        },
+        "tie_word_embeddings": False,
+    }

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specframe import WeightsError
-from specframe.neural import Export
+from specframe.neural import Export, speculators_config
 from specframe_dflash.layout import IDS, LM_HEAD, Layout
 from specframe_dflash.plan import OwnHead
 
@@ -84,25 +84,8 @@ def _wrapped(layout: Layout, config: dict[str, Any], drafter: DFlash) -> dict[st
     plan, target = layout.plan, drafter.target.config
     outside = ("dflash_config", "dspark_config", "block_size", "architectures", "draft_vocab_size", "torch_dtype")
     inner = {name: value for name, value in config.items() if name not in outside}
-    proposal = {
-        "proposal_type": "greedy",
-        "speculative_tokens": plan.levels,
-        "verifier_accept_k": 1,
-        "accept_tolerance": 0.0,
-    }
     return {
-        "architectures": [MODELS[drafter.name]],
-        "speculators_model_type": drafter.name,
-        "speculators_version": "0.9.0",
-        "speculators_config": {
-            "algorithm": drafter.name,
-            "proposal_methods": [proposal],
-            "default_proposal_method": "greedy",
-            "verifier": {
-                "name_or_path": getattr(target, "_name_or_path", None) or None,
-                "architectures": list(target.architectures or []),
-            },
-        },
+        **speculators_config(MODELS[drafter.name], drafter.name, plan.levels, target),
         "transformer_layer_config": inner,
         "draft_vocab_size": target.vocab_size if layout.own is None else layout.own.rows,
         IDS: [tap + 1 for tap in plan.taps],
@@ -110,7 +93,6 @@ def _wrapped(layout: Layout, config: dict[str, Any], drafter: DFlash) -> dict[st
         "mask_token_id": plan.mask,
         "sample_from_anchor": plan.from_anchor,
         "sliding_window_non_causal": True,  # vLLM 0.33 takes false for causal, in layers of full attention, too
-        "tie_word_embeddings": False,
         "torch_dtype": config["torch_dtype"],
         **config.get("dspark_config", {}),
     }

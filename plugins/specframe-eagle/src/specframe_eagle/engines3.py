@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specframe import WeightsError
-from specframe.neural import Export
+from specframe.neural import Export, speculators_config
 from specframe_eagle.layout3 import D2T, LM_HEAD, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, IDS
 from specframe_eagle.wide import Switches, published_taps
@@ -100,31 +100,12 @@ def wrapped(layout: Layout3, config: dict[str, Any], drafter: Eagle3, architectu
     """The config of the speculators package around that of the layers, without the switches."""
     inner = {name: value for name, value in config.items() if name in layout.shape.to_dict()}
     inner |= {"architectures": None, "model_type": layout.kind, "num_aux_hidden_states": len(layout.taps)}
-    target = drafter.target.config
-    proposal = {
-        "proposal_type": "greedy",
-        "speculative_tokens": tokens,
-        "verifier_accept_k": 1,
-        "accept_tolerance": 0.0,
-    }
     return {
-        "architectures": [architecture],
-        "speculators_model_type": layout.algorithm,
-        "speculators_version": "0.9.0",
-        "speculators_config": {
-            "algorithm": layout.algorithm,
-            "proposal_methods": [proposal],
-            "default_proposal_method": "greedy",
-            "verifier": {
-                "name_or_path": getattr(target, "_name_or_path", None) or None,
-                "architectures": list(target.architectures or []),
-            },
-        },
+        **speculators_config(architecture, layout.algorithm, tokens, drafter.target.config),
         "transformer_layer_config": inner,
         "draft_vocab_size": layout.rows,
         IDS: config[IDS],
         "embed_requires_grad": False,
-        "tie_word_embeddings": False,
         "torch_dtype": config["torch_dtype"],
     }
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specframe import WeightsError
-from specframe.neural import Export, output_weight
+from specframe.neural import Export, output_weight, speculators_config
 from specframe_mtp.published import PARTS
 
 if TYPE_CHECKING:
@@ -74,28 +74,9 @@ def _name(name: str, form: str, layers: int) -> str:
 
 def _wrapped(shape: dict[str, Any], drafter: MTP) -> dict[str, Any]:
     """The config of the speculators package around the target's."""
-    target = drafter.target.config
-    proposal = {
-        "proposal_type": "greedy",
-        "speculative_tokens": STEPS,
-        "verifier_accept_k": 1,
-        "accept_tolerance": 0.0,
-    }
     return {
-        "architectures": ["MTPDraftModel"],
-        "speculators_model_type": "mtp",
-        "speculators_version": "0.9.0",
-        "speculators_config": {
-            "algorithm": "mtp",
-            "proposal_methods": [proposal],
-            "default_proposal_method": "greedy",
-            "verifier": {
-                "name_or_path": getattr(target, "_name_or_path", None) or None,
-                "architectures": list(target.architectures or []),
-            },
-        },
+        **speculators_config("MTPDraftModel", "mtp", STEPS, drafter.target.config),
         "transformer_layer_config": shape,
         "num_nextn_predict_layers": 1,
-        "tie_word_embeddings": False,
         "torch_dtype": str(drafter.dtype).removeprefix("torch."),
     }

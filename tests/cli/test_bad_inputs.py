@@ -117,6 +117,8 @@ OVERRIDES = [
     ("=3", "not of the form key=value"),
     ("run.prompts.7.x=1", "does not exist"),
     ("run.seed=[", "is no YAML"),
+    ("drafter={use:lookup}", "put a space behind each colon, as in {use: none}"),
+    ("drafter={use:lookup,ngram:[3]}", "put a space behind each colon, as in {use: none}"),
     ("run.seed=${oc.env:HOME}", "--allow-env"),
     ("run.seed=${run.seed}", "run.seed"),
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from os.path import normpath
 from pathlib import Path
@@ -19,6 +20,9 @@ SUFFIXES = (".yaml", ".yml")
 DEEPEST = 20
 """Recipes above a recipe."""
 COMMAND_LINE = "command line"
+CRAMPED = re.compile(r"[{,]\s*\w+:[^\s/]")
+"""What looks like an entry of a YAML mapping without the space that makes it one."""
+SPACES = "put a space behind each colon, as in {use: none}"
 
 
 def dotted(key: Key) -> str:
@@ -73,8 +77,14 @@ class Recipe:
         try:
             value = OmegaConf.to_container(OmegaConf.from_dotlist([f"value={text}"]))["value"]  # type: ignore[index,call-overload]
         except (*UNREADABLE, RecursionError) as error:
-            problem = str(getattr(error, "problem", None) or error).splitlines()[0]
+            problem = SPACES if CRAMPED.search(text) else str(getattr(error, "problem", None) or error).splitlines()[0]
             raise RecipeError(f"{COMMAND_LINE}: the value of '{override}' is no YAML: {problem}") from error
+        if (
+            CRAMPED.search(text)
+            and isinstance(value, dict)
+            and any(":" in str(k) for k, v in value.items() if v is None)
+        ):
+            raise RecipeError(f"{COMMAND_LINE}: '{override}': {SPACES}")
         if name.strip() == "extends":
             raise RecipeError(f"{COMMAND_LINE}: a recipe extends others by its file alone: write one that does")
         parts: Key = tuple(int(p) if p.isdigit() else p for p in name.strip().split("."))

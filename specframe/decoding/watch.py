@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from specframe.components.drafters.fused import Fused
 from specframe.components.trees.watched import WatchedTree
 from specframe.decoding.clock import Clock
 from specframe.decoding.session import Parts
@@ -27,10 +28,11 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
         return run
 
     tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
+    drafter = parts.drafter.watched(timed) if isinstance(parts.drafter, Fused) else parts.drafter
     computing = getattr(parts.target, "computing", None)
     hooks = _time_forwards(computing, clock) if isinstance(computing, nn.Module) else []
     try:
-        yield replace(parts, tree=tree)
+        yield replace(parts, tree=tree, drafter=drafter)
     finally:
         for hook in hooks:
             hook.remove()

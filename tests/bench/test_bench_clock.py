@@ -5,10 +5,15 @@ import pytest
 import torch
 from torch import nn
 
+from specframe.components.drafters.fused import Fused
+from specframe.components.drafters.model import ModelDrafter
+from specframe.components.drafters.suffix import Suffix
+from specframe.components.trees.policies.chain import Chain
 from specframe.decoding.clock import Clock, DeviceTimer
 from specframe.decoding.watch import watch
 from specframe.kernel.promises import Promise
 from specframe.kernel.types import Proposal, TokenTree
+from tests.components.sessions import CONTEXT
 
 
 class Device:
@@ -132,7 +137,8 @@ class Target:
 @dataclass(frozen=True)
 class Around:
     target: Target
-    tree: Policy
+    tree: Policy | None
+    drafter: object = None
 
 
 def test_forwards_are_timed_on_the_device_too():
@@ -153,3 +159,18 @@ def test_forwards_are_timed_on_the_device_too():
     assert clock.seconds["target"] == pytest.approx(0.007) and clock.calls["target"] == 1
     assert clock.seconds["drafter"] == pytest.approx(0.003) and clock.calls["drafter"] == 1
     assert not model._forward_hooks and not model._forward_pre_hooks
+
+
+def test_a_fused_drafters_forwards_are_timed_though_it_grows_its_own_tree():
+    model = ModelDrafter(model="unused")
+    fused = Fused(first=Fused(first=model, second=Suffix(), tree=Chain(depth=2)), second=Suffix())
+    clock, asked = Clock(), []
+
+    def expand(frontier):
+        asked.append(frontier)
+        return Proposal(torch.zeros(1, 1, 1, 2))
+
+    with watch(Around(Target(nn.Identity()), None, fused), clock) as parts:
+        assert parts.drafter.first.first is model and parts.drafter.second is fused.second
+        parts.drafter.first.tree.grow(expand, torch.zeros(1, dtype=torch.int64), CONTEXT)
+    assert len(asked) == clock.calls["drafter"] == 2

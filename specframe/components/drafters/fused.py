@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
 
-from specframe.components.trees.watched import Proposals, RecordingTree, paths_of
+from specframe.components.trees.watched import Proposals, RecordingTree, WatchedTree, paths_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.miniatures import Shrinkable, Untrained
 from specframe.kernel.promises import draft_of
 from specframe.kernel.store import Continuing
-from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
+from specframe.kernel.types import Committed, Context, Cycle, Draw, Expand, TokenTree
 
 
 class Fused:
@@ -105,6 +106,14 @@ class Fused:
         first, second = (each.smaller() if isinstance(each, Shrinkable) else each for each in (self.first, self.second))
         tree = self.tree.smaller() if isinstance(self.tree, Shrinkable) else self.tree
         return Fused(first=first, second=second, tree=tree, tail=min(self.tail, 1), plausible=self.plausible)
+
+    def watched(self, wrap: Callable[[Expand], Expand]) -> Fused:
+        """The same two drafters, the forward passes that a tree of theirs asks for going through `wrap`."""
+        first, second = (each.watched(wrap) if isinstance(each, Fused) else each for each in (self.first, self.second))
+        tree = WatchedTree(self.tree, wrap) if self.tree is not None else None
+        return Fused(
+            first=first, second=second, tree=tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible
+        )
 
     def bind(self, target: Target) -> None:
         """Binds both drafters."""

@@ -33,7 +33,8 @@ LIMITS = {8: 1e-6, 4: 1e-3}
 LOOSE = 2e-1
 """The same below full precision."""
 REROUTED = 0.2
-"""Below full precision a router may pick another expert at a near-tie: this share of the nodes may be off."""
+"""Below full precision a router may pick another expert at a near-tie, and rounded activations may run apart on texts
+as senseless as the test's: this share of the logits may be off, or one of them."""
 
 
 def check_once(target: HFTarget) -> None:
@@ -184,7 +185,7 @@ def agree(found: Tensor, wanted: Tensor) -> bool:
 
 def _agree(found: Tensor, wanted: Tensor, limit: float) -> bool:
     off = ~(_differences(found, wanted) <= limit)  # NaN is off, too
-    return float(off.float().mean()) <= (REROUTED if limit == LOOSE else 0)
+    return int(off.sum()) <= (max(1, int(REROUTED * off.numel())) if limit == LOOSE else 0)
 
 
 def _differences(found: Tensor, wanted: Tensor) -> Tensor:

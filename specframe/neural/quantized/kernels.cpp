@@ -18,6 +18,9 @@ struct Weight {
   const uint8_t* data;
   const float* bias;  // or null
   int64_t outputs, inputs, bits;
+
+  int64_t tiles() const { return (outputs + TILE - 1) / TILE; }
+  int64_t tile_bytes() const { return inputs / BLOCK * block_bytes(bits); }
 };
 
 struct Layer {
@@ -84,9 +87,11 @@ struct Worker {
   }
 };
 
-// out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team.
-void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t rows, float* out, int64_t stride, bool add) {
-  const int64_t tiles = (w.outputs + TILE - 1) / TILE, blocks = w.inputs / BLOCK;
+// out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team. `next` is the weight that is
+// multiplied after this one, or null: its beginning is fetched at the end.
+void multiply(const Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
+              int64_t stride, bool add) {
+  const int64_t tiles = w.tiles(), blocks = w.inputs / BLOCK;
   const int64_t group = w.bits >= 16 ? MANY : GROUP;
 #ifdef AMX
   const bool registers = w.bits == 16 && has_tiles();
@@ -94,8 +99,10 @@ void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t row
   const bool registers = false;
 #endif
   int64_t configured = 0;
+  const int64_t last = tiles * (worker.id + 1) / worker.threads - 1;  // of this thread
   worker.share(tiles, [&](int64_t tile) {
-    const uint8_t* data = w.data + tile * blocks * block_bytes(w.bits);
+    const uint8_t* data = w.data + tile * w.tile_bytes();
+    const uint8_t* following = tile < last ? data + w.tile_bytes() : next ? next->data + next->tiles() * worker.id / worker.threads * next->tile_bytes() : data;
     const int64_t start = tile * TILE, width = std::min(TILE, w.outputs - start);
     for (int64_t row = 0; row < rows; row += group) {
       const int64_t count = std::min(group, rows - row);
@@ -103,10 +110,10 @@ void multiply(const Worker& worker, const Weight& w, const Codes& x, int64_t row
 #ifdef AMX
       if (registers && count != configured) configure(configured = count);
 #endif
-      if (w.bits == 32) multiply_singles(data, blocks, x, row, count, found);
-      else if (w.bits == 16) multiply_halves(data, blocks, x, row, count, registers, found);
-      else if (w.bits == 4) multiply_rows<4>(data, blocks, x, row, count, found);
-      else multiply_rows<8>(data, blocks, x, row, count, found);
+      const uint8_t* ahead = row + group < rows ? data : following;
+      if (w.bits == 32) multiply_in_turns(SINGLES, TOGETHER_SINGLES, data, ahead, blocks, x, row, count, found);
+      else if (w.bits == 16) multiply_halves(data, ahead, blocks, x, row, count, registers, found);
+      else (w.bits == 4 ? CODES<4> : CODES<8>)[count - 1](data, ahead, blocks, x, row, found);
       for (int64_t r = 0; r < count; ++r) {
         float* to = out + (row + r) * stride + start;
         for (int64_t i = 0; i < width; ++i) {
@@ -204,7 +211,7 @@ extern "C" void specframe_multiply(const Weight* w, const float* x, int64_t rows
   {
     const Worker worker(barrier);
     worker.share(rows, [&](int64_t row) { codes.set(row, x + row * w->inputs, w->inputs); });
-    multiply(worker, *w, codes, rows, out, w->outputs, false);
+    multiply(worker, *w, nullptr, codes, rows, out, w->outputs, false);
   }
 }
 
@@ -249,7 +256,7 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
           normalize(hidden + row * s.width, layer.attention_norm, s.epsilon, s.width, values.get());
           codes.set(row, values.get(), s.width);
         });
-        multiply(worker, layer.qkv, codes, rows, qkv.get(), line, false);
+        multiply(worker, layer.qkv, &layer.output, codes, rows, qkv.get(), line, false);
         worker.share(rows, [&](int64_t row) {
           float* at = qkv.get() + row * line;
           const int64_t first = b.first + row / b.nodes, slot = b.sees ? b.base + row % b.nodes : b.places[row];
@@ -275,14 +282,14 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
         worker.share(rows, [&](int64_t row) {
           codes.set(row, attended.get() + row * queries, queries);
         });
-        multiply(worker, layer.output, codes, rows, hidden, s.width, true);
+        multiply(worker, layer.output, &layer.gate_up, codes, rows, hidden, s.width, true);
       }
       if (!runs || runs[l] & 2) {
         worker.share(rows, [&](int64_t row) {
           normalize(hidden + row * s.width, layer.mlp_norm, s.epsilon, s.width, values.get());
           codes.set(row, values.get(), s.width);
         });
-        multiply(worker, layer.gate_up, codes, rows, mlp.get(), 2 * s.mlp, false);
+        multiply(worker, layer.gate_up, &layer.down, codes, rows, mlp.get(), 2 * s.mlp, false);
         worker.share(rows, [&](int64_t row) {
           const float *gate = mlp.get() + row * 2 * s.mlp, *up = gate + s.mlp;
           for (int64_t i = 0; i < s.mlp; ++i) {
@@ -291,7 +298,7 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
           }
           codes.set(row, values.get(), s.mlp);
         });
-        multiply(worker, layer.down, codes, rows, hidden, s.width, true);
+        multiply(worker, layer.down, l + 1 < s.layers ? &layers[l + 1].qkv : nullptr, codes, rows, hidden, s.width, true);
       }
       if (taps[l]) {
         worker.share(rows, [&](int64_t row) {

@@ -39,6 +39,13 @@ def test_in_bfloat16_its_texts_part_at_near_ties_alone():
     assert all(found.tie for found in find_divergences(model, rows, pipeline.generate(rows).tokens, theirs))
 
 
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_it_is_a_target_in_fewer_bits(bits):
+    pipeline = specframe.load(ROOT / "recipes" / "lookup.yaml", overrides=[f"target.quantize={bits}"])
+    pipeline.parts.target.check()  # its activations of 8 bits run apart on one of the check's senseless prompts
+    assert "Paris" in pipeline.generate("What is the capital of France?").texts[0]
+
+
 def test_run_names_it(tmp_path, capsys):
     recipe = str(ROOT / "recipes" / "lookup.yaml")
     smoke = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]

@@ -43,7 +43,7 @@ def test_in_bfloat16_its_texts_part_at_near_ties_alone():
 def test_it_is_a_target_in_fewer_bits(bits):
     pipeline = specframe.load(ROOT / "recipes" / "lookup.yaml", overrides=[f"target.quantize={bits}"])
     pipeline.parts.target.check()  # its activations of 8 bits run apart on one of the check's senseless prompts
-    assert "Paris" in pipeline.generate("What is the capital of France?").texts[0]
+    assert "Red" in pipeline.generate("Name three colours.").texts[0]
 
 
 def test_run_names_it(tmp_path, capsys):

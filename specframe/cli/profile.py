@@ -104,9 +104,9 @@ def execute(options: argparse.Namespace) -> int:
     others = read_prompts(options.check, options.limit) if isinstance(options.check, Path) else prompts
     found = profile(pipeline, prompts, depth=options.depth, width=options.width, draw=draw, sizes=options.sizes)
     if options.json:
+        print(json.dumps(found.as_data()), flush=True)
         if options.out is not None:
             found.write(options.out)
-        print(json.dumps(found.as_data()))
         return 0
     print("\n".join([*show_table(found), "", *show_trees(found, options.depth)]))
     if options.precisions:

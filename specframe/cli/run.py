@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def execute(options: argparse.Namespace) -> int:
-    """Streams the continuations, measures, prints the figures and writes run.json."""
+    """Streams the continuations, measures, prints the figures, then writes run.json."""
     from specframe.cli.main import read_plan
     from specframe.cli.target import choose_target, describe_target
     from specframe.kernel.errors import InputError
@@ -51,7 +51,7 @@ def execute(options: argparse.Namespace) -> int:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
 
     from specframe.bench.measure import measure
-    from specframe.cli.printing.figures import print_figures
+    from specframe.cli.printing.figures import print_figures, print_place
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.folders import make_folder
     from specframe.files.provenance import describe_run, write_json
@@ -65,12 +65,14 @@ def execute(options: argparse.Namespace) -> int:
     result = _decode(pipeline, prompts, quiet=options.json)
     figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
     summary = summarise(pipeline, result, figures)
-    out = folder / "run.json"
-    write_json(out, describe_run(valid, summary, target))
     if options.json:
-        print(json.dumps(summary | {"target": target}))
+        print(json.dumps(summary | {"target": target}), flush=True)
     else:
-        print_figures(summary, out)
+        print_figures(summary)
+    out = folder / "run.json"
+    write_json(out, describe_run(valid, summary, target))  # after the figures, which a full disk must not cost
+    if not options.json:
+        print_place(out)
     return 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from specframe.cli.about.greeting import TRY, greeting
 from specframe.cli.main import COMMANDS, build_parser, main
-from specframe.cli.printing.figures import print_figures
+from specframe.cli.printing.figures import print_figures, print_place
 from specframe.files.terminal import open_console
 
 ESCAPE = "\x1b"
@@ -63,7 +63,8 @@ def test_what_it_names_exists(capsys):
 @pytest.mark.parametrize("columns", [40, 80, 200])
 def test_figures_fit_every_width(columns, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(columns))
-    print_figures(SUMMARY, Path("runs/falcon/run.json"))
+    print_figures(SUMMARY)
+    print_place(Path("runs/falcon/run.json"))
     lines = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     assert max(map(len, lines)) <= columns
     printed = " ".join(" ".join(lines).split())

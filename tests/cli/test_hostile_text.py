@@ -15,7 +15,7 @@ from specframe.bench.report.report import write_report
 from specframe.bench.report.table import print_table
 from specframe.cli.main import main
 from specframe.cli.printing.certificate import print_certificate, print_function
-from specframe.cli.printing.figures import print_figures
+from specframe.cli.printing.figures import print_figures, print_place
 from specframe.decoding.pipeline import Pipeline
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.plugins.registry import Registration
@@ -141,17 +141,40 @@ def test_show_and_its_page_hold_a_hostile_prompt_as_text(recipe, tmp_path, wide,
     check(page.read_text())
 
 
-def test_a_full_disk_does_not_cost_the_page_that_is_there(recipe, tmp_path, monkeypatch, capsys):
-    page = tmp_path / "page.html"
-    page.write_text("the old page")
+def fill_disk(monkeypatch, name):
+    """No file of this name can be written from here on."""
     write = Path.write_text
 
     def full(path, *arguments, **options):
-        if "page.html" in path.name:
+        if name in path.name:
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "write_text", full)
+
+
+@pytest.mark.parametrize(("shown", "last"), [([], "peak memory"), (["--json"], '"peak_memory_bytes": ')])
+def test_a_full_disk_does_not_cost_a_runs_figures(recipe, tmp_path, monkeypatch, capsys, shown, last):
+    fill_disk(monkeypatch, "run.json")
+    assert main(["run", str(recipe), "run.repeats=0", "--out", str(tmp_path), *shown]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"{tmp_path / 'run.json'} cannot be written: No space left on device\n"
+    assert last in printed.out and "written to" not in printed.out
+
+
+def test_a_full_disk_does_not_cost_a_profiles_figures(recipe, tmp_path, monkeypatch, capsys):
+    fill_disk(monkeypatch, "found.json")
+    out = tmp_path / "found.json"
+    assert main(["profile", str(recipe), "--sizes", "1", "--json", "--out", str(out)]) == 2
+    printed = capsys.readouterr()
+    assert printed.err == f"{out} cannot be written: No space left on device\n"
+    assert json.loads(printed.out)["acceptance"]
+
+
+def test_a_full_disk_does_not_cost_the_page_that_is_there(recipe, tmp_path, monkeypatch, capsys):
+    page = tmp_path / "page.html"
+    page.write_text("the old page")
+    fill_disk(monkeypatch, "page.html")
     assert main(["show", str(recipe), "--html", str(page)]) == 2
     assert capsys.readouterr().err == f"{page} cannot be written: No space left on device\n"
     assert page.read_text() == "the old page" and [path.name for path in tmp_path.glob("*page*")] == ["page.html"]
@@ -198,7 +221,8 @@ def test_a_full_disk_behind_the_output_is_one_line():
 def test_figures_name_the_folder_as_text(wide, capsys):
     summary = {"tau": 1.0, "cycles": 1, "alpha": [], "tokens_per_second": 1.0, "speedup": None, "speedup_hf": None}
     summary |= {"overhead": 0.0, "phases": {NAME: 1.0}, "forward_ms": {}, "identical_to_generate": None, "costs": None}
-    print_figures(summary | {"lossless": True, "peak_memory_bytes": 1}, Path(NAME.replace("//", "")))
+    print_figures(summary | {"lossless": True, "peak_memory_bytes": 1})
+    print_place(Path(NAME.replace("//", "")))
     output = capsys.readouterr().out
     assert SHOWN in output and SHOWN.replace("//", "") in output
     check(output)

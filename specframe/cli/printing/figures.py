@@ -16,7 +16,7 @@ LOSSY = "NO: this verifier changes the target's distribution"
 LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
 
 
-def print_figures(summary: dict[str, Any], out: Path) -> None:
+def print_figures(summary: dict[str, Any]) -> None:
     """Prints the figures as a table."""
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in _rows(printable_data(summary)):
@@ -24,7 +24,11 @@ def print_figures(summary: dict[str, Any], out: Path) -> None:
     console = open_console()
     console.print("\n")
     console.print(table)
-    console.print(f"\nwritten to {printable(str(out))}", style="dim")
+
+
+def print_place(out: Path) -> None:
+    """Prints where the figures were written to."""
+    open_console().print(f"\nwritten to {printable(str(out))}", style="dim")
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:

@@ -50,7 +50,7 @@ def bring_in(plan: Plan, out: Path) -> Imported:
         raise InputError(f"the recipe names no weights of the drafter {name!r}: give drafter.weights=FOLDER")
     if (out / checkpoint.CONFIG).exists() and not (out / PROVENANCE).exists():
         raise InputError(f"{out} holds a checkpoint that was not imported here; give another --out")
-    source = checkpoint.locate(weights)
+    source = checkpoint.locate(weights, pickles=True)
     if out.resolve() == source.resolve():
         raise InputError(f"{out} is the folder that is read; give another --out")
     target: Target = plan.parts["target"].build()

@@ -22,7 +22,7 @@ def pickled(folder: Path) -> list[Path]:
     """The pickled files of a folder that has no safetensors file; empty otherwise."""
     if any(folder.glob("*.safetensors")):
         return []
-    return sorted(path for path in folder.iterdir() if path.suffix in checkpoint.PICKLED)
+    return checkpoint.pickled(folder)
 
 
 def convert(files: list[Path], out: Path) -> None:

@@ -24,6 +24,8 @@ PART = ".part"
 """How the names of files end that are not whole yet."""
 PICKLED = (".bin", ".pt", ".pth")
 """How the names of pickled weights end."""
+TRAINING = ("training_args.*", "optimizer.*", "scheduler.*", "rng_state*")
+"""Pickles that trainers leave next to weights: no weights, and more than tensors."""
 LEFT = re.compile(rf"\..+\.(?:safetensors|json)\.\d+{re.escape(PART)}")
 """The names that `replacing` gives to unfinished files of ours."""
 UNFINISHED = ".model-"
@@ -135,17 +137,24 @@ def require_vocabulary(folder: str | Path, vocab: int) -> None:
         )
 
 
-def locate(name: str | Path) -> Path:
+def locate(name: str | Path, *, pickles: bool = False) -> Path:
     """The folder behind a name: a path, `zoo://name` (a registered model), or a Hub name `owner/name`.
 
-    Hub snapshots are restricted to JSON and safetensors files. Raises WeightsError when nothing is found.
+    Hub snapshots are restricted to JSON and safetensors files; with `pickles`, a repository without safetensors files
+    gives its pickled ones, to be converted. Raises WeightsError when nothing is found.
     """
     place = find_place(name)
     if isinstance(place, Path) and place.is_dir():
         return place
     if isinstance(place, str) and "/" in place:
-        return _download(place)
+        return _download(place, pickles)
     raise WeightsError(f"no checkpoint at {name}: give an existing folder, zoo://name or a Hub name")
+
+
+def pickled(folder: Path) -> list[Path]:
+    """The pickled weights in a folder."""
+    found = (path for path in folder.iterdir() if path.suffix in PICKLED)
+    return sorted(path for path in found if not any(path.match(name) for name in TRAINING))
 
 
 class replacing:
@@ -205,7 +214,7 @@ def _stored(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 def _refuse_pickles(folder: Path, file: str) -> None:
     """Raises WeightsError for a folder that has pickled weights in the place of a file."""
-    if not (folder / file).exists() and any(path.suffix in PICKLED for path in folder.iterdir()):
+    if not (folder / file).exists() and pickled(folder):
         raise WeightsError(
             f"{folder} holds no {file} but pickled weights, which are not read; convert them once: "
             "specframe import RECIPE drafter.weights=FOLDER --out NEW_FOLDER"
@@ -225,13 +234,29 @@ def _problems(wanted: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> lis
     return sorted(lines)
 
 
-def _download(name: str) -> Path:
-    """The Hub snapshot's folder."""
+def _download(name: str, pickles: bool) -> Path:
+    """The Hub snapshot's folder, which holds weights."""
+    folder = _snapshot(name, ["*.json", "*.safetensors"])
+    if any(folder.glob("*.safetensors")):
+        return folder
+    if not pickles:
+        raise WeightsError(
+            f"{name} on the Hub has no safetensors file; if its weights are pickled (.bin, .pt), convert them once: "
+            f"specframe import RECIPE drafter.weights={name} --out FOLDER"
+        )
+    folder = _snapshot(name, ["*.json", *(f"*{suffix}" for suffix in PICKLED)], ["*/*", *TRAINING])
+    if pickled(folder):
+        return folder
+    raise WeightsError(f"{name} on the Hub has neither a safetensors file nor a pickled one ({', '.join(PICKLED)})")
+
+
+def _snapshot(name: str, wanted: list[str], unwanted: list[str] | None = None) -> Path:
+    """The folder with a Hub repository's files of these patterns."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors"]))
+        return Path(snapshot_download(name, allow_patterns=wanted, ignore_patterns=unwanted))
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         raise WeightsError(
             f"no checkpoint {name!r}: no such folder, and the Hub does not give it ({reason(error)})"

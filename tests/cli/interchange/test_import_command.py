@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
+from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file
 
 from specframe.cli.main import main
@@ -70,6 +73,67 @@ def test_pickled_tensors_are_converted(tmp_path: Path, capsys: pytest.CaptureFix
     assert "converted from" in capsys.readouterr().out
     ours = load_file(tmp_path / "ours" / "model.safetensors")
     assert all(torch.equal(ours[name], tensors[name]) for name in ours) and ours.keys() == tensors.keys()
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose repositories are all that the Hub has: OWNER/NAME."""
+
+    def snapshot(name: str, allow_patterns: list[str], ignore_patterns: list[str] | None) -> str:
+        repository, cached = tmp_path / "hub" / name, tmp_path / "cache" / name
+        files = [str(path.relative_to(repository)) for path in repository.rglob("*") if path.is_file()]
+        for file in filter_repo_objects(files, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns):
+            (cached / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(repository / file, cached / file)
+        return str(cached)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    (tmp_path / "hub" / "owner").mkdir(parents=True)
+    return tmp_path / "hub"
+
+
+@pytest.mark.parametrize("parts", [1, 2], ids=["whole", "in two parts"])
+def test_pickles_of_the_hub_are_fetched_by_import_alone(
+    parts: int, hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = exported("eagle.yaml", "eagle", hub / "owner" / "eagle", capsys)
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    if parts == 1:
+        torch.save(tensors, folder / "pytorch_model.bin")
+    else:
+        files = {name: f"pytorch_model-{number % 2 + 1:05}-of-00002.bin" for number, name in enumerate(tensors)}
+        for file in set(files.values()):
+            torch.save({name: tensor for name, tensor in tensors.items() if files[name] == file}, folder / file)
+        (folder / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": files}))
+    (folder / "training_args.bin").write_bytes(pickle.dumps(print))
+    (folder / "old").mkdir()
+    (folder / "old" / "optimizer.pt").write_bytes(b"large")
+
+    assert main(["run", str(SMALL / "eagle.yaml"), "drafter.weights=owner/eagle"]) == 2
+    error = capsys.readouterr().err
+    assert "specframe import RECIPE drafter.weights=owner/eagle --out FOLDER" in error and error.count("\n") == 1
+    assert not list((tmp_path / "cache").rglob("*.bin")), "nothing pickled is fetched unasked"
+
+    assert main(["import", str(SMALL / "eagle.yaml"), "drafter.weights=owner/eagle", "--out", "ours", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["checklist"]["read back"] == "the same, bit by bit"
+    ours = load_file(tmp_path / "ours" / "model.safetensors")
+    assert all(torch.equal(ours[name], tensors[name]) for name in ours) and ours.keys() == tensors.keys()
+    assert (
+        not list((tmp_path / "cache").rglob("training_args.bin")) and not (tmp_path / "cache/owner/eagle/old").exists()
+    )
+
+
+def test_a_repository_without_weights_is_one_line(
+    hub: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (hub / "owner" / "eagle").mkdir()
+    (hub / "owner" / "eagle" / "config.json").write_text("{}")
+    assert main(["import", str(SMALL / "eagle.yaml"), "drafter.weights=owner/eagle", "--out", "ours"]) == 2
+    error = capsys.readouterr().err
+    assert "neither a safetensors file nor a pickled one" in error and error.count("\n") == 1
 
 
 def spoil_pickle(folder: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_store_that_cannot_be_used_is_one_line(retrieving, tmp_path, capsys, d
     assert message in error and error.count("\n") == 1
 
 
-def test_a_full_disk_while_a_run_remembers_loses_nothing(retrieving, tmp_path, capsys, monkeypatch):
+def test_a_full_disk_stops_remembering_not_the_run(retrieving, tmp_path, capsys, caplog, monkeypatch):
     assert main(["store", "build", "files", "--recipe", str(retrieving)]) == 0
     capsys.readouterr()
 
@@ -106,9 +106,18 @@ def test_a_full_disk_while_a_run_remembers_loses_nothing(retrieving, tmp_path, c
         raise OSError(errno.ENOSPC, "No space left on device")
 
     before = {path.name: path.read_bytes() for path in (tmp_path / "texts").iterdir()}
-    monkeypatch.setattr(np, "save", full)
-    assert main(["run", str(retrieving)]) == 2
-    error = capsys.readouterr().err
-    assert "the store texts cannot be written: No space left on device; it is as it was before" in error
-    assert error.count("\n") == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "save", full)
+        assert main(["run", str(retrieving), "--json", "run.repeats=2"]) == 0
+    found = capsys.readouterr().out
+    (warning,) = caplog.records
+    assert "finished texts are remembered no more: InputError: the store texts cannot be written" in warning.message
+    assert warning.message.endswith("No space left on device; it is as it was before")
     assert {path.name: path.read_bytes() for path in (tmp_path / "texts").iterdir()} == before
+    assert main(["run", str(retrieving), "--json", "drafter.remember=false", "run.repeats=2"]) == 0
+    assert outputs(capsys.readouterr().out) == outputs(found) != []
+
+
+def outputs(lines: str) -> list[str]:
+    """The texts that a run printed as JSON."""
+    return [record["text"] for record in map(json.loads, lines.splitlines()) if "text" in record]

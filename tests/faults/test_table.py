@@ -6,7 +6,7 @@ import re
 from tests.repo.repository import ROOT
 
 PAGE = ROOT / "docs" / "reference" / "faults.md"
-NAMED = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+NAMED = re.compile(r"`((?:plugins/[\w-]+/)?tests/[\w/]+\.py)::(test_\w+)`")
 
 
 def test_every_fault_is_tried_by_a_test_that_exists():

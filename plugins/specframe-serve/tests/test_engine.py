@@ -3,15 +3,18 @@
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from errno import ENOSPC
 from threading import Event
 from time import monotonic, sleep
 
+import numpy as np
 import pytest
 from serving import Serving, lone, make_pipeline
 
 from specframe import Session
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.tiny import random_model
+from specframe.stores.corpus import build
 from specframe.training.online.drafter import Online
 from specframe_serve.settings import ServeSettings
 
@@ -87,6 +90,27 @@ def test_a_drafter_that_learns_while_it_serves_changes_no_text():
         found = list(pool.map(lambda fields: serving.complete(**fields).json()["choices"][0]["text"], asked))
     assert found == wanted
     assert online.learner is not None and online.learner.ledger.step >= 3
+
+
+def test_a_full_disk_under_a_store_that_remembers_fails_no_request(tmp_path, monkeypatch, caplog):
+    store = {"use": "corpus", "path": str(tmp_path)}
+    plain = make_pipeline(drafter="none")
+    build(tmp_path, [[1, 2, 3, 4]], plain.parts.target)
+    pipeline = make_pipeline(drafter={"use": "retrieval", "store": store, "remember": True, "shortest": 1})
+    before = sorted(path.name for path in tmp_path.iterdir())
+    wanted = [lone(plain, word, 1, chat=False).texts[0] for word in WORDS]
+
+    def full(path, array):
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(np, "save", full)
+    with Serving(pipeline, slots=2) as serving, ThreadPoolExecutor(4) as pool:
+        replies = list(pool.map(lambda word: serving.complete(prompt=word), WORDS * 2))  # several sessions' requests
+        assert serving.complete().status_code == 200
+    assert [reply.json()["choices"][0]["text"] for reply in replies] == wanted * 2
+    (warning,) = [record.message for record in caplog.records if record.name == "specframe.retrieval"]
+    assert "remembered no more" in warning and "No space left on device; it is as it was before" in warning
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 class Gate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from copy import copy
 from heapq import heappop, heappush
@@ -14,9 +15,12 @@ from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.miniatures import Untrained
+from specframe.kernel.plugins.registry import one_line
 from specframe.kernel.promises import Promise
 from specframe.kernel.store import Store
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
+
+log = logging.getLogger("specframe.retrieval")
 
 TAIL = 16
 """Tokens of the text that are looked up."""
@@ -31,7 +35,8 @@ class Retrieval:
     `factor` times as long as the match, so that a chance match of few tokens costs few nodes.
 
     A store may `remember`: the text of every row joins it once the row has finished. A draft then depends on earlier
-    requests. The distribution of the output does not, nor does the text under `match`.
+    requests. The distribution of the output does not, nor does the text under `match`. Where a text cannot be kept,
+    such as on a full disk, remembering stops with a warning, and decoding goes on.
 
     Source: REST (He et al. 2024, arXiv 2311.08252).
 
@@ -89,8 +94,8 @@ class Retrieval:
 
     def open(self, slots: int, room: int) -> None:
         """Forgets every row, and remembers the texts of those that were left."""
-        self._finish(self._texts)
-        self._texts = []
+        finished, self._texts = self._texts, []
+        self._finish(finished)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """The most frequent continuations below root [B]; rows with fewer nodes end in invalid ones."""
@@ -120,12 +125,19 @@ class Retrieval:
         """Keeps these rows, int64 [R], in this order; the texts of the others are finished."""
         chosen = rows.tolist()
         left = set(chosen)
-        self._finish([text for row, text in enumerate(self._texts) if row not in left])
+        finished = [text for row, text in enumerate(self._texts) if row not in left]
         self._texts = [self._texts[row] for row in chosen]
+        self._finish(finished)
 
     def _finish(self, texts: Sequence[Sequence[int]]) -> None:
-        if self.remember and texts:
+        """Remembers texts that are no longer decoded; where that fails, decoding goes on without remembering."""
+        if not self.remember or not texts:
+            return
+        try:
             self.store.append(texts)
+        except Exception as error:  # whatever goes wrong in storing, requests are waiting
+            log.warning("finished texts are remembered no more: %s", one_line(error))
+            self.remember = False
 
     def _grow(self, trie: Trie, text: Sequence[int]) -> None:
         """Adds the most frequent prefixes of what follows a text, the shorter of equally frequent ones first."""

@@ -91,6 +91,26 @@ def test_finished_texts_are_remembered_once() -> None:
     assert len(memory) == 6 + 5, "the ends of texts count"
 
 
+def test_texts_that_cannot_be_kept_stop_remembering_not_decoding(monkeypatch, caplog) -> None:
+    memory, asked = Corpus(), []
+
+    def full(texts: object) -> None:
+        asked.append(texts)
+        raise InputError("there is no room")
+
+    monkeypatch.setattr(memory, "append", full)
+    target = TableTarget(vocab=8, sharpness=1.5)
+    pipeline = compose(target=target, drafter=Retrieval(store=memory, remember=True), run={"batch": 2})
+    prompts = [[0, 1, 2], [3, 1], [5, 5, 6, 2]]
+    wanted = pipeline.plain().generate(prompts, max_new_tokens=9).tokens
+    for _ in range(2):
+        assert pipeline.generate(prompts, max_new_tokens=9).tokens == wanted
+    assert [record.message for record in caplog.records] == [
+        "finished texts are remembered no more: InputError: there is no room"
+    ]
+    assert len(asked) == 1 and len(memory) == 0
+
+
 def test_a_store_of_another_tokenizer_is_refused() -> None:
     with pytest.raises(InputError, match="of another tokenizer"):
         Retrieval(store=store([[0, 1]])).bind(TableTarget(vocab=5))

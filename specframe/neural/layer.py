@@ -114,8 +114,11 @@ class DecoderLayer(nn.Module):
         places = cache.slots
         if isinstance(places, int):
             places = torch.arange(places, places + count).expand(batch, -1)
-        hidden = x.float().contiguous() if x.dtype != torch.float32 else x.clone(memory_format=torch.contiguous_format)
-        packed.run(hidden, positions, Mask(mask[:, 0].expand(batch, -1, -1), places), cache, cache.row)
+        split = x.shape[-1] - packed.shape.width  # what stands before the state in a layer of twice the input
+        embeddings, state = (x[..., :split], x[..., split:]) if split else (None, x)
+        hidden = state.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        sight = Mask(mask[:, 0].expand(batch, -1, -1), places)
+        packed.run(hidden, positions, sight, cache, cache.row, embeddings=embeddings)
         return hidden.to(x.dtype)
 
 

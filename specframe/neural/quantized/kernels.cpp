@@ -25,6 +25,8 @@ struct Weight {
 
 struct Layer {
   const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two may be null
+  const float* token_norm;                                         // of the embeddings before the hidden state, or null
+  int64_t normed_residual;                                         // whether the residual starts at the normed state
   Weight qkv, output, gate_up, down;
 };
 
@@ -45,6 +47,7 @@ struct Batch {
   const uint8_t* visible;      // [B, N, width]
   const int64_t* places;       // [B, N]
   const float *cosine, *sine;  // [B * N, rotary / 2]
+  const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
 };
 
 inline void pause() {
@@ -223,7 +226,7 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
-  const int64_t line = queries + 2 * keys, most = b.width, wide = std::max({s.width, queries, s.mlp});
+  const int64_t line = queries + 2 * keys, most = b.width, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
   const int64_t head_stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * head_stride;
   Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
@@ -253,8 +256,11 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
       float *key_plane = cache + 2 * l * plane, *value_plane = key_plane + plane;
       if (!runs || runs[l] & 1) {
         worker.share(rows, [&](int64_t row) {
-          normalize(hidden + row * s.width, layer.attention_norm, s.epsilon, s.width, values.get());
-          codes.set(row, values.get(), s.width);
+          float *state = hidden + row * s.width, *normed = values.get() + (b.embeddings ? s.width : 0);
+          normalize(state, layer.attention_norm, s.epsilon, s.width, normed);
+          if (b.embeddings) normalize(b.embeddings + row * s.width, layer.token_norm, s.epsilon, s.width, values.get());
+          if (layer.normed_residual) std::memcpy(state, normed, s.width * sizeof(float));
+          codes.set(row, values.get(), layer.qkv.inputs);
         });
         multiply(worker, layer.qkv, &layer.output, codes, rows, qkv.get(), line, false);
         worker.share(rows, [&](int64_t row) {

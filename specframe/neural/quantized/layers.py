@@ -61,7 +61,8 @@ class PackedLayers:
         """Of layers for which `unlike` and `odd_outputs` find no reason.
 
         Quantized matrices then share their storage with what the kernels read; others are copied. A layer may
-        have an identity in place of its first norm, as EAGLE's has.
+        have an identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by
+        side, each with its norm, as EAGLE-3's does: `hidden_norm` is then the state's.
         """
         self._kept: list[Tensor | QuantizedLinear] = []
         attention = layers[0].self_attn
@@ -92,11 +93,13 @@ class PackedLayers:
         row: int = 0,
         taps: Mapping[int, Tensor] | None = None,
         chosen: LayerChoice | None = None,
+        embeddings: Tensor | None = None,
     ) -> None:
         """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
 
         `row` is the cache's row of the first. A layer's output is copied to its tap, [B, N, D], where it has one. Where
-        layers are chosen, the others pass their input on.
+        layers are chosen, the others pass their input on. `embeddings` [B, N, D] stand before the hidden states in
+        what a layer of twice the input attends from.
         """
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
         cosine, sine = self._rotations(positions)
@@ -116,6 +119,9 @@ class PackedLayers:
         else:
             seen, other = sight.visible.contiguous(), sight.places.contiguous()
             where.visible, where.places = seen.data_ptr(), other.data_ptr()
+        if embeddings is not None:
+            beginning = embeddings.float().contiguous()
+            where.embeddings = beginning.data_ptr()
         wanted = taps or {}
         pointers = [wanted[index].data_ptr() if index in wanted else None for index in range(self.shape.layers)]
         load_kernels().specframe_decode(
@@ -141,8 +147,11 @@ class PackedLayers:
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp
+        two = hasattr(layer, "hidden_norm")
         return Layer(
-            attention_norm=self._pointer(_weight(layer, "input_layernorm")),
+            attention_norm=self._pointer(_weight(layer, "hidden_norm" if two else "input_layernorm")),
+            token_norm=self._pointer(_weight(layer, "input_layernorm") if two else None),
+            normed_residual=getattr(layer, "norm_before_residual", False),
             mlp_norm=self._pointer(layer.post_attention_layernorm.weight),
             query_norm=self._pointer(_weight(attention, "q_norm")),
             key_norm=self._pointer(_weight(attention, "k_norm")),

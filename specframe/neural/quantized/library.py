@@ -35,7 +35,8 @@ class Layer(Structure):
     """The weights of a decoder layer."""
 
     _fields_ = (
-        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm")),
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm", "token_norm")),
+        ("normed_residual", c_int64),
         *((name, Weight) for name in ("qkv", "output", "gate_up", "down")),
     )
 
@@ -54,7 +55,7 @@ class Batch(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("rows", "nodes", "first", "width", "cache_rows", "slots", "base")),
-        *((name, c_void_p) for name in ("sees", "length", "visible", "places", "cosine", "sine")),
+        *((name, c_void_p) for name in ("sees", "length", "visible", "places", "cosine", "sine", "embeddings")),
     )
 
 

@@ -22,6 +22,7 @@ from specframe.neural.state.cache import SlotCache
 from specframe.testing import shake
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
+from specframe_eagle.wide import WideLayer
 from specframe_falcon.drafter import Falcon
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9]]
@@ -64,21 +65,37 @@ def test_its_predictions_are_near_those_of_the_weights(target):
         torch.testing.assert_close(found, wanted, atol=0.02, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("first_norm", [True, False])
-def test_a_layer_is_what_its_parts_compute(family, first_norm):
-    """The kernels' layer over a cache, masks and slots at random: what transformers makes of the same matrices."""
-    config = random_model(family, vocab=8, size=64, layers=1).config
+def plain_layer(config):
+    return DecoderLayer(config)
+
+
+def layer_without_first_norm(config):
     layer = DecoderLayer(config)
+    layer.layer.input_layernorm = nn.Identity()
+    return layer
+
+
+def wide_layer(config):
+    return WideLayer(config, norm_before_residual=False)
+
+
+def wide_layer_from_the_norm(config):
+    return WideLayer(config, norm_before_residual=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("make", [plain_layer, layer_without_first_norm, wide_layer, wide_layer_from_the_norm])
+def test_a_layer_is_what_its_parts_compute(family, make):
+    """The kernels' layer over a cache, masks and slots at random: what transformers makes of the same matrices."""
+    layer = make(random_model(family, vocab=8, size=64, layers=1).config)
     shake(layer)
-    if not first_norm:
-        layer.layer.input_layernorm = nn.Identity()
+    wide = isinstance(layer, WideLayer)
     whole, parts = round_layers(layer, "int8"), round_layers(layer, "int8")
     assert whole.packed
     parts.packed = None
     caches = [SlotCache(1, 40, 5) for _ in range(2)]
     for step, slots in enumerate((0, torch.stack([torch.randperm(20)[:3] + 12 for _ in range(4)]), 35)):
-        x = torch.randn(4, 12 if step == 0 else 3, 64)
+        x = torch.randn(4, 12 if step == 0 else 3, 128 if wide else 64)
         positions = torch.randint(0, 60, x.shape[:2])
         width = (12, 32, 38)[step]
         own = torch.arange(x.shape[1]).expand(4, -1) + slots if isinstance(slots, int) else slots
@@ -95,11 +112,11 @@ def test_a_layer_is_what_its_parts_compute(family, first_norm):
 
 @pytest.mark.parametrize("own_head", [True, False])
 def test_eagle3_drafts_with_matrices_in_blocks(target, own_head):
-    """The kernels compute its matrices, not its whole layer, whose attention reads twice its width."""
+    """The kernels compute its whole layer, whose attention reads twice its width, while it decodes."""
     drafter = Eagle3(quantize="int8", own_head=own_head)
     drafter.bind(target)
     exact, rounded = drafter.network, drafter.decoding
-    assert rounded.layer.packed is None and len(layers(rounded)) == 8 + own_head
+    assert rounded.layer.packed and len(layers(rounded)) == 8 + own_head
     x, positions = torch.randn(2, 5, 128), torch.arange(5).expand(2, -1)
     with torch.no_grad():
         found, wanted = (network.hidden(network.layer(x, positions, None)) for network in (rounded, exact))

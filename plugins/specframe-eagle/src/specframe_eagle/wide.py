@@ -56,9 +56,6 @@ class WideLayer(DecoderLayer):
         super().__init__(config)
         self.layer = _Wide(self.layer, self.config, norm_before_residual)
 
-    def pack(self) -> None:
-        """Nothing: of a layer whose attention reads twice its width the kernels compute the matrices, not the whole."""
-
 
 class _Wide(nn.Module):
     """The layer under the published names: transformers' parts, the attention's inputs twice as wide."""

@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Streams the continuations, measures, prints the figures, then writes run.json."""
     from specframe.cli.main import read_plan
-    from specframe.cli.target import choose_target, describe_target
+    from specframe.cli.target import choose_target, describe_target, drafter_of
     from specframe.kernel.errors import InputError
 
     asked = read_plan(options)
@@ -62,6 +62,7 @@ def execute(options: argparse.Namespace) -> int:
     if not options.json:
         print(f"{describe_target(target)}\n", flush=True)
     pipeline = Pipeline.build(valid)
+    target |= drafter_of(valid, pipeline.parts.target)
     result = _decode(pipeline, prompts, quiet=options.json)
     figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
     summary = summarise(pipeline, result, figures)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from specframe.kernel.build import Plan
+    from specframe.kernel.interfaces import Target
 
 
 def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
@@ -33,18 +34,20 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
 
 
 def chosen_target(plan: Plan) -> dict[str, Any]:
-    """What a plan decodes with: `model`, `quantize` where its weights are rounded to fewer bits, `drafter_of`.
-
-    The last one is the target that the drafter was trained for, where that is known to be another.
-    """
-    from specframe.kernel.zoo import trained_for
-
+    """What a plan decodes with: `model`, and `quantize` where its weights are rounded to fewer bits."""
     target = plan.parts["target"]
-    model, weights = target.options.get("model"), plan.parts["drafter"].options.get("weights")
-    found = {"model": model or target.entry.name, "quantize": target.options.get("quantize"), "drafter_of": None}
-    if isinstance(model, str) and isinstance(weights, str):
-        found["drafter_of"] = trained_for(weights, model)
+    found = {"model": target.options.get("model") or target.entry.name, "quantize": target.options.get("quantize")}
     return {name: value for name, value in found.items() if value}
+
+
+def drafter_of(plan: Plan, target: Target) -> dict[str, str]:
+    """`drafter_of`, the target that the drafter was trained for, where that is known to be another; else nothing."""
+    from specframe.files.provenance import named_weights
+    from specframe.neural.weights.origin import trained_for_another
+
+    found = [trained_for_another(weights, target) for weights in named_weights(plan).values()]
+    others = [theirs for theirs in found if theirs is not None]
+    return {"drafter_of": others[0]} if others else {}
 
 
 def fetch_target(plan: Plan) -> None:
@@ -57,10 +60,7 @@ def fetch_target(plan: Plan) -> None:
 
 
 def describe_target(chosen: dict[str, Any]) -> str:
-    """The first line of a run, and a second one where the drafter was trained for another target."""
+    """The first line of a run."""
     rounded = f", quantized to {chosen['quantize']}: its distribution is the one kept" if "quantize" in chosen else ""
     because = f", because {chosen['reason']}" if "reason" in chosen else ""
-    warning = ""
-    if "drafter_of" in chosen:
-        warning = f"\nwarning: the drafter was trained for {chosen['drafter_of']}; few drafts will be accepted"
-    return f"target: {chosen['model']}{rounded}{because}{warning}"
+    return f"target: {chosen['model']}{rounded}{because}"

@@ -38,7 +38,7 @@ def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] 
         "recipe": {"path": str(plan.recipe.path), "data": plan.recipe.data},
         "origins": {dotted(key): origin for key, origin in plan.recipe.origins.items()},
         "target": target or (own and {"model": own.options.get("model", own.entry.name)}),
-        "weights": dict(_weights(plan.parts["drafter"], "drafter")) if "drafter" in plan.parts else {},
+        "weights": named_weights(plan),
         "versions": {name: _version(name) for name in (*PACKAGES, *sorted(plugins))},
         "python": platform.python_version(),
         "commit": _commit(),
@@ -47,8 +47,12 @@ def describe_run(plan: Plan, figures: dict[str, Any], target: Mapping[str, Any] 
     }
 
 
+def named_weights(plan: Plan) -> dict[str, str]:
+    """The weights of the drafter and of parts within it, by option: `zoo://METHOD` as the drafter that was found."""
+    return dict(_weights(plan.parts["drafter"], "drafter")) if "drafter" in plan.parts else {}
+
+
 def _weights(part: Part, name: str) -> Iterator[tuple[str, str]]:
-    """The weights of a part and of those within it, by option: `zoo://METHOD` as the drafter that was found."""
     for option, value in part.options.items():
         if isinstance(value, Part):
             yield from _weights(value, f"{name}.{option}")

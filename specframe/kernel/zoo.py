@@ -50,15 +50,9 @@ def find_weights(weights: str, target: str | None, registry: Registry) -> str:
     return ZOO + (trained[0] if trained else f"{known}-{method}")
 
 
-def trained_for(weights: str, target: str, registry: Registry | None = None) -> str | None:
-    """The name of the target that `zoo://` weights were trained for, where it is another one than `target`, else None.
-
-    `target` is the target's `model`. Nothing is known of weights and targets that are not the zoo's.
-    """
-    registry = registry or _discover()
-    known, name = _target_name(target, registry), weights.removeprefix(ZOO)
-    theirs = next((each.target for each in _drafters(registry) if each.name == name), None)
-    return theirs if weights.startswith(ZOO) and known is not None and theirs != known else None
+def canonical_name(model: str, registry: Registry | None = None) -> str:
+    """The name of the zoo's copy of a model, or the name itself where the zoo has none."""
+    return _target_name(model, registry or _discover()) or model
 
 
 def _discover() -> Registry:

@@ -19,9 +19,10 @@ from specframe.neural.heads import make_proposal, support_of
 from specframe.neural.quantized.rounding import Quantization, round_layers, rounds
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.fitting import seeded
+from specframe.neural.weights.origin import record_target, warn_of_another
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from specframe.kernel.interfaces import Target, TreePolicy
     from specframe.kernel.types import Context, TokenTree
@@ -119,12 +120,15 @@ class NeuralDrafter(Generic[NetworkT]):
         network = self.fresh(model) if self.weights is None else self.load(model, self.weights)
         if self.weights is not None:
             checkpoint.require_vocabulary(self.weights, target.vocab_size)
+            warn_of_another(f"drafter {self.name}", self.weights, target)
         self._bound, self._session, self._rounded = (model, network), None, None
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
         self.taps = frozenset(self.spec.taps)
         model.request(self.taps)
         if self.head is not None:
             self.head.bind(model)
+            if isinstance(own := getattr(self.head, "weights", None), str):
+                warn_of_another("head", own, target)
         network.requires_grad_(not isinstance(self.head, Trainable))
 
     @property
@@ -140,6 +144,7 @@ class NeuralDrafter(Generic[NetworkT]):
             self.head.save(folder)
         else:
             self.store(folder)
+        record_target(folder, self.target)
 
     @property
     def target(self) -> NeuralTarget:
@@ -207,6 +212,21 @@ class NeuralDrafter(Generic[NetworkT]):
         twin = copy.copy(self)
         twin._reader = reader
         return twin
+
+    def twin(self) -> Self:
+        """The same drafter with a network of its own that has the same tensors, to be read in another way."""
+        target, network = self._both()
+        shared = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+        drafter = copy.copy(self)
+        drafter._bound, drafter._session, drafter._rounded = (target, copy.deepcopy(network, shared)), None, None
+        return drafter
+
+    def alternatives(self) -> Mapping[str, Self]:
+        """The same weights as other programs may have meant them, by the entries that config.json would have then.
+
+        `specframe doctor` tries them. A family whose switches leave the tensors' shapes alone gives twins here.
+        """
+        return {}
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, of at most `room` positions each."""

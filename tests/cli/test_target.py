@@ -7,10 +7,6 @@ import json
 import pytest
 
 from specframe.cli.main import main
-from specframe.cli.target import chosen_target, describe_target
-from specframe.kernel.build import plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
 
 SMOKE = ["sampling.max_new_tokens=4", "run.repeats=0", "run.prompts=[Hello]"]
 REASON = "zoo://smollm2-135m is not on this machine and cannot be fetched: HF_HUB_OFFLINE is set"
@@ -77,19 +73,3 @@ def test_every_other_command_refuses_in_one_line(recipe, command, capsys):
 
 def test_a_certificate_without_the_model_needs_no_model(recipe):
     assert main(["certify", str(recipe), "drafter.use=lookup", "tree=null", "--exact-only", "--json"]) == 0
-
-
-@pytest.mark.parametrize(
-    ("weights", "target", "warned"),
-    [
-        ("zoo://smollm2-135m-falcon", "zoo://talk-7m", "smollm2-135m"),
-        ("zoo://talk-7m-falcon", "zoo://talk-7m", None),
-        ("zoo://falcon", "zoo://talk-7m", None),
-        ("zoo://talk-7m-falcon", "some/folder", None),  # it may be a copy: nothing is known
-    ],
-)
-def test_a_drafter_that_was_trained_for_another_target_is_named(weights, target, warned):
-    recipe = Recipe.read("small/falcon", [f"drafter.weights={weights}", f"target.model={target}"])
-    chosen = chosen_target(plan(recipe, discover()))
-    assert chosen.get("drafter_of") == warned
-    assert ("warning: the drafter was trained for smollm2-135m" in describe_target(chosen)) == (warned is not None)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
+from specframe.components.targets.identity import Identity, identify
 from specframe.components.targets.passes.compiled import CompiledPasses, Steps
 from specframe.components.targets.passes.drafted import Drafted
 from specframe.components.targets.passes.finishing import finish
@@ -48,6 +49,8 @@ class HFTarget:
     that does not score trees as it scores texts, which is tried once for every kind of model.
     """
 
+    _passes: Passes
+
     def __init__(
         self,
         *,
@@ -63,14 +66,14 @@ class HFTarget:
     ) -> None:
         loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
         place = loading.locate(model)
-        self._attach(loaded, loading.TokenizerSource(place, revision), loading.gguf_file(place))
+        self._attach(loaded, loading.TokenizerSource(place, revision, model), loading.gguf_file(place))
         if quantize is not None:
             self._quantize(quantize)
         elif kernels and self.device.type == "cpu":
             self._take_kernels()
         probe.check_once(self)
         if compile and self._passes is self._model_passes:
-            self._take_compiled()
+            self._passes = CompiledPasses(self._model_passes, Steps(self._model_passes, self.dtype))
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -89,14 +92,13 @@ class HFTarget:
         return target
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
-        config: Any = model.config
         self.model = model
-        self.config = config.get_text_config()
+        self.config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
         self._decoder, self._layers = architectures.require_layers(model)
         self._taps = Taps(self._decoder, dict(enumerate(self._layers)))
         masked = architectures.takes_masks(self._decoder, views := architectures.views(self.config))
         self._model_passes = ModelPasses(model, self._taps, views, masked)
-        self._passes: Passes = self._model_passes
+        self._passes = self._model_passes
         self.source = tokenizer
         self._sharing: Sharing | None = None
         self._state: State | None = None
@@ -115,8 +117,9 @@ class HFTarget:
         taken = kernel_passes(self.model, (self.config, self._decoder, self._layers), self._taps, option, unfit)
         self._passes = taken or self._passes
 
-    def _take_compiled(self) -> None:
-        self._passes = CompiledPasses(self._model_passes, Steps(self._model_passes, self.dtype))
+    def identify(self) -> Identity:
+        """Which model it is."""
+        return identify(self.model, self.config, self.source.name)
 
     @property
     def computing(self) -> nn.Module:
@@ -142,8 +145,7 @@ class HFTarget:
     @property
     def ends(self) -> frozenset[int]:
         """The tokens that end a sequence, by the model's generation config."""
-        given = getattr(self.model, "generation_config", None)
-        value = given.eos_token_id if given is not None else self.config.eos_token_id
+        value = (getattr(self.model, "generation_config", None) or self.config).eos_token_id
         return frozenset(value if isinstance(value, list) else [] if value is None else [value])
 
     @property
@@ -182,8 +184,7 @@ class HFTarget:
         state.features = state.take_ahead(features)
         rows = torch.arange(len(last), device=which.device)
         state.admitted = prompts
-        tree = TokenTree.root_only(prompts.tokens[rows, last])
-        return tree, Scores(logits[rows, which][:, None], state.features)
+        return TokenTree.root_only(prompts.tokens[rows, last]), Scores(logits[rows, which][:, None], state.features)
 
     @torch.no_grad()
     def read_ahead(self, prompt: Sequence[int], limit: int) -> int:

@@ -93,8 +93,14 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
 class TokenizerSource:
     """A tokenizer, or the place to load one from when it is first needed: that of its model."""
 
-    def __init__(self, source: PreTrainedTokenizerBase | str | Path | None, revision: str | None = None) -> None:
+    def __init__(
+        self,
+        source: PreTrainedTokenizerBase | str | Path | None,
+        revision: str | None = None,
+        name: str | None = None,
+    ) -> None:
         self._source = source
+        self.name = name  # what the model was asked for by
         self._revision = revision
         self.checkpoint = (source, revision) if isinstance(source, str | Path) else None
         """Where the model came from, and its revision; None for one that was in memory."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
 from specframe.neural.weights.checkpoint import CONFIG, WEIGHTS, reason, replacing
+from specframe.neural.weights.origin import TRAINED_FOR
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -36,7 +37,8 @@ class Export:
 
     def write(self, folder: Path) -> None:
         """Writes both files, each whole or not at all. Raises WeightsError when the folder cannot be written."""
-        text = json.dumps(dict(self.config), indent=2, sort_keys=True) + "\n"
+        config = {name: value for name, value in self.config.items() if name != TRAINED_FOR}  # that is specframe's own
+        text = json.dumps(config, indent=2, sort_keys=True) + "\n"
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in self.tensors.items()}
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,44 @@
+"""Which model a target is: its name, and a hash that rounding, kernels and copies leave alone."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from specframe.kernel.identity import Identity
+from specframe.kernel.zoo import ZOO
+from specframe.neural.state.places import find_place
+
+SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
+
+
+def identify(model: nn.Module, config: Any, name: str | None) -> Identity:
+    """The identity of a model with this text config; `name` is what it was asked for by, None for one in memory."""
+    given = name or getattr(model, "name_or_path", None) or f"a {config.model_type} model in memory"
+    return Identity(_bare(str(given)), fingerprint(model, config))
+
+
+@torch.no_grad()
+def fingerprint(model: nn.Module, config: Any) -> str:
+    """A hash of the model's shape and norms.
+
+    Norms are small, differ after every training, and no quantization rounds them. They are taken in bfloat16: a copy in
+    another dtype has the same.
+    """
+    digest = hashlib.sha256(repr([getattr(config, name, None) for name in SHAPE]).encode())
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(weight, nn.Parameter) and weight.dim() == 1:
+            digest.update(weight.to("cpu", torch.bfloat16).view(torch.int16).numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _bare(name: str) -> str:
+    """The name of the zoo or the Hub; of a folder or file its own name, not where it lies."""
+    if name.startswith(ZOO) or not isinstance(find_place(name), Path):
+        return name
+    return Path(name).expanduser().resolve().name

@@ -1,0 +1,71 @@
+"""The target that a drafter was trained for, as its config.json has it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specframe.kernel.errors import WeightsError
+from specframe.kernel.identity import Identified, Identity
+from specframe.neural.state.places import find_place
+from specframe.neural.weights.checkpoint import CONFIG, read_config, reason, replacing
+
+if TYPE_CHECKING:
+    from specframe.kernel.interfaces import Target
+
+TRAINED_FOR = "trained_for"
+"""The entry of config.json: the target's name and fingerprint."""
+
+
+def record_target(folder: Path, target: Target) -> None:
+    """Writes which target a drafter belongs to into its config.json, where the target has an identity.
+
+    Raises WeightsError when the folder cannot be written; the config stays as it was.
+    """
+    if not isinstance(target, Identified):
+        return
+    config = read_config(folder) | {TRAINED_FOR: asdict(target.identify())}
+    try:
+        with replacing(folder / CONFIG) as words:
+            words.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise WeightsError(f"cannot write the checkpoint to {folder}: {reason(error)}") from error
+
+
+def trained_for_another(weights: str | Path, target: Target) -> str | None:
+    """The name of the target that a drafter was trained for, where that is known to be another one than this.
+
+    Raises WeightsError for a Hub name that is not found.
+    """
+    place = find_place(weights)
+    if not isinstance(target, Identified) or (isinstance(place, Path) and not (place / CONFIG).is_file()):
+        return None
+    theirs = _read(read_config(weights))
+    return None if theirs is None or theirs.is_of(target.identify()) else theirs.name
+
+
+def warn_of_another(part: str, weights: str | Path, target: Target) -> None:
+    """Warns of weights that were trained for another target than this."""
+    theirs = trained_for_another(weights, target)
+    if theirs is not None and isinstance(target, Identified):
+        logging.getLogger(__name__).warning(
+            "the %s in %s was trained for the target %s, and this one is %s: few drafts will be accepted",
+            *(_shown(text) for text in (part, str(weights), theirs, target.identify().name)),
+        )
+
+
+def _read(config: dict[str, Any]) -> Identity | None:
+    """The identity in a config; None where there is none, or one of another form."""
+    found = config.get(TRAINED_FOR)
+    values = [found.get(name) for name in ("name", "fingerprint")] if isinstance(found, dict) else []
+    if not values or not all(isinstance(value, str) for value in values):
+        return None
+    return Identity(*map(str, values))
+
+
+def _shown(text: str) -> str:
+    """A name that may come from outside, with its control characters as escapes."""
+    return text if text.isprintable() else ascii(text)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from specframe.kernel.identity import Identity
 from specframe.kernel.zoo import ZOO
 from specframe.neural.state.places import find_place
+from specframe.neural.weights.identity import Identity
 
 SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 

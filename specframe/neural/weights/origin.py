@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specframe.kernel.errors import WeightsError
-from specframe.kernel.identity import Identified, Identity
 from specframe.neural.state.places import find_place
 from specframe.neural.weights.checkpoint import CONFIG, read_config, reason, replacing
+from specframe.neural.weights.identity import Identified, Identity
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
@@ -16,10 +16,14 @@ from specframe.files.terminal import open_console
 from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
+    from specframe.decoding.pipeline import Pipeline
     from specframe.kernel.build import Plan
+    from specframe.training.distill.decoding import Decoding
     from specframe.training.distill.dialogue import Answerer, Dialogue
     from specframe.training.distill.store import AnswerStore
 
+MANY = 32
+"""For fewer prompts, finding the fastest way would take longer than it saves."""
 SUMMARY = "let the recipe's target answer prompts, as data to train drafters on; interrupted work goes on"
 
 
@@ -70,7 +74,9 @@ def execute(options: argparse.Namespace) -> int:
         rate = None
         if left:
             about = {"model": options.model or _name_target(valid), "temperature": sampling.temperature}
-            rate = _answer(_find_answerer(options, valid, seed, store.tally.conversations > 0), left, store, about)
+            rate = _answer(
+                _find_answerer(options, valid, seed, left, store.tally.conversations > 0), left, store, about
+            )
         if left or not store.described:
             store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
     if options.json:
@@ -144,12 +150,17 @@ def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, 
     }
 
 
-def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int, answered: bool) -> Answerer:
+def _find_answerer(
+    options: argparse.Namespace, valid: Plan, seed: int, left: Sequence[Dialogue], answered: bool
+) -> Answerer:
     if options.endpoint is None:
         from specframe.decoding.pipeline import Pipeline
         from specframe.training.distill.decoding import Decoding
 
-        return Decoding(Pipeline.build(valid), seed)
+        decoding = Decoding(Pipeline.build(valid), seed)
+        if "batch" in (valid.recipe.data.get("run") or {}) or len(left) < MANY:
+            return decoding
+        return Decoding(_fastest(decoding, left), seed)
 
     from specframe.training.distill.endpoint import Endpoint, read_key
 
@@ -165,6 +176,18 @@ def _find_answerer(options: argparse.Namespace, valid: Plan, seed: int, answered
     )
     endpoint.check()
     return endpoint
+
+
+def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
+    """The pipeline that answers fastest here; prints what was tried."""
+    from specframe.training.distill.fastest import SIZES, fastest
+
+    context = decoding.pipeline.parts.target.context
+    prompts = [prompt for dialogue in left[: max(SIZES)] if len(prompt := decoding.encode(dialogue)) < context]
+    trials = fastest(decoding.pipeline, prompts)
+    for trial in trials:
+        print(trial, file=sys.stderr)
+    return trials[0].pipeline
 
 
 def _name_target(valid: Plan) -> str:

@@ -34,6 +34,7 @@ _PUBLIC = {
         "Student",
         "Teacher",
         "TokenTree",
+        "TranslatingDrafter",
         "Verdict",
     ),
     "specframe.kernel.cache": ("cache_folder",),
@@ -75,195 +76,126 @@ _PUBLIC = {
     "specframe.components.targets.conversion": ("convert_gguf",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
     "specframe.components.drafters.text": ("CommittedText",),
+    "specframe.components.rollouts.all_levels": ("AllLevels",),
+    "specframe.components.rollouts.glancing": ("Glancing",),
     "specframe.components.rollouts.multi_step": ("MultiStep",),
     "specframe.components.trees.shapes.growth": ("Growth",),
+    "specframe.components.trees.shapes.optimal": ("expected_tau", "optimal_product_shape", "optimal_shape"),
     "specframe.decoding.pipeline": ("Pipeline", "Result", "load"),
     "specframe.decoding.compose": ("compose",),
     "specframe.decoding.requests": ("Entry", "Request"),
     "specframe.decoding.session": ("Session",),
     "specframe.decoding.transformers.decoder": ("decoder",),
+    "specframe.files.prompts": ("read_prompts",),
+    "specframe.neural.weights.identity": ("Identified", "Identity"),
+    "specframe.inspect.trace.collect": ("trace",),
+    "specframe.inspect.trace.records": ("Trace",),
+    "specframe.inspect.profile": ("Profile", "profile"),
+    "specframe.inspect.forecast": ("Measured", "measure_tau"),
+    "specframe.training.validation": ("simulated_tau",),
     "specframe.cli.main": ("add_recipe_arguments", "read_plan"),
 }
 if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lists together
-    from specframe.cli.main import add_recipe_arguments as add_recipe_arguments
-    from specframe.cli.main import read_plan as read_plan
+    # isort: off
+    from specframe.cli.main import add_recipe_arguments as add_recipe_arguments, read_plan as read_plan
     from specframe.components.drafters.text import CommittedText as CommittedText
+    from specframe.components.rollouts.all_levels import AllLevels as AllLevels
+    from specframe.components.rollouts.glancing import Glancing as Glancing
     from specframe.components.rollouts.multi_step import MultiStep as MultiStep
     from specframe.components.targets.conversion import convert_gguf as convert_gguf
     from specframe.components.trees.shapes.growth import Growth as Growth
-    from specframe.components.verifiers.bound import (
-        greedy_acceptance as greedy_acceptance,
+    from specframe.components.trees.shapes.optimal import (
+        expected_tau as expected_tau,
+        optimal_product_shape as optimal_product_shape,
+        optimal_shape as optimal_shape,
     )
     from specframe.components.verifiers.bound import (
+        greedy_acceptance as greedy_acceptance,
         optimal_acceptance as optimal_acceptance,
     )
     from specframe.decoding.compose import compose as compose
-    from specframe.decoding.pipeline import (
-        Pipeline as Pipeline,
-    )
-    from specframe.decoding.pipeline import (
-        Result as Result,
-    )
-    from specframe.decoding.pipeline import (
-        load as load,
-    )
-    from specframe.decoding.requests import Entry as Entry
-    from specframe.decoding.requests import Request as Request
+    from specframe.decoding.pipeline import Pipeline as Pipeline, Result as Result, load as load
+    from specframe.decoding.requests import Entry as Entry, Request as Request
     from specframe.decoding.session import Session as Session
     from specframe.decoding.transformers.decoder import decoder as decoder
+    from specframe.files.prompts import read_prompts as read_prompts
+    from specframe.inspect.forecast import Measured as Measured, measure_tau as measure_tau
+    from specframe.inspect.profile import Profile as Profile, profile as profile
+    from specframe.inspect.trace.collect import trace as trace
+    from specframe.inspect.trace.records import Trace as Trace
     from specframe.kernel.cache import cache_folder as cache_folder
     from specframe.kernel.contestant import Contestant as Contestant
     from specframe.kernel.errors import (
         CompositionError as CompositionError,
-    )
-    from specframe.kernel.errors import (
         FetchError as FetchError,
-    )
-    from specframe.kernel.errors import (
         InputError as InputError,
-    )
-    from specframe.kernel.errors import (
         PluginError as PluginError,
-    )
-    from specframe.kernel.errors import (
         RecipeError as RecipeError,
-    )
-    from specframe.kernel.errors import (
         SpecframeError as SpecframeError,
-    )
-    from specframe.kernel.errors import (
         WeightsError as WeightsError,
     )
     from specframe.kernel.interfaces import (
         ChunkedTarget as ChunkedTarget,
-    )
-    from specframe.kernel.interfaces import (
         Drafter as Drafter,
-    )
-    from specframe.kernel.interfaces import (
         FeatureDrafter as FeatureDrafter,
-    )
-    from specframe.kernel.interfaces import (
         Head as Head,
-    )
-    from specframe.kernel.interfaces import (
         LanguageModelDrafter as LanguageModelDrafter,
-    )
-    from specframe.kernel.interfaces import (
         Loss as Loss,
-    )
-    from specframe.kernel.interfaces import (
         NeuralTarget as NeuralTarget,
-    )
-    from specframe.kernel.interfaces import (
         Observer as Observer,
-    )
-    from specframe.kernel.interfaces import (
         RandomSource as RandomSource,
-    )
-    from specframe.kernel.interfaces import (
         Rollout as Rollout,
-    )
-    from specframe.kernel.interfaces import (
         Target as Target,
-    )
-    from specframe.kernel.interfaces import (
         TextDrafter as TextDrafter,
-    )
-    from specframe.kernel.interfaces import (
         Trainable as Trainable,
-    )
-    from specframe.kernel.interfaces import (
         TreePolicy as TreePolicy,
-    )
-    from specframe.kernel.interfaces import (
         Verifier as Verifier,
     )
-    from specframe.kernel.layers import ExitingDrafter as ExitingDrafter
-    from specframe.kernel.layers import ExitingModel as ExitingModel
-    from specframe.kernel.layers import LayerChoice as LayerChoice
-    from specframe.kernel.layers import LayeredTarget as LayeredTarget
+    from specframe.kernel.layers import (
+        ExitingDrafter as ExitingDrafter,
+        ExitingModel as ExitingModel,
+        LayerChoice as LayerChoice,
+        LayeredTarget as LayeredTarget,
+    )
     from specframe.kernel.plugins.deprecation import Renamed as Renamed
-    from specframe.kernel.plugins.hookspecs import Command as Command
-    from specframe.kernel.plugins.hookspecs import Register as Register
-    from specframe.kernel.plugins.hookspecs import hookimpl as hookimpl
-    from specframe.kernel.promises import Needs as Needs
-    from specframe.kernel.promises import Promise as Promise
-    from specframe.kernel.store import Continuations as Continuations
-    from specframe.kernel.store import Continuing as Continuing
-    from specframe.kernel.store import Store as Store
+    from specframe.kernel.plugins.hookspecs import (
+        Command as Command,
+        Register as Register,
+        hookimpl as hookimpl,
+    )
+    from specframe.kernel.promises import Needs as Needs, Promise as Promise
+    from specframe.kernel.store import Continuations as Continuations, Continuing as Continuing, Store as Store
     from specframe.kernel.types import (
         ALL_DRAWS as ALL_DRAWS,
-    )
-    from specframe.kernel.types import (
         AskingRollout as AskingRollout,
-    )
-    from specframe.kernel.types import (
         Chunks as Chunks,
-    )
-    from specframe.kernel.types import (
         Committed as Committed,
-    )
-    from specframe.kernel.types import (
         Context as Context,
-    )
-    from specframe.kernel.types import (
         Costs as Costs,
-    )
-    from specframe.kernel.types import (
         Cycle as Cycle,
-    )
-    from specframe.kernel.types import (
         Drafts as Drafts,
-    )
-    from specframe.kernel.types import (
         Draw as Draw,
-    )
-    from specframe.kernel.types import (
         Expand as Expand,
-    )
-    from specframe.kernel.types import (
         Frontier as Frontier,
-    )
-    from specframe.kernel.types import (
         Outcome as Outcome,
-    )
-    from specframe.kernel.types import (
         PairSpec as PairSpec,
-    )
-    from specframe.kernel.types import (
         Predicted as Predicted,
-    )
-    from specframe.kernel.types import (
         Prompts as Prompts,
-    )
-    from specframe.kernel.types import (
         Proposal as Proposal,
-    )
-    from specframe.kernel.types import (
         RewritingRollout as RewritingRollout,
-    )
-    from specframe.kernel.types import (
         Scores as Scores,
-    )
-    from specframe.kernel.types import (
         SteppedRollout as SteppedRollout,
-    )
-    from specframe.kernel.types import (
         Student as Student,
-    )
-    from specframe.kernel.types import (
         Teacher as Teacher,
-    )
-    from specframe.kernel.types import (
         TokenTree as TokenTree,
-    )
-    from specframe.kernel.types import (
         Verdict as Verdict,
     )
     from specframe.kernel.zoo import model_folder as model_folder
+    from specframe.neural.weights.identity import Identified as Identified, Identity as Identity
     from specframe.sampling.laws import Sampling as Sampling
     from specframe.sampling.random import SeededRandom as SeededRandom
+    from specframe.training.validation import simulated_tau as simulated_tau
+    # isort: on
 
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 

@@ -75,6 +75,11 @@ def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rol
     return figures | {f"tau.{number}": tau for number, tau in enumerate(taus, 1)} | {"tau": sum(taus) / len(taus)}
 
 
+def simulated_tau(drafter: Trainable, teachers: Iterable[Teacher], rollout: Rollout) -> float:
+    """Tokens per cycle of a chain along the texts, which are taken for the target's greedy answers; see `measure`."""
+    return measure(drafter, teachers, [], rollout)["tau"]
+
+
 @dataclass(frozen=True)
 class Guesses:
     """What was predicted from every position of texts, by level: [B, L, levels] each, in numbers of predictions."""

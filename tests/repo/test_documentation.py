@@ -259,6 +259,26 @@ def test_every_component_and_command_is_documented():
     assert not [command for command in COMMANDS if f"## specframe {command}" not in text]
 
 
+IMPORT = re.compile(r"^\s*(?:from (specframe[\w.]*) import|import (specframe[\w.]*))", re.MULTILINE)
+PUBLIC = {"specframe", "specframe.neural", "specframe.testing"}
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)
+def test_no_page_imports_anything_private(page):
+    found = [
+        f"{block}: {module}"
+        for block in blocks(page)
+        for module in (one or other for one, other in IMPORT.findall(block.text))
+        if module.partition(".")[0] == "specframe" and module not in PUBLIC
+    ]
+    assert not found, "a page shows what users may write: export the name from specframe, or give a command"
+
+
+def test_private_imports_are_found_in_every_kind_of_block():
+    shown = "python - <<'END'\nfrom specframe.files.prompts import read_prompts\nimport specframe\nEND\n"
+    assert [one or other for one, other in IMPORT.findall(shown)] == ["specframe.files.prompts", "specframe"]
+
+
 def test_the_readme_opens_with_the_two_commands():
     opening = (ROOT / "README.md").read_text(encoding="utf-8")[:600]
     assert "pip install -r requirements.txt && specframe run recipes/falcon.yaml" in opening

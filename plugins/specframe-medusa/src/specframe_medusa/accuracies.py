@@ -22,7 +22,7 @@ def rank_accuracies(
     """accuracies[k][r]: the share of predictions of level k + 1 whose choice of rank r is the target's argmax.
 
     The drafter is bound to the target whose `teach` gives the teachers; the rollout is the one that it is trained
-    with. `specframe.components.trees.shapes.optimal` makes trees of the result. Raises InputError when nothing was
+    with. `specframe.optimal_product_shape` makes trees of the result. Raises InputError when nothing was
     scored.
     """
     was_training = drafter.module.training

@@ -47,17 +47,25 @@ def execute(options: argparse.Namespace) -> int:
 
 def show(found: Diagnosis) -> list[str]:
     """The diagnosis in lines."""
-    depths = " ".join(f"{share:.2f}" for share in found.alpha)
     lines = [
         f"tau {found.tau:.2f}: tokens per forward pass of the target, the bonus token included",
-        f"accepted by depth {depths}; the most frequent token alone would be right {found.chance:.2f} of the time",
+        f"accepted by depth {_shares(found.alpha)}; "
+        f"the most frequent token alone would be right {found.chance:.2f} of the time",
     ]
     if found.readings:
-        recorded = "" if found.recorded is None else f"; its training recorded {found.recorded:.2f}"
-        lines += ["", f"first choice equal to the target's, of {found.positions} positions{recorded}:"]
         width = max(len(reading.name) for reading in found.readings)
-        lines += [
-            f"  {reading.name:{width}}  {reading.agreement:.3f}  {', '.join(reading.taps)}"
-            for reading in found.readings
-        ]
+        depths = len(found.readings[0].depths)
+        by = "" if depths < 2 else f" at depth {', '.join(map(str, range(1, depths + 1)))}"
+        lines += ["", f"first choice equal to the target's{by}, of {found.positions} positions:"]
+        for reading in found.readings:
+            right = " ".join(f"{share:.3f}" for share in reading.depths)
+            lines.append(f"  {reading.name:{width}}  {right}  {', '.join(reading.taps)}")
+        lines.append("in the cycles of a chain alone " + _shares(found.chain))
+        if found.recorded:
+            lines.append("as its training recorded it    " + _shares(found.recorded))
     return [*lines, "", found.finding or "nothing wrong was found: the drafter reads what it was trained on"]
+
+
+def _shares(shares: list[float]) -> str:
+    """Shares, rounded."""
+    return " ".join(f"{share:.2f}" for share in shares)

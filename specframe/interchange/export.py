@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 from specframe.files.provenance import describe_run, write_json
+from specframe.files.trained import PROVENANCE, read_training
 from specframe.kernel.build import Plan
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Drafter, Target
 from specframe.neural import checkpoint
 from specframe.neural.weights.export import Export, Exportable
-
-PROVENANCE = "specframe.json"
-TRAINED = "train*.json"
 
 
 def export(plan: Plan, form: str) -> Export:
@@ -46,18 +42,6 @@ def write(made: Export, plan: Plan, form: str, folder: Path) -> None:
         raise InputError(f"{folder} holds a checkpoint that was not exported here; give another --out")
     made.write(folder)
     content = (folder / made.file).read_bytes()
-    facts = {"form": form, "sha256": hashlib.sha256(content).hexdigest(), "trained": _trained(plan)}
+    trained = read_training(plan.parts["drafter"].options["weights"])
+    facts = {"form": form, "sha256": hashlib.sha256(content).hexdigest(), "trained": trained}
     write_json(folder / PROVENANCE, describe_run(plan, facts))
-
-
-def _trained(plan: Plan) -> dict[str, Any]:
-    """What the trained drafter's folder records of its training: data, steps, figures."""
-    found = {}
-    for path in sorted(checkpoint.locate(plan.parts["drafter"].options["weights"]).glob(TRAINED)):
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(record, dict):
-            found[path.name] = {name: value for name, value in record.items() if name != "losses"}
-    return found

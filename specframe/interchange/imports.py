@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from specframe.files.provenance import describe_run, write_json
-from specframe.interchange.export import PROVENANCE
+from specframe.files.trained import PROVENANCE, read_training
 from specframe.interchange.pickles import convert, pickled
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import InputError, WeightsError
@@ -53,6 +53,7 @@ def bring_in(plan: Plan, out: Path) -> Imported:
     source = checkpoint.locate(weights, pickles=True)
     if out.resolve() == source.resolve():
         raise InputError(f"{out} is the folder that is read; give another --out")
+    trained = read_training(source)
     target: Target = plan.parts["target"].build()
     with TemporaryDirectory() as scratch:
         files = pickled(source)
@@ -65,7 +66,7 @@ def bring_in(plan: Plan, out: Path) -> Imported:
     stored = drafter.module.state_dict()
     back = _compare(stored, _bound(part, str(out), target).module.state_dict(), out)
     facts = {"read_from": str(weights), "converted": [path.name for path in files], "sha256": dict(_hashes(out))}
-    write_json(out / PROVENANCE, describe_run(plan, facts))
+    write_json(out / PROVENANCE, describe_run(plan, facts | {"trained": trained}))
     checklist = tuple(_checklist(name, drafter, target, out, back, [path.name for path in files]))
     return Imported(name, sum(tensor.numel() for tensor in stored.values()), checklist)
 

@@ -12,7 +12,7 @@ from tests.repo.repository import PLUGINS, ROOT, name, sources
 LAYERS = ("kernel", "sampling", "neural", "components", "files", "stores", "decoding")
 USES = ("training", "certify", "bench", "inspect", "interchange")
 """What is made of decoding; these do not import each other, but for the pairs below."""
-ACROSS = {("inspect", "bench")}
+ACROSS = {("inspect", "bench"), ("inspect", "training")}
 KERNEL_NEEDS = {"omegaconf", "packaging", "pluggy", "yaml"}
 PUBLIC = ("specframe", "specframe.neural", "specframe.testing")
 

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import specframe
 from specframe.cli.main import main
+from specframe.files.trained import claimed
 from specframe.inspect.doctor import examine
 from specframe.neural.weights.checkpoint import locate
 
@@ -78,8 +79,36 @@ def test_layers_that_are_off_are_named(layers, recipe):
     off = tuple(f"layer.{layer}" for layer in layers)
     drafter.network.spec = drafter.spec = replace(drafter.spec, taps=off)
     found = examine(pipeline, pipeline.run.prompts)
-    assert found.better is not None and found.better.taps == ("layer.3", "layer.8", "layer.13")
+    assert found.better and found.better[0].taps == ("layer.3", "layer.8", "layer.13")
     assert "correct the layer numbers" in (found.finding or "")
+
+
+@pytest.mark.parametrize("switch", ["norm_output", "norm_before_residual"])
+def test_a_switch_that_a_checkpoint_does_not_record_rightly_is_named(switch, recipe, tmp_path, capsys):
+    """Programs take an absent one for different things, and no tensor shows it."""
+    broken = tmp_path / "broken"
+    shutil.copytree(locate("zoo://talk-7m-eagle3"), broken)
+    if switch == "norm_output":
+        config = json.loads((broken / "config.json").read_text())
+        assert config.pop(switch) is True
+        (broken / "config.json").write_text(json.dumps(config))
+    else:  # read with the switch, the scale of the state is nothing to it
+        tensors = load_file(broken / "model.safetensors")
+        tensors["fc.weight"] *= 30
+        save_file(tensors, broken / "model.safetensors")
+    more = "['Do you like music?', 'Write a poem about the sea.', 'What is a river?', 'Tell me about your day.']"
+    overrides = [f"drafter={{use: eagle3, own_head: false, weights: '{broken}'}}", f"run.prompts={more}", "--json"]
+    assert main(["doctor", recipe, *overrides]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "correct these entries of its config.json" in found["finding"] and f"{switch}: true" in found["finding"]
+    assert all(len(reading["depths"]) == 3 for reading in found["readings"])
+
+
+def test_an_exported_drafter_is_compared_with_what_its_training_recorded(recipe, tmp_path, capsys):
+    assert main(["export", recipe, "--to", "eagle", "--out", str(tmp_path / "out")]) == 0
+    assert main(["doctor", recipe, f"drafter.weights={tmp_path / 'out'}", "--json"]) == 0
+    recorded = claimed("zoo://talk-7m-eagle")
+    assert len(recorded) == 8 and json.loads(capsys.readouterr().out.splitlines()[-1])["recorded"] == recorded
 
 
 @pytest.mark.parametrize(

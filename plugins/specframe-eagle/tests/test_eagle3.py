@@ -204,3 +204,21 @@ def test_its_certificate_needs_neither_weights_nor_the_target_s_layers(own: bool
     small.bind(tiny_target("llama", vocab=3))
     assert small.support.tolist() == [0, 1] and small.taps == {"layer.0", "layer.1"}
     assert drafter.weights == "none/such" and drafter.reads == [1, 14, 26]
+
+
+@pytest.mark.parametrize("options", [{}, {"norm_output": True, "norm_before_residual": True}])
+def test_alternatives_are_the_same_tensors_by_other_switches(options: dict[str, bool]) -> None:
+    drafter = texts.bound(**options)
+    teacher = random_teacher(drafter.target, 2, 9)
+    found = drafter.alternatives()
+    assert len(found) == 3
+    for entries, twin in found.items():
+        pairs = zip(twin.network.parameters(), drafter.network.parameters(), strict=True)
+        assert all(one is other for one, other in pairs)
+        wanted = texts.bound(
+            **options | {name: on == "true" for name, on in (e.split(": ") for e in entries.split(", "))}
+        )
+        wanted.network.load_state_dict(drafter.network.state_dict())
+        made, same = (MultiStep(steps=3, noise=0.0)(each, teacher, 1.0).logits for each in (twin, wanted))
+        torch.testing.assert_close(made, same, rtol=0, atol=0)
+        assert not torch.equal(made, MultiStep(steps=3, noise=0.0)(drafter, teacher, 1.0).logits)

@@ -15,6 +15,7 @@ from huggingface_hub.utils import filter_repo_objects
 from safetensors.torch import load_file
 
 from specframe.cli.main import main
+from specframe.files.trained import claimed
 from specframe_zoo import talk_eagle
 from tests.repo.repository import ROOT
 
@@ -42,6 +43,8 @@ def test_an_export_comes_back_with_a_checklist(tmp_path: Path, capsys: pytest.Ca
     assert ours.keys() == zoo.keys() and all(torch.equal(ours[name], zoo[name]) for name in zoo)
     facts = json.loads((tmp_path / "ours" / "specframe.json").read_text())
     assert facts["figures"]["read_from"] == str(folder) and "model.safetensors" in facts["figures"]["sha256"]
+    assert claimed(tmp_path / "ours") == claimed(folder) == claimed(talk_eagle()), "what training recorded goes along"
+    assert len(claimed(folder)) > 1
     assert take("eagle.yaml", folder, tmp_path / "ours", "--json") == 0, "and again"
     found = json.loads(capsys.readouterr().out)
     assert found["numbers"] == sum(tensor.numel() for tensor in zoo.values())

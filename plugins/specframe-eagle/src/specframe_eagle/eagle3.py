@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
+from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +58,8 @@ class Eagle3(NeuralDrafter[Wide]):
 
     name = "eagle3"
     forms: tuple[str, ...] = engines3.FORMS
+    bare: ClassVar[tuple[str, ...]] = ("norm_before_residual", "norm_output")
+    """The switches that have no tensors, so that a checkpoint of the other setting loads without a complaint."""
 
     def __init__(
         self,
@@ -145,6 +148,17 @@ class Eagle3(NeuralDrafter[Wide]):
         """
         layout = self.layout
         checkpoint.save(Published3(self.network, layout, self.target), layout.config, folder, layout.dtype)
+
+    def alternatives(self) -> dict[str, Self]:
+        """The drafter with each switch that has no tensors the other way, and with all: programs' defaults differ."""
+        found = {}
+        for count in range(1, len(self.bare) + 1):
+            for names in combinations(self.bare, count):
+                twin, switches = self.twin(), self.network.switches
+                other = {name: not getattr(switches, name) for name in names}
+                twin.network.switch(replace(switches, **other))
+                found[", ".join(f"{name}: {str(on).lower()}" for name, on in other.items())] = twin
+        return found
 
     @property
     def layout(self) -> Layout3:

@@ -123,6 +123,11 @@ class Wide(FeatureNetwork):
             self.lm_head.weight = nn.Parameter(head.detach().float().cpu().contiguous())
         self.register_buffer("support", support, persistent=False)
 
+    def switch(self, switches: Switches) -> None:
+        """Computes with other switches from now on; those that come with tensors must stay as they are."""
+        wide: Any = self.layer.layer
+        self.switches, wide.norm_before_residual = switches, switches.norm_before_residual
+
     @property
     def width(self) -> int:
         """Token and state side by side."""

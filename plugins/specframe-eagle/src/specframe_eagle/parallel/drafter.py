@@ -55,6 +55,7 @@ class PEagle(Eagle3):
 
     name = "peagle"
     forms = engines.FORMS
+    bare = ("norm_before_residual",)  # nothing is fed back
 
     def __init__(
         self,

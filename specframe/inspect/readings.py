@@ -1,0 +1,143 @@
+"""The ways in which a drafter may have been made to read its target, and how well each fits its weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specframe.components.rollouts.multi_step import MultiStep
+from specframe.components.rollouts.shifted import along
+from specframe.kernel.interfaces import FeatureDrafter
+from specframe.kernel.types import Teacher
+from specframe.neural.drafter import NeuralDrafter
+from specframe.neural.network import FeatureNetwork
+from specframe.training.validation import Guesses
+
+DEPTHS = 3
+"""How many levels of a draft are compared, where a drafter feeds its predictions back."""
+BETTER = 0.05
+ERRORS = 3
+"""Another reading is the right one if it agrees by so much more often, and by so many standard errors."""
+LAYERS = "correct the layer numbers in the checkpoint or the recipe"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A way to read the target, and how often the drafter's first choice is the target's with it."""
+
+    name: str
+    taps: tuple[str, ...]
+    remedy: str = ""
+    """What to change where this is the right one."""
+    agreement: float = 0.0
+    """The share of levels below a position that a chain along the text gets right up to its first mistake."""
+    depths: tuple[float, ...] = ()
+    """How often the first choice is right at each depth below a position, whatever it was above."""
+    error: float = 0.0
+    """The standard error of how much it agrees more often than the drafter's own reading, at the same positions."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A reading, and the drafter that reads so."""
+
+    reading: Reading
+    drafter: FeatureDrafter
+    late: bool = False
+    """Whether a feature is paired with its own token instead of the next."""
+
+
+def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[Reading]:
+    """The readings, of which the drafter's own is the first, measured; none if the texts are too short."""
+    measured: list[Reading] = []
+    own: Tensor | None = None
+    for attempt in tried:
+        there, right = _count(attempt, teachers)  # [n, depths] each
+        asked = there.sum(1) > 0
+        score = right[asked].cumprod(1).sum(1) / there[asked].sum(1)
+        if not len(score):
+            return []
+        own = score if own is None else own
+        error = float((score - own).var(correction=0) / len(score)) ** 0.5
+        shares = tuple((right.sum(0) / there.sum(0)).tolist())
+        measured.append(replace(attempt.reading, agreement=float(score.mean()), depths=shares, error=error))
+    return measured
+
+
+def better(readings: Sequence[Reading]) -> list[Reading]:
+    """The readings that fit the weights better than the first, their own: the best one and what is about as good."""
+    own = readings[0].agreement if readings else 1.0
+    fits = [each for each in readings[1:] if each.agreement > own + max(BETTER, ERRORS * each.error)]
+    best = max((each.agreement for each in fits), default=0.0)
+    return sorted((each for each in fits if each.agreement > best - BETTER), key=lambda each: -each.agreement)
+
+
+def attempts(drafter: FeatureDrafter, layers: int | None) -> Iterator[Attempt]:
+    """The drafter as it is, and as it may have been meant to read a target of so many layers."""
+    taps = drafter.spec.taps
+    yield Attempt(Reading("as it is", taps), drafter)
+    if isinstance(drafter, NeuralDrafter):
+        network = drafter.network
+        if isinstance(network, FeatureNetwork) and type(network).unroll is FeatureNetwork.unroll:
+            remedy = "swap the two halves of its first map's input in the checkpoint"
+            yield Attempt(Reading("embedding and feature swapped", taps, remedy), _swapped(drafter))
+        for entries, twin in drafter.alternatives().items():
+            yield Attempt(Reading(entries, taps, "correct these entries of its config.json"), twin)
+    remedy = "train it on pairs of a feature and the token after it, or shift its inputs where it was exported"
+    yield Attempt(Reading("each feature with its own token", taps, remedy), drafter, late=True)
+    for name, moved in _moved(taps, layers):
+        other: FeatureDrafter = copy.copy(drafter)
+        other.spec = replace(drafter.spec, taps=moved)
+        yield Attempt(Reading(name, moved, f"its features are {', '.join(moved)}: {LAYERS}"), other)
+
+
+def _moved(taps: tuple[str, ...], layers: int | None) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Other taps of a target of so many layers, by how they differ."""
+    if len(taps) > 1:
+        yield "features in reverse order", taps[::-1]
+    if layers is None:
+        return
+    final = f"layer.{layers - 1}"
+    if "last" in taps:
+        yield "before the final norm", tuple(final if tap == "last" else tap for tap in taps)
+    elif final in taps:
+        yield "after the final norm", tuple("last" if tap == final else tap for tap in taps)
+    numbers = [int(tap.partition(".")[2]) if tap != "last" else layers - 1 for tap in taps]
+    for step in (-2, -1, 1, 2):
+        if min(numbers) + step >= 0 and max(numbers) + step < layers:
+            yield f"layers {'+' if step > 0 else '-'}{abs(step)}", tuple(f"layer.{each + step}" for each in numbers)
+
+
+def _swapped(drafter: NeuralDrafter[Any]) -> NeuralDrafter[Any]:
+    """The drafter whose network is given its pairs the other way round."""
+
+    def swap(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        pairs, *rest = given
+        return (torch.cat(pairs.chunk(2, -1)[::-1], -1), *rest)
+
+    twin = drafter.twin()
+    twin.network.register_forward_pre_hook(swap)
+    return twin
+
+
+@torch.no_grad()
+def _count(attempt: Attempt, teachers: Sequence[Teacher]) -> tuple[Tensor, Tensor]:
+    """How many predictions are made from every position, and which are the target's first choice: [n, depths]."""
+    drafter, found = attempt.drafter, []
+    feeds = drafter.spec.feeds and drafter.spec.side_by_side and drafter.block == drafter.levels == 1
+    for teacher in teachers:
+        given = teacher
+        if attempt.late:
+            given = replace(teacher, tokens=torch.cat([teacher.tokens[:, :1], teacher.tokens[:, :-1]], 1))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # where a text of blocks is cropped, the same for every reading
+            made = MultiStep(steps=DEPTHS, noise=0.0)(drafter, given, 1.0) if feeds else along(drafter, given, 0.0, "")
+        guesses = Guesses.of(made, teacher)
+        found.append(torch.stack([guesses.there, guesses.right]).flatten(1, 2).double())  # [2, L, depths]
+    there, right = torch.cat(found, 1) if found else torch.zeros(2, 0, 1)
+    return there, right

@@ -1,0 +1,49 @@
+"""What a diagnosis makes of its figures: the first depth that falls short of what training recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from specframe.inspect.doctor import Diagnosis
+from specframe.inspect.readings import Reading
+
+SOUND = Diagnosis(
+    alpha=[0.7, 0.5],
+    tau=2.0,
+    chance=0.1,
+    positions=400,
+    readings=[Reading("as it is", ("last",), agreement=0.5, depths=(0.6, 0.6))],
+    chain=[0.6, 0.6, 0.6],
+    recorded=[0.7, 0.7, 0.7, 0.7],
+)
+
+
+def test_what_agrees_about_as_recorded_is_sound() -> None:
+    assert SOUND.finding is None
+    assert replace(SOUND, recorded=[]).finding is None
+
+
+@pytest.mark.parametrize(
+    ("chain", "finding"),
+    [
+        ([0.3, 0.6, 0.6], "its training recorded an agreement of 0.70, and here it is 0.30"),
+        ([0.6, 0.1, 0.0], "it agrees as recorded at depth 1, and 0.10 in place of 0.70 at depth 2"),
+        ([0.6, 0.6, 0.2], "it agrees as recorded at depth 2, and 0.20 in place of 0.70 at depth 3"),
+    ],
+)
+def test_the_first_depth_that_falls_short_is_named(chain: list[float], finding: str) -> None:
+    assert finding in (replace(SOUND, chain=chain).finding or "")
+
+
+def test_a_depth_that_few_chains_reach_is_not_judged() -> None:
+    assert replace(SOUND, positions=80, chain=[0.6, 0.0]).finding is None
+
+
+def test_another_reading_that_fits_comes_first() -> None:
+    other = Reading("layers +1", ("layer.3",), "correct them", agreement=0.7, depths=(0.7, 0.7), error=0.01)
+    found = replace(SOUND, readings=[*SOUND.readings, other], chain=[0.0])
+    assert found.finding == "this drafter was made for another reading, layers +1: correct them"
+    unsure = replace(other, error=0.1)
+    assert replace(SOUND, readings=[*SOUND.readings, unsure]).finding is None

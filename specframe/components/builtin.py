@@ -10,7 +10,7 @@ Parts: TypeAlias = tuple[tuple[str, str, str], ...]
 """Names, places in a folder, and summaries."""
 
 TARGETS: Parts = (
-    ("hf", "hf:HFTarget", "any decoder-only causal language model that transformers loads"),
+    ("hf", "hf:HFTarget", "any decoder-only language model that transformers loads, with or without images"),
     ("table", "table:TableTarget", "an exact Markov model on a small vocabulary, for certificates"),
 )
 

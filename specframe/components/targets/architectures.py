@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Collection
+from itertools import chain
 from typing import Any
 
 from torch import nn
@@ -25,12 +26,44 @@ RECURRENT = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "
 MASKED = frozenset({"sdpa", "eager"})
 """Attention implementations that take an arbitrary mask."""
 
+LOADERS = {
+    "MODEL_FOR_CAUSAL_LM_MAPPING": "AutoModelForCausalLM",
+    "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING": "AutoModelForImageTextToText",
+}
+"""transformers' registries of models that write texts, the second one of those that read images, too; their loaders."""
 
-def refusal(model_class: type[nn.Module], config: Any) -> str | None:
-    """Why a model cannot be a target, or None if it can. Reads the class and config, not the weights."""
+
+def find_classes(config_class: Any) -> tuple[Any, Any] | None:
+    """The class of the models that write texts by such configs, and transformers' class that loads them.
+
+    None where there is neither a language model nor a vision-language model.
+    """
+    import transformers
+
+    for name, loader in LOADERS.items():
+        found = getattr(transformers, name).get(config_class, None)
+        if found is not None:
+            return found[0] if isinstance(found, tuple) else found, getattr(transformers, loader)
+    return None
+
+
+def text_config(config: Any) -> Any:
+    """The config of a model's text decoder. Raises CompositionError where there are several."""
+    try:
+        return config.get_text_config()
+    except ValueError as error:
+        raise CompositionError(f"{config.model_type} has several text models, and a target is one") from error
+
+
+def refusal(model_class: type[nn.Module], whole: Any) -> str | None:
+    """Why a model of a config cannot be a target, or None if it can. Reads the class and config, not the weights."""
+    config = text_config(whole)
     name = config.model_type
-    if getattr(config, "is_encoder_decoder", False):
-        return f"{name} is an encoder-decoder model; targets are decoder-only language models"
+    takes = inspect.signature(model_class.forward).parameters
+    if any(getattr(part, "is_encoder_decoder", False) for part in (whole, config)):
+        return f"{whole.model_type} is an encoder-decoder model; targets are decoder-only language models"
+    if (first := list(takes)[1]) != "input_ids":  # behind self
+        return f"{whole.model_type} reads {first} with every text, and a prompt here is text alone"
     kinds = set(getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ())
     if sparse := kinds & SPARSE:
         return (
@@ -47,7 +80,6 @@ def refusal(model_class: type[nn.Module], config: Any) -> str | None:
         return f"{name} has layers of a kind that specframe does not know{_listed(unknown)}"
     if _reads_both_ways(config):
         return f"{name} reads texts in both directions; its config must have is_decoder: true to write one"
-    takes = inspect.signature(model_class.forward).parameters
     if "position_ids" not in takes or getattr(config, "alibi", False):
         return f"{name} takes no position ids, so the nodes of a tree cannot be placed at their depth"
     return None
@@ -134,11 +166,13 @@ def require_reach(needed: int, limit: int, reason: str) -> None:
 
 def require_layers(model: Any) -> tuple[nn.Module, nn.ModuleList]:
     """The decoder and its layers of a loaded model. Raises CompositionError for one that cannot be a target."""
-    config = model.config.get_text_config()
-    reason = refusal(type(model), config) or attention_refusal(model.config)
+    config = text_config(model.config)
+    reason = refusal(type(model), model.config) or attention_refusal(config)
     found = layers(model, config)
     if reason is None and found is None:
         reason = f"{model.config.model_type} does not keep its decoder layers in one list"
+    if reason is None and model.get_output_embeddings() is None:
+        reason = f"{model.config.model_type} does not give its LM head"
     if reason is not None or found is None:
         raise CompositionError(f"this model cannot be a target: {reason}")
     return found
@@ -147,9 +181,15 @@ def require_layers(model: Any) -> tuple[nn.Module, nn.ModuleList]:
 def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | None:
     """The decoder and the list of its layers, or None where the model is built in another way.
 
-    What has a config of another kind than the text's is a tower for images or sound, which may be as deep.
+    It is what the model itself gives as its decoder, or in that: a tower for images or sound, which may be as deep, is
+    not. One that is in it, nevertheless, has a config of another kind than the text's. A model without towers, whose
+    config is the text's, is searched as a whole where it gives something else.
     """
-    for module in model.modules():
+    whole: Any = model
+    places = [whole.get_decoder()] if hasattr(whole, "get_decoder") else []
+    if getattr(whole, "config", config) is config:
+        places.append(whole)
+    for module in chain.from_iterable(place.modules() for place in places):
         if type(getattr(module, "config", config)) is not type(config):
             continue
         for child in module.children():

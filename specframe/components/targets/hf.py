@@ -1,4 +1,4 @@
-"""A Hugging Face causal language model as a target: whole trees in one forward, over a slot cache."""
+"""A Hugging Face language model as a target: whole trees in one forward, over a slot cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class HFTarget:
-    """A causal language model from a local folder, a GGUF file, the Hugging Face Hub or the zoo: `zoo://NAME`.
+    """A language model, or the text decoder of one that reads images: a folder, a GGUF file, a Hub name, `zoo://NAME`.
 
     `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where
     there is one; `attention` is transformers' attn_implementation (sdpa or eager), by default the one
@@ -287,7 +287,7 @@ class HFTarget:
         finally:
             self._state = running
         if fault is not None:
-            raise CompositionError(f"{self.config.model_type} cannot {what}: {fault}")
+            raise CompositionError(f"{getattr(self.model.config, 'model_type', 'it')} cannot {what}: {fault}")
 
     def _running(self) -> State:
         if self._state is None:

@@ -1,4 +1,4 @@
-"""Loading a causal language model: from a folder or the Hub (safetensors only), a GGUF file, or a `zoo://` name."""
+"""Loading a model that writes text: from a folder or the Hub (safetensors only), a GGUF file, or a `zoo://` name."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
+from specframe.components.targets.chats import take_texts
 from specframe.components.targets.gguf import has_tokenizer, make_plain, read_config
 from specframe.components.targets.source import Source, first_line, quiet
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
@@ -50,25 +51,23 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
     Raises InputError (not found, not a language model, unknown device or dtype), FetchError, WeightsError (missing,
     wrong shape, not finite, not safetensors) or CompositionError (an architecture that cannot be a target).
     """
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM
-
     place = locate(model)
     chosen = _device(device)
     source = Source.of(place, revision)
     config = _config(model, source)
-    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
-    if model_class is None:
+    classes = architectures.find_classes(type(config))
+    if classes is None:
         raise InputError(f"{model} is a {config.model_type} model, which is no causal language model")
-    if reason := architectures.refusal(model_class, config.get_text_config()):
+    model_class, loader = classes
+    if reason := architectures.refusal(model_class, config):
         raise CompositionError(f"{model} cannot be a target: {reason}")
     if not source.is_gguf:
         _require_safetensors(model, place)
         check_shards(place, getattr(config, "transformers_weights", None), revision)
     wanted = "float32" if dtype == "auto" and chosen.type == "cpu" else dtype
-    from_pretrained: Any = AutoModelForCausalLM.from_pretrained
     try:
         with quiet():
-            loaded, report = from_pretrained(
+            loaded, report = loader.from_pretrained(
                 source.name,
                 config=config,
                 dtype="auto" if wanted == "auto" else getattr(torch, wanted),
@@ -120,9 +119,11 @@ class TokenizerSource:
         if isinstance(place, Path) and place.is_dir() and not any((place / name).exists() for name in TOKENIZER_FILES):
             return None
         try:
-            return AutoTokenizer.from_pretrained(source.name, **source.options, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(source.name, **source.options, trust_remote_code=False)
         except (OSError, ValueError) as error:
             raise InputError(f"the tokenizer of {place} cannot be loaded: {first_line(error)}") from error
+        take_texts(tokenizer)
+        return tokenizer
 
 
 def _device(name: str) -> torch.device:

@@ -12,7 +12,7 @@ from transformers.generation.utils import GenerationMixin
 def read_call() -> dict[str, Any]:
     """The arguments of the `generate` call that is running us, by name; empty outside of one.
 
-    transformers (5.0 to 5.23) gives a custom loop neither `streamer` nor `tokenizer` nor `assistant_model`. Ignored,
+    transformers (5.0 to 5.24) gives a custom loop neither `streamer` nor `tokenizer` nor `assistant_model`. Ignored,
     they would make it wait forever, miss a stop text, or decode by another method than was asked for. So they are read
     where they still are: in the frame of `generate`, and in that of its `no_grad` wrapper, since it takes `tokenizer`
     out of its own.

@@ -169,6 +169,12 @@ FORWARD = frozenset(
 )
 """What `generate` prepares for the forward pass that a custom loop may leave aside."""
 
+KINDS = frozenset({"mm_token_type_ids", "token_type_ids"})
+"""What says of every token whether it stands for an image: 0 in a text."""
+
+IMAGES = "mm_encoder_outputs"
+"""What `generate` makes of a call's images, a mapping; empty for a text."""
+
 
 def refusal(config: Any, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> str | None:
     """Why a call of `generate` is refused, or None: its GenerationConfig, its own arguments, the model's inputs."""
@@ -186,9 +192,15 @@ def refusal(config: Any, arguments: Mapping[str, Any], inputs: Mapping[str, Any]
             if fields.get(name):
                 return f"{name} cannot be used with a custom_generate of specframe: {_PER_STEP}"
     for name, value in inputs.items():
-        if name not in FORWARD and _is_set(value):
-            return f"{name} cannot be used with a custom_generate of specframe: {_FEATURES}"
+        if name not in FORWARD and _is_set(value) and not _is_of_a_text(name, value):
+            shown = "pixel_values" if name == IMAGES else name
+            return f"{shown} cannot be used with a custom_generate of specframe: {_FEATURES}"
     return None
+
+
+def _is_of_a_text(name: str, value: Any) -> bool:
+    """Whether a model of images and texts gets this of a text alone."""
+    return (name in KINDS and not value.any()) or (name == IMAGES and not value)
 
 
 def unknown_fields(config_class: type[Any]) -> frozenset[str]:

@@ -15,7 +15,7 @@ from specframe.components.targets.tiny import random_model
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.testing import check_drafter
-from tests.components.targets.registry import build
+from tests.components.targets.registry.walk import build
 
 KINDS = ["llama", "qwen3", "mistral"]
 

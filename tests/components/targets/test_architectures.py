@@ -1,4 +1,4 @@
-"""What transformers' registry decodes as `generate` does: a few of it here, all of it with `-m slow`."""
+"""What transformers' registries decode as `generate` does: a few of them here, all of them with `-m slow`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import re
 
 import pytest
 
-from tests.components.targets.registry import PAGE, examine, names
+from tests.components.targets.registry.configs import names
+from tests.components.targets.registry.page import PAGE, render
+from tests.components.targets.registry.walk import Row, examine
 
 
 @pytest.mark.parametrize(
@@ -14,21 +16,49 @@ from tests.components.targets.registry import PAGE, examine, names
     [
         ("exaone4", "identical"),
         ("gpt_oss", "identical"),
+        ("modernbert-decoder", "identical"),
+        ("llava", "identical"),
+        ("smolvlm", "identical"),
+        ("idefics3", "identical"),
+        ("internvl", "identical"),
+        ("mistral3", "identical"),
+        ("qwen2_vl", "identical"),
+        ("qwen2_5_vl", "identical"),
+        ("qwen3_vl", "identical"),
         ("bert", "reads texts in both directions"),
         ("openai-gpt", "its forward pass fails where texts of several lengths"),
         ("deepseek_v32", "sparse attention"),
         ("lfm2", "recurrent state .conv."),
+        ("paligemma", "sees the tokens that come after a position"),
+        ("blip-2", "reads pixel_values with every text"),
+        ("kosmos-2", "reads pixel_values with every text"),
+        ("idefics", "fails on text alone, .*pixel_values"),
+        ("t5gemma2", "is an encoder-decoder model"),
+        ("musicgen", "has several text models"),
     ],
 )
 def test_an_architecture_decodes_identically_or_is_refused(name, outcome):
     row = examine(name)
-    assert row.outcome == "identical" if outcome == "identical" else re.search(outcome, row.detail), row
+    if outcome == "identical":
+        assert row == Row(name, "identical"), row
+    else:
+        assert row.outcome == "refused" and re.search(outcome, row.detail), row
+
+
+def test_an_architecture_whose_layers_cannot_draft_is_listed():
+    row = examine("gemma3n_text")
+    assert row.outcome == "identical"
+    assert "fails with some of them alone" in row.layers
+    page = render([row, Row("llama", "identical"), Row("bert", "refused", "reads")])
+    assert "Of these 2, 1 can" in page
+    assert "| `gemma3n_text` | cannot draft with its own layers: its" in page
 
 
 def test_the_page_knows_no_wrong_one():
     text = PAGE.read_text(encoding="utf-8")
     assert "## Wrong" not in text
-    assert "`llama`" in text
+    assert "decodes wrongly" not in text
+    assert "`llama`" in text and "`llava`" in text
 
 
 @pytest.mark.slow
@@ -36,3 +66,4 @@ def test_the_page_knows_no_wrong_one():
 def test_no_architecture_of_the_registry_decodes_wrongly(name):
     row = examine(name)
     assert row.outcome != "wrong", row
+    assert "wrongly" not in row.layers, row

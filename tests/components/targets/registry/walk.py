@@ -1,17 +1,8 @@
-"""Every causal language model of transformers' registry, tiny and random: which ones decode as `generate` does.
-
-`python -m tests.components.targets.registry` decodes all of them and writes docs/reference/architectures.md;
-`python -m tests.components.targets.registry llama gpt2` decodes some and prints what came out.
-"""
+"""One architecture, tiny and random: does it decode as `generate` does, and draft with its own layers?"""
 
 from __future__ import annotations
 
-import sys
-import warnings
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,53 +13,15 @@ from specframe.components.targets.architectures import refusal
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.source import first_line
 from specframe.kernel.errors import SpecframeError
+from specframe.kernel.layers import LayerChoice
+from specframe.kernel.types import TokenTree
 from specframe.testing import admitted
-from tests.components.targets.models import PROMPTS, VOCABULARY, accept, batch, random_tree
+from tests.components.targets.models import PROMPTS, accept, batch, random_tree
+from tests.components.targets.registry.configs import class_of, config_of
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "architectures.md"
 COUNT = 8
+NODES = 7
 LARGEST = 20_000_000
-ALWAYS = {"pad_token_id", "bos_token_id", "head_dim", "num_key_value_heads"}
-"""Names to set even where the default is None."""
-SMALL: dict[str, Any] = {
-    **dict.fromkeys(("vocab_size", "n_vocab"), VOCABULARY),
-    **dict.fromkeys(("hidden_size", "d_model", "n_embd", "dim", "embedding_size", "dim_model"), 32),
-    **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff", "dim_ff"), 64),
-    **dict.fromkeys(("moe_intermediate_size", "shared_expert_intermediate_size"), 32),
-    **dict.fromkeys(("num_hidden_layers", "n_layer", "num_layers", "n_layers", "decoder_layers"), 4),
-    **dict.fromkeys(("num_attention_heads", "n_head", "num_heads", "n_heads", "decoder_attention_heads"), 4),
-    **dict.fromkeys(("num_key_value_heads", "multi_query_group_num", "num_kv_heads"), 2),
-    **dict.fromkeys(("head_dim", "dim_head", "d_kv"), 8),
-    **dict.fromkeys(("max_position_embeddings", "n_positions", "max_seq_len", "seq_length"), 256),
-    **dict.fromkeys(("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"), 4),
-    **dict.fromkeys(("num_experts_per_tok", "top_k_experts", "moe_k", "n_shared_experts"), 2),
-    "hidden_size_per_layer_input": 8,
-    "vocab_size_per_layer_input": VOCABULARY,
-    "word_embed_proj_dim": 32,
-    "q_lora_rank": 16,
-    "kv_lora_rank": 16,
-    "qk_nope_head_dim": 8,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 8,
-    "qk_head_dim": 16,
-    "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
-    "num_kv_shared_layers": 0,
-    **dict.fromkeys(("sliding_window", "attention_chunk_size"), 6),  # shorter than what is decoded
-    "attention_dropout": 0.0,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": None,
-    "rotary_dim": 8,
-    "image_size": 32,
-    "patch_size": 8,
-    "mamba_d_state": 4,
-    "mamba_n_heads": 8,
-    "mamba_d_head": 8,
-    "state_size": 4,
-}
-"""Sizes under all the names that configs have for them."""
 
 
 @dataclass(frozen=True)
@@ -78,75 +31,16 @@ class Row:
     name: str
     outcome: str
     """`identical`, `refused`, `wrong` or `not built`."""
-    detail: str
-
-
-SPECIAL: dict[str, dict[str, Any]] = {
-    "deepseek_v2": {"num_experts_per_tok": 2},
-    "dots1": {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1},
-    "dots3_note": {"num_key_value_heads": 4},
-    "dots3_note_text": {"num_key_value_heads": 4},
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "lfm2": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
-    "lfm2_moe": {"layer_types": ["conv", "conv", "full_attention", "conv"]},
-    "xmod": {"default_language": "en_XX"},
-    "reformer": {"is_decoder": True},
-}
-"""What the defaults of a config leave out, or what real models of this type have."""
-
-
-def config_of(name: str) -> Any:
-    """A small config of a model type, of its text decoder where it has one of its own."""
-    config = _shrunk(transformers.CONFIG_MAPPING[name], SPECIAL.get(name, {}))
-    text = config.get_text_config()
-    return text if _model_class(type(config)).config_class is type(text) else config
-
-
-def _model_class(config_class: Any) -> Any:
-    found: Any = transformers.MODEL_FOR_CAUSAL_LM_MAPPING[config_class]
-    return found[0] if isinstance(found, tuple) else found
-
-
-def _shrunk(config_class: Any, changes: dict[str, Any]) -> Any:
-    default = config_class()
-    known = {*vars(default), *getattr(default, "attribute_map", {})}
-    sizes = {
-        key: value
-        for key, value in SMALL.items()
-        if key in known and (value is None or key in ALWAYS or _value(default, key) is not None)
-    }
-    if "qk_rope_head_dim" in known:
-        sizes.pop("head_dim", None)
-        sizes["num_key_value_heads"] = 4  # latent attention has as many as queries
-    for key in ("layer_types", "mlp_layer_types"):
-        if key in vars(default) and _value(default, key):
-            sizes[key] = _four(_value(default, key))
-    for key in getattr(default, "sub_configs", {}):
-        part = _value(default, key)
-        if part is not None:
-            sizes[key] = _shrunk(type(part), {}).to_dict()
-    return config_class(**sizes | changes)
-
-
-def _value(config: Any, key: str) -> Any:
-    """A setting, or None where the config has none or has one for each layer."""
-    try:
-        return getattr(config, key, None)
-    except Exception:  # a class that is private to transformers
-        return None
-
-
-def _four(kinds: Sequence[str]) -> list[str]:
-    """Four layers with every kind that the list has."""
-    distinct = list(dict.fromkeys(kinds))[:4]
-    return [*distinct, *[distinct[-1]] * (4 - len(distinct))]
+    detail: str = ""
+    layers: str = ""
+    """Why it does not draft with its own layers, where it decodes identically; empty if it does."""
 
 
 def build(name: str, dtype: torch.dtype = torch.float64) -> nn.Module:
     """A random model in evaluation mode."""
     torch.manual_seed(0)
     config = config_of(name)
-    model_class = _model_class(transformers.CONFIG_MAPPING[name])
+    model_class = class_of(transformers.CONFIG_MAPPING[name])
     config._experts_implementation = "eager"  # the others have no float64
     with torch.device("meta"):
         size = sum(parameter.numel() for parameter in model_class._from_config(config).parameters())
@@ -165,14 +59,15 @@ def plain(model: Any, prompt: list[int]) -> tuple[list[int], Tensor]:
     """The greedy continuation by transformers' own `generate`, and the logits of its steps: [COUNT], [COUNT, V]."""
     ids = torch.tensor([prompt])
     options = {"attention_mask": torch.ones_like(ids), "max_new_tokens": COUNT, "do_sample": False, "pad_token_id": 0}
-    out = model.generate(ids, **options, return_dict_in_generate=True, output_logits=True)
+    out = model.generate(input_ids=ids, **options, return_dict_in_generate=True, output_logits=True)
     return out.sequences[0, len(prompt) :].tolist(), torch.cat(out.logits)
 
 
-def compare(target: HFTarget, wanted: list[tuple[list[int], Tensor]]) -> str | None:
+def compare(target: HFTarget, wanted: list[tuple[list[int], Tensor]], chosen: LayerChoice | None = None) -> str | None:
     """What is wrong with greedy tree decoding of the three prompts together, or None.
 
-    Its random trees hold the right continuation. Tokens must be equal, and the logits of every root to 1e-4.
+    Its random trees hold the right continuation. Tokens must be equal, and the logits of every root to 1e-4. The chosen
+    layers, if any, draft first: they run over most nodes of every tree.
     """
     noise = torch.Generator().manual_seed(7)
     out: list[list[int]] = [[] for _ in PROMPTS]
@@ -192,8 +87,15 @@ def compare(target: HFTarget, wanted: list[tuple[list[int], Tensor]]) -> str | N
         if all(len(found) >= COUNT for found in out):
             return None
         rest = [future[len(found) :] for (future, _), found in zip(wanted, out, strict=True)]
-        tree = random_tree(committed.root, rest, 7, noise)
+        tree = random_tree(committed.root, rest, NODES, noise)
+        if chosen is not None:
+            _draft(target, chosen, tree)
         scores = target.score(tree)
+
+
+def _draft(target: HFTarget, chosen: LayerChoice, tree: TokenTree) -> None:
+    for start in range(0, NODES - 2, 2):
+        target.run_layers(chosen, tree, torch.arange(start, start + 2).expand(len(tree.tokens), -1))
 
 
 def examine(name: str) -> Row:
@@ -201,7 +103,7 @@ def examine(name: str) -> Row:
     reason = _refused_by_config(name)
     if reason is not None:
         return Row(name, "refused", reason)
-    found = Row(name, "not built", "")
+    found = Row(name, "not built")
     for dtype in (torch.float64, torch.float32):  # some forward passes have parts that are float32 for good
         found = _examine(name, dtype)
         if found.outcome in {"identical", "refused"}:
@@ -213,7 +115,9 @@ def _refused_by_config(name: str) -> str | None:
     """Why the default config of a model type is refused before any weights are read."""
     config_class = transformers.CONFIG_MAPPING[name]
     try:
-        return refusal(_model_class(config_class), config_class().get_text_config())
+        return refusal(class_of(config_class), config_class())
+    except SpecframeError as error:
+        return str(error)
     except Exception:  # a default config that its own checks do not let through
         return None
 
@@ -221,10 +125,14 @@ def _refused_by_config(name: str) -> str | None:
 def _examine(name: str, dtype: torch.dtype) -> Row:
     try:
         model = build(name, dtype)
-        with torch.no_grad():
-            model(torch.tensor(PROMPTS[:1]))
     except Exception as error:
-        return Row(name, "not built", f"{type(error).__name__}: {first_line(error)}")
+        return Row(name, "not built", _words(error))
+    try:
+        with torch.no_grad():
+            model(input_ids=torch.tensor(PROMPTS[:1]))
+    except Exception as error:
+        outcome = "refused" if "pixel_values" in str(error) else "not built"
+        return Row(name, outcome, f"fails on text alone, {_words(error)}")
     try:
         target = HFTarget.from_model(model)
     except SpecframeError as error:
@@ -232,65 +140,35 @@ def _examine(name: str, dtype: torch.dtype) -> Row:
     try:
         wanted = [plain(model, prompt) for prompt in PROMPTS]
     except Exception as error:
-        return Row(name, "not built", f"generate fails, {type(error).__name__}: {first_line(error)}")
+        return Row(name, "not built", f"generate fails, {_words(error)}")
+    wrong = _wrong(target, wanted)
+    return Row(name, "identical", layers=_own_layers(target, wanted)) if wrong is None else replace(wrong, name=name)
+
+
+def _wrong(target: HFTarget, wanted: list[tuple[list[int], Tensor]], chosen: LayerChoice | None = None) -> Row | None:
+    """What came out instead of an identical text, of no name; None if it is identical."""
     try:
-        wrong = compare(target, wanted)
+        fault = compare(target, wanted, chosen)
     except SpecframeError as error:
-        return Row(name, "refused", str(error))
+        return Row("", "refused", str(error))
     except Exception as error:
-        wrong = f"{type(error).__name__}: {first_line(error)}"
-    return Row(name, "identical", "") if wrong is None else Row(name, "wrong", wrong)
+        fault = _words(error)
+    return None if fault is None else Row("", "wrong", fault)
 
 
-def names() -> list[str]:
-    """The model types of transformers' registry of causal language models."""
-    return sorted({config.model_type for config in transformers.MODEL_FOR_CAUSAL_LM_MAPPING})
+def _own_layers(target: HFTarget, wanted: list[tuple[list[int], Tensor]]) -> str:
+    """Why the target does not draft with some of its own layers; empty if it does. Raises nothing."""
+    layers = target.config.num_hidden_layers
+    for chosen in (LayerChoice.first(layers // 2, layers), LayerChoice.without(layers, [1], [1])):
+        try:
+            target.check_layers(chosen)
+        except SpecframeError as error:
+            return str(error)
+        if (wrong := _wrong(target, wanted, chosen)) is not None:
+            return f"decodes wrongly: {wrong.detail}"
+    return ""
 
 
-def render(rows: Sequence[Row]) -> str:
-    """The page of what came out."""
-    count = Counter(row.outcome for row in rows)
-    identical = ", ".join(f"`{row.name}`" for row in rows if row.outcome == "identical")
-    parts = [
-        "# Architectures\n",
-        "<!-- Written by `python -m tests.components.targets.registry`: run it again to change the page. -->\n",
-        f"Every causal language model in the registry of transformers {transformers.__version__}, tiny and with random "
-        "weights: three prompts of different lengths are decoded together by random trees of seven nodes, and compared "
-        f"with `generate` of each alone: {COUNT} tokens, and the logits before each of them. {count['identical']} "
-        f"decode identically, {count['refused']} are refused, {count['wrong']} decode wrongly. Any other model is "
-        "tried when it is loaded for the first time: a batch and a small tree are compared with plain forward passes: "
-        "the result is remembered in the cache folder (`SPECFRAME_CACHE`).\n",
-        "## Identical\n",
-        identical + "\n",
-    ]
-    for outcome, title in (("refused", "Refused"), ("wrong", "Wrong"), ("not built", "Not tried")):
-        chosen = [row for row in rows if row.outcome == outcome]
-        if chosen:
-            parts += [f"## {title}\n", "| architecture | why |\n|---|---|"]
-            parts += [f"| `{row.name}` | {_cell(row)} |" for row in chosen]
-            parts.append("")
-    parts.append("*Not tried* means that no small model of it could be made here, or that its own `generate` fails.\n")
-    return "\n".join(parts)
-
-
-def _cell(row: Row) -> str:
-    return row.detail.removeprefix(f"{row.name} ").replace("|", "\\|")
-
-
-def main(chosen: Sequence[str]) -> int:
-    """Examines the chosen architectures, or all; 1 if any decodes wrongly."""
-    warnings.simplefilter("ignore")
-    transformers.logging.set_verbosity_error()
-    torch.set_num_threads(1)
-    rows = []
-    for name in chosen or names():
-        rows.append(examine(name))
-        print(f"{rows[-1].outcome:10} {name:28} {rows[-1].detail}"[:230], flush=True)
-    print(Counter(row.outcome for row in rows))
-    if not chosen:
-        PAGE.write_text(render(rows), encoding="utf-8")
-    return int(any(row.outcome == "wrong" for row in rows))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+def _words(error: BaseException) -> str:
+    cause = error.__cause__ or error  # checks of a config wrap what they found
+    return f"{type(cause).__name__}: {first_line(cause)}"

@@ -39,6 +39,8 @@ class Ledger:
     """The steps in that sum."""
     seconds: float = 0.0
     """Time spent in training, over all sittings."""
+    tokens: int = 0
+    """Tokens of the texts that the steps took, of all processes; those of a text that comes again count again."""
 
 
 def save(folder: Path, module: nn.Module, optimizer: torch.optim.Optimizer, ledger: Ledger) -> None:

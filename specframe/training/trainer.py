@@ -119,7 +119,8 @@ class Trainer:
         if isinstance(settings.rollout, SteppedRollout):
             settings.rollout.begin(step, self.total)
         share = settings.batch * settings.accumulate
-        mine = self.order.at(step)[self.processes.rank * share :][:share]
+        taken = self.order.at(step)
+        mine = taken[self.processes.rank * share :][:share]
         for rows in torch.split(mine, settings.batch):
             teacher = self.lessons.teaching(rows)
             with precision.autocast(settings, self.device):
@@ -142,6 +143,7 @@ class Trainer:
             group["lr"] = learning_rate(settings, step, self.total)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.ledger.tokens += int(self.lessons.texts.counts[taken].sum())
 
     def _keep(self, interruption: Interruption) -> None:
         """What is due after a step: report, validation, state."""

@@ -126,6 +126,16 @@ def test_a_killed_run_resumes_bit_for_bit(run, settings):
             assert (settings.out / name).read_bytes() == (other.out / name).read_bytes()
         one, two = (json.loads((out / "train.json").read_text()) for out in (settings.out, other.out))
         assert one["losses"] == two["losses"] and one["validations"] == two["validations"]
+        assert one["tokens"] == two["tokens"] > 0
+
+
+def test_the_record_counts_the_tokens_of_every_step(run, settings, tokenizer):
+    read, _ = texts.load(settings, tokenizer, 257)
+    order = schedule.Order(read.counts, settings.batch * settings.accumulate, settings.seed)
+    _, go = run(settings)
+    steps = go().steps
+    record = json.loads((settings.out / "train.json").read_text())
+    assert record["tokens"] == sum(int(read.counts[order.at(step)].sum()) for step in range(steps))
 
 
 def test_a_window_of_losses_survives_a_kill(run, settings):

@@ -27,6 +27,7 @@
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
+| `ambiguous_taps` | why other programs may read other features than a drafter's |
 | `speculators_config` | what every config of the package speculators has |
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
@@ -47,7 +48,7 @@ from specframe.neural.state.cache import SlotCache
 from specframe.neural.state.rows import Pending, RowSession
 from specframe.neural.state.session import FeatureSession
 from specframe.neural.weights import checkpoint
-from specframe.neural.weights.export import Export, Exportable, speculators_config
+from specframe.neural.weights.export import Export, Exportable, ambiguous_taps, speculators_config
 from specframe.neural.weights.fitting import output_weight, seeded
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "SlotCache",
     "State",
     "TapFusion",
+    "ambiguous_taps",
     "block_causal",
     "block_end",
     "checkpoint",

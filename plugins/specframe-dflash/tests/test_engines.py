@@ -83,6 +83,8 @@ def test_what_the_configs_hold() -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "form", "message"),
     [
+        *((DFlash, {"taps": [1, 7]}, form, "the output of layer 7, the target's last") for form in DFlash.forms),
+        (DSpark, {"taps": [1, 7]}, "speculators", "the output of layer 7, the target's last"),
         (DFlash, {"from_anchor": True}, "vllm", "from_anchor is not known there"),
         (DFlash, {"from_anchor": True}, "sglang", "from_anchor is taken for false there"),
         (DSpark, {"from_anchor": False}, "sglang", "from_anchor is taken for true there"),
@@ -97,3 +99,12 @@ def test_what_an_engine_would_drop_is_refused(
 ) -> None:
     with pytest.raises(WeightsError, match=message):
         rounded(kind, options).export(form)
+
+
+def test_a_tap_of_the_last_layer_is_stored_as_it_is_read_here(tmp_path: Path) -> None:
+    drafter = rounded(DFlash, {"taps": [1, 7]})
+    drafter.save(tmp_path)
+    again = DFlash(weights=str(tmp_path), block_size=4)
+    again.bind(texts.target(torch.float32))
+    assert again.taps == {"layer.1", "layer.7"}, "before the final norm; `last` is after it"
+    assert torch.equal(proposed(again), proposed(drafter))

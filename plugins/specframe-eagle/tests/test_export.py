@@ -98,6 +98,7 @@ def test_the_checklist_lists_what_will_be_read() -> None:
         ({"layer": "qwen3"}, "eagle", "query and key norms are not read there"),
         ({"fc_norm": True}, "eagle", "fc_norm is not known there"),
         ({"taps": [0, 2, 6]}, "eagle", r"always \[1, 3, 4\]"),
+        *(({"taps": [0, 2, 7]}, form, "the output of layer 7, the target's last") for form in Eagle3.forms),
     ],
 )
 def test_what_an_engine_would_drop_is_refused(options: dict[str, Any], form: str, message: str) -> None:

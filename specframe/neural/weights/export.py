@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -94,3 +94,17 @@ def speculators_config(model: str, algorithm: str, tokens: int, target: Pretrain
         },
         "tie_word_embeddings": False,
     }
+
+
+def ambiguous_taps(taps: Iterable[int], layers: int) -> list[str]:
+    """Why other programs may read other features than these layers' outputs, of a target of so many; or nothing.
+
+    The last layer's output before the final norm is `layer.(L-1)` here. Programs that number hidden states take the
+    last one before the norm or after it, and some leave it out.
+    """
+    if layers - 1 not in taps:
+        return []
+    return [
+        f"it reads the output of layer {layers - 1}, the target's last, before the final norm, and programs differ in "
+        "whether they take it there or after the norm: train it on other taps"
+    ]

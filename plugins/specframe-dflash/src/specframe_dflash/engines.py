@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specframe import WeightsError
-from specframe.neural import Export, speculators_config
+from specframe.neural import Export, ambiguous_taps, speculators_config
 from specframe_dflash.layout import IDS, LM_HEAD, Layout
 from specframe_dflash.plan import OwnHead
 
@@ -41,7 +41,8 @@ def export(drafter: DFlash, form: str) -> Export:
         tensors[LM_HEAD] = _rows(drafter)
         tensors["d2t"] = support.cpu() - torch.arange(len(support))
         layout = replace(layout, own=OwnHead(len(support), support.cpu()))
-    if reasons := _reasons(layout, form, spark=drafter.spark):
+    reasons = ambiguous_taps(layout.plan.taps, target.config.num_hidden_layers)
+    if reasons := [*reasons, *_reasons(layout, form, spark=drafter.spark)]:
         raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
     tokens = None if layout.own is None else layout.own.tokens
     if form == "speculators" and tokens is not None:

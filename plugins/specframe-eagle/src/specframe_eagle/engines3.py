@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specframe import WeightsError
-from specframe.neural import Export, speculators_config
+from specframe.neural import Export, ambiguous_taps, speculators_config
 from specframe_eagle.layout3 import D2T, LM_HEAD, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, IDS
 from specframe_eagle.wide import Switches, published_taps
@@ -61,7 +61,7 @@ def _reasons(drafter: Eagle3, form: str) -> list[str]:
     """Why a form has no place for the drafter."""
     layout, layers = drafter.layout, drafter.target.config.num_hidden_layers
     on = [switch.name for switch in fields(Switches) if getattr(layout.switches, switch.name)]
-    reasons = []
+    reasons = ambiguous_taps(layout.taps, layers)
     if form in ("sglang", "eagle"):
         if layout.kind != "llama":
             reasons.append(f"its layer is {layout.kind}'s, whose query and key norms are not read there")

@@ -114,6 +114,8 @@ def test_what_vllm_reads(tmp_path: Path) -> None:
     for form in ("vllm", "speculators"):
         with pytest.raises(WeightsError, match="does not pass fc_norm on"):
             texts.bound(torch.float32, fc_norm=True).export(form)
+        with pytest.raises(WeightsError, match="the output of layer 7, the target's last"):
+            texts.bound(torch.float32, taps=[1, 7]).export(form)
 
 
 def without(name: str) -> Callable[[dict[str, Any]], object]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from specframe import WeightsError
-from specframe.neural import Export
+from specframe.neural import Export, ambiguous_taps
 from specframe_eagle.engines3 import checklist, wrapped
 from specframe_eagle.layout3 import D2T, LM_HEAD, MASK, T2D
 from specframe_eagle.parallel.layout import PublishedParallel
@@ -27,10 +27,13 @@ COMMANDS = {
 
 
 def export(drafter: PEagle, form: str) -> Export:
-    """The drafter in a form. Raises WeightsError where the form has no place for it."""
+    """The drafter in a form. Raises WeightsError, every reason named, where the form has no place for it."""
     layout, target = drafter.parallel_layout, drafter.target
+    reasons = ambiguous_taps(layout.taps, target.config.num_hidden_layers)
     if layout.switches.fc_norm:
-        raise WeightsError(f"{form} cannot serve this drafter: vLLM does not pass fc_norm on to P-EAGLE")
+        reasons.append("vLLM does not pass fc_norm on to P-EAGLE")
+    if reasons:
+        raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
     vocab = target.config.vocab_size
     plain = replace(layout, names=frozenset(), mask_shape=())
     tensors = dict(PublishedParallel(drafter.drafting, plain, target).state_dict())

@@ -2,19 +2,23 @@
 
     python docs/analysis/memories.py [--tokens 10000000]
 
-Times are processor time of this process, medians of many. No model runs: the text is Python's standard library, a word
-or sign a token, and the scores are random.
+No model runs: the text is Python's standard library, a word or sign a token, again and again, and the scores favour
+what followed a token in it. Times are processor time of this process on one thread, medians of many. Other processes do
+not count in it, but slow it down, as they share caches and memory: the load is printed with every figure.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
+import resource
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
-from itertools import cycle, islice
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice, pairwise
 from pathlib import Path
 from statistics import median
 from time import process_time
@@ -38,6 +42,9 @@ VOCAB = 49_152
 """SmolLM2's."""
 PROMPT = 1_000
 """Tokens of the text before the first proposal."""
+TEXT = 1_000
+"""Tokens of a text in a store."""
+QUERIES = 300
 
 
 def words() -> Iterator[int]:
@@ -57,23 +64,24 @@ def timed(act: Callable[[], object]) -> float:
 
 
 def of_drafter(drafter: Drafter, cycles: int) -> dict[str, float]:
-    """The medians of proposing, and of commit and observe, over cycles that commit two tokens each."""
+    """The medians of proposing, of its nodes, and of commit and observe, over cycles that commit two tokens each."""
     text = list(islice(words(), PROMPT + 2 * cycles + 2))
     prompt = torch.tensor([text[:PROMPT]])
     drafter.open(1, PROMPT + 4 * cycles)
     begun = torch.tensor([text[1 : PROMPT + 1]])
     begin = Committed(begun, torch.tensor([PROMPT]), {}, begun[:, -1], prompt=Prompts(prompt, torch.tensor([PROMPT])))
-    noise = torch.rand(1, 64, VOCAB)
+    scoring = likely(text)
     observe: Callable[[Cycle], None] = drafter.observe if isinstance(drafter, Observer) else lambda cycle: None
     drafter.commit(begin)
     nothing = Verdict(torch.zeros(1, 0, dtype=torch.int64), torch.tensor([0]), begun[:, -1])
-    observe(Cycle(TokenTree.root_only(prompt[:, -1]), Scores(noise[:, :1], {}), nothing, begin))
-    proposing, keeping = [], []
+    observe(Cycle(TokenTree.root_only(prompt[:, -1]), scoring([text[PROMPT - 1]]), nothing, begin))
+    proposing, nodes, keeping = list[float](), list[int](), list[float]()
     for place in range(PROMPT + 1, PROMPT + 1 + 2 * cycles, 2):
         root = torch.tensor([text[place - 1]])
-        drafts = []
+        drafts: list[TokenTree] = []
         context = Context(Sampling(), SeededRandom(0, 1).draft)
         proposing.append(timed(lambda: drafts.append(drafter.propose(root, None, context))))  # noqa: B023
+        nodes.append(drafts[0].tokens.shape[1])
         draft = drafts[0].graft([0], [text[place : place + 1]])
         below = (draft.tokens[0] == text[place]) & (draft.parent[0] == 0)
         path = torch.full((1, draft.levels), -1)
@@ -82,41 +90,74 @@ def of_drafter(drafter: Drafter, cycles: int) -> dict[str, float]:
         committed = Committed(
             torch.tensor([text[place : place + 2]]), torch.tensor([2]), {}, torch.tensor([text[place + 1]])
         )
-        scores = Scores(noise[:, : draft.tokens.shape[1]], {})
-        happened = Cycle(draft, scores, verdict, committed)
-        keeping.append(
-            timed(lambda: (drafter.commit(committed), observe(happened)))  # noqa: B023
-        )
-    return {"propose_ms": median(proposing), "commit_and_observe_ms": median(keeping)}
+        happened = Cycle(draft, scoring(draft.tokens[0].tolist()), verdict, committed)
+        keeping.append(timed(lambda: drafter.commit(committed)) + timed(lambda: observe(happened)))  # noqa: B023
+    return {"propose_ms": median(proposing), "nodes": median(nodes), "commit_and_observe_ms": median(keeping)}
 
 
-def of_store(tokens: int) -> dict[str, float]:
-    """The times of a store of so many tokens, in texts of 1,000."""
+def likely(text: Sequence[int]) -> Callable[[list[int]], Scores]:
+    """Gives the scores of nodes with these tokens: what followed each in the text, the most frequent first."""
+    followers: dict[int, Counter[int]] = {}
+    for before, token in pairwise(text):
+        followers.setdefault(before, Counter())[token] += 1
+    noise = torch.rand(1, 128, VOCAB)
+
+    def score(tokens: list[int]) -> Scores:
+        logits = noise[:, : len(tokens)].clone()
+        for node, token in enumerate(tokens):
+            for rank, (follower, _) in enumerate(followers.get(token, Counter()).most_common(8)):
+                logits[0, node, follower] = 10 - rank
+        return Scores(logits, {})
+
+    return score
+
+
+def of_stores(tokens: int) -> dict[str, dict[str, float]]:
+    """The figures of a store that was built of so many tokens, and of one that remembered them text by text."""
     stream = words()
-    texts = [list(islice(stream, 1_000)) for _ in range(tokens // 1_000)]
+    texts = [list(islice(stream, TEXT)) for _ in range(tokens // TEXT)]
     target: Any = SimpleNamespace(vocab_size=VOCAB)  # a store asks for no more
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "store"
-        build_ms = timed(lambda: build(path, texts, target))
+        path, before = Path(folder) / "built", peak()
+        made = {"build_s": timed(lambda: build(path, texts, target)) / 1000, "build_mib": peak() - before}
+        built = made | of_store(path, texts)
+        path = Path(folder) / "remembered"
+        build(path, texts[:1], target)
         store = Corpus(path=path)
-        open_ms = timed(lambda: store.bind(target))
-        tails = [texts[number * 7 % len(texts)][number % 900 : number % 900 + 16] for number in range(300)]
-        queries = [timed(lambda: store.find(tail, length=10, limit=64)) for tail in tails]  # noqa: B023
-        retrieval = of_drafter(Retrieval(store=store), cycles=100)
-        append_ms = timed(lambda: store.append([texts[0]]))
+        appends = [timed(lambda: store.append([text])) for text in texts[1:]]  # noqa: B023
+        kept = {"append_ms": median(appends), "append_longest_s": max(appends) / 1000, "all_s": sum(appends) / 1000}
+        remembered = kept | of_store(path, texts)
+    return {"store, built": built, "store, remembered": remembered}
+
+
+def of_store(path: Path, texts: Sequence[Sequence[int]]) -> dict[str, float]:
+    """What opening and asking a store of these texts takes. In every query one token, at any place, is another."""
+    store = Corpus(path=path)
+    target: Any = SimpleNamespace(vocab_size=VOCAB)
+    open_ms = timed(lambda: store.bind(target))
+    queries = []
+    for number in range(QUERIES):
+        tail = list(texts[number * 7 % len(texts)][number % 900 : number % 900 + 16])
+        tail[number % 16] = number % VOCAB
+        queries.append(timed(lambda: store.find(tail, length=10, limit=64)))  # noqa: B023
     return {
-        "tokens": len(texts) * 1_000,
-        "build_s": build_ms / 1000,
+        "tokens": len(store),
+        "arrays": len(list(path.glob("*.order.npy"))),
+        "disk_mib": sum(file.stat().st_size for file in path.iterdir()) / 2**20,
         "open_ms": open_ms,
         "query_ms": median(queries),
         "query_longest_ms": max(queries),
-        "append_ms": append_ms,
-        "retrieval_propose_ms": retrieval["propose_ms"],
+        "retrieval_propose_ms": of_drafter(Retrieval(store=store), cycles=100)["propose_ms"],
     }
 
 
-def measure(tokens: int, cycles: int) -> dict[str, dict[str, float]]:
-    """All figures by name."""
+def peak() -> float:
+    """The most memory that the process has had, in MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measure(tokens: int, cycles: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """All figures, by the name of the part."""
     drafters: dict[str, Drafter] = {
         "lookup": Lookup(),
         "suffix": Suffix(),
@@ -125,18 +166,21 @@ def measure(tokens: int, cycles: int) -> dict[str, dict[str, float]]:
         "lookahead": Lookahead(),
         "logitspec": LogitSpec(nodes=16, guesses=8),
     }
-    return {name: of_drafter(drafter, cycles) for name, drafter in drafters.items()} | {"store": of_store(tokens)}
+    for name, drafter in drafters.items():
+        yield name, of_drafter(drafter, cycles)
+    yield from of_stores(tokens).items()
 
 
 def main() -> None:
-    """Prints one line of JSON a part."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--tokens", type=int, default=10_000_000, help="the size of the store")
-    options.add_argument("--cycles", type=int, default=300)
+    """Prints one line of JSON a part, with the load of the machine in the last minute."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--tokens", type=int, default=10_000_000, help="the size of the stores")
+    options.add_argument("--cycles", type=int, default=300, help="proposals of each drafter")
     chosen = options.parse_args()
     torch.set_num_threads(1)
-    for name, figures in measure(chosen.tokens, chosen.cycles).items():
-        print(json.dumps({"part": name} | {key: round(value, 4) for key, value in figures.items()}))
+    for name, figures in measure(chosen.tokens, chosen.cycles):
+        machine = {"load": os.getloadavg()[0], "processors": os.cpu_count() or 1}
+        print(json.dumps({"part": name} | {key: round(value, 4) for key, value in (figures | machine).items()}))
 
 
 if __name__ == "__main__":

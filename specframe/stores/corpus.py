@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +14,32 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.store import Continuations
 from specframe.stores import folder as files
-from specframe.stores.context_array import ContextArray
+from specframe.stores.context_array import ContextArray, Match
 
-MERGED = 1 << 18
-"""Arrays above this many tokens are never built again."""
+SMALL = 1 << 14
+"""Arrays of fewer tokens are merged with the next, which takes no longer than writing them."""
+FEWEST = 1_000
+"""The smallest limit of a store."""
 
 
 class Corpus:
     """Finds what followed a text's last tokens in other texts, by sorted contexts (REST, He et al. 2024).
 
     With a folder, it holds what `specframe store build` wrote there, and appended texts go there, too. Without one it
-    starts empty and lives in memory. Texts that are appended join small arrays, which are merged as they grow, so that
-    an append takes time in proportion to the text on average and a query looks into few arrays.
+    starts empty and lives in memory. Arrays of like size are merged, as in a log-structured store, so that a query
+    looks into few of them: each is at least twice as large as the next. Most appends take milliseconds, one that
+    merges 10 million tokens some seconds.
 
     Options:
         path: the store's folder; none for a store in memory
+        limit: the most tokens; an append beyond it drops the oldest texts, an eighth of the limit at a time
     """
 
-    def __init__(self, *, path: Path | None = None) -> None:
+    def __init__(self, *, path: Path | None = None, limit: int | None = None) -> None:
+        if limit is not None and limit < FEWEST:
+            raise InputError(f"a store needs a limit of at least {FEWEST} tokens, got {limit}")
         self.path = path
+        self.limit = limit
         self._index = files.Index(vocabulary=0, tokenizer=None, segments={})
         self._arrays: dict[str, ContextArray] = {}
         self._unread = path is not None
@@ -60,11 +68,14 @@ class Corpus:
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
         """What follows the longest suffix of `tail` that occurs: `limit` continuations of `length` tokens at most."""
         self._read()
-        found = [(array, array.find(tail)) for array in self._arrays.values()]
-        longest = max((match.length for _, match in found), default=0)
-        if longest == 0:
-            return Continuations(0, [])
-        best = [(array, match) for array, match in found if match.length == longest]
+        best: list[tuple[ContextArray, Match]] = []
+        longest = 0
+        for array in self._arrays.values():
+            match = array.find(tail, longest)
+            if match.length > longest:
+                best, longest = [], match.length
+            if match.length:
+                best.append((array, match))
         total = sum(len(match) for _, match in best)
         rows: list[list[int]] = []
         for array, match in best:  # each array by its share of the occurrences
@@ -74,17 +85,19 @@ class Corpus:
     def append(self, texts: Sequence[Sequence[int]]) -> None:
         """Adds texts, which later queries find. Raises InputError if they cannot be written; none is added then."""
         self._read()
+        if self.limit is not None:  # of a text that would fill the store its end
+            texts = [text[-(self.limit // 2) :] for text in texts]
         added = ContextArray.build(texts)
         if not len(added):
             return
         if self.path is None:
-            self._index, self._arrays = _joined(self._index, self._arrays, added)
+            self._arrays = _joined(self._arrays, added, self.limit)
             return
         folder = self.path.expanduser()
         with files.writing(folder):
-            index, arrays = files.read(folder)  # another process may have appended
-            known = set(index.segments)
-            index, arrays = _joined(index, arrays, added)
+            index, known = files.read(folder)  # another process may have appended
+            arrays = _joined(known, added, self.limit)
+            index = replace(index, segments={name: len(array) for name, array in arrays.items()})
             files.write(folder, index, [(name, array) for name, array in arrays.items() if name not in known])
         self._index, self._arrays = index, arrays
 
@@ -126,17 +139,30 @@ def fingerprint(target: Target) -> str | None:
     return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]
 
 
-def _joined(
-    index: files.Index, arrays: dict[str, ContextArray], added: ContextArray
-) -> tuple[files.Index, dict[str, ContextArray]]:
-    """The index and arrays with one more; the last arrays are merged while they are not twice as large as the next."""
-    name = str(max(map(int, arrays), default=-1) + 1)
-    arrays = dict(arrays)
-    while arrays:
-        last = next(reversed(arrays))
-        size = len(arrays[last])
-        if size >= 2 * len(added) or size + len(added) > MERGED:
-            break
-        added = arrays.pop(last).joined(added)
-    arrays[name] = added
-    return replace(index, segments={name: len(array) for name, array in arrays.items()}), arrays
+def _joined(arrays: dict[str, ContextArray], added: ContextArray, limit: int | None) -> dict[str, ContextArray]:
+    """The arrays with one more, the oldest first; new ones have new names.
+
+    The last arrays are merged while they are small, or not twice as large as the next.
+    """
+    names = map(str, count(max(map(int, arrays), default=-1) + 1))
+    kept = _shortened(arrays | {next(names): added}, limit, names)
+    last = [kept.popitem()[1]]
+    while kept and len(kept[next(reversed(kept))]) < max(SMALL, 2 * sum(map(len, last))):
+        last.insert(0, kept.popitem()[1])
+    return kept | {next(names): ContextArray.join(last) if len(last) > 1 else last[0]}
+
+
+def _shortened(arrays: dict[str, ContextArray], limit: int | None, names: Iterator[str]) -> dict[str, ContextArray]:
+    """The arrays without their oldest texts, if they have more tokens than the limit."""
+    size = sum(map(len, arrays.values()))
+    if limit is None or size <= limit:
+        return arrays
+    kept: dict[str, ContextArray] = {}
+    excess = size - limit * 7 // 8  # more than it must, so that the next appends drop nothing
+    for name, array in arrays.items():
+        if excess <= 0:
+            kept[name] = array
+        elif len(rest := array.without(excess)):
+            kept[next(names)] = rest
+        excess -= len(array)
+    return kept

@@ -239,8 +239,8 @@ def test_a_checkpoint_without_a_head_or_with_a_part_missing_is_refused(tmp_path:
         MTP(weights=str(tmp_path)).bind(drafter.target)
 
 
-@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")  # speculators gives it so
-def test_speculators_computes_the_same_first_step() -> None:
+def theirs(drafter: MTP, steps: int) -> Any:
+    """The model of the package speculators with the drafter's weights."""
     core = pytest.importorskip(
         "speculators.models.mtp.core", reason="speculators is not installed: pip install --no-deps speculators"
     )
@@ -248,25 +248,49 @@ def test_speculators_computes_the_same_first_step() -> None:
     from speculators.models.mtp.config import MTPSpeculatorConfig
     from speculators.proposals.greedy import GreedyTokenProposalConfig
 
-    drafter = bound()
     config = MTPSpeculatorConfig(
         transformer_layer_config=drafter.target.config,
         speculators_config=SpeculatorsConfig(
             algorithm="mtp",
-            proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=1)],
+            proposal_methods=[GreedyTokenProposalConfig(speculative_tokens=steps)],
             default_proposal_method="greedy",
             verifier=VerifierConfig(name_or_path=None, architectures=["Qwen3ForCausalLM"]),
         ),
     )
-    model = core.MTPDraftModel(config).double().eval()
+    model = core.MTPDraftModel(config).to(drafter.target.dtype).eval()
+    width = drafter.target.config.hidden_size
     with torch.no_grad():
-        model.load_state_dict(names(drafter, "speculators"), strict=False)
+        assert not model.load_state_dict(names(drafter, "speculators"), strict=False).unexpected_keys
         model.embed_tokens.weight.copy_(drafter.target.embed(torch.arange(VOCAB)))
-        model.lm_head.weight.copy_(drafter.target.head(torch.eye(8, dtype=torch.float64)).T)
-        teacher = random_teacher(drafter.target, 1, 12)
-        (wanted,) = model(teacher.tokens, teacher.features["last"])[0]
-        found = drafter.read(drafter.unroll(teacher.features["last"][:, :-1], teacher.tokens[:, 1:]))[:, :, 0]
-    torch.testing.assert_close(found[:, : wanted.shape[1]], wanted, rtol=1e-5, atol=1e-5)
+        model.lm_head.weight.copy_(drafter.target.head(torch.eye(width, dtype=drafter.target.dtype)).T)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:.past_key_values. is deprecated:FutureWarning")  # speculators gives it so
+def test_speculators_computes_the_same_for_three_steps() -> None:
+    """Their steps attend to their own entries alone, at the positions of the first, so ours are unrolled so here."""
+    drafter, steps = bound(), 3
+    teacher = random_teacher(drafter.target, 1, 12)
+    features = teacher.features["last"]
+    with torch.no_grad():
+        wanted = theirs(drafter, steps)(teacher.tokens, features)[0]
+        assert len(wanted) == steps
+        for step, logits in enumerate(wanted):
+            n = logits.shape[1]
+            made = drafter.unroll(features[:, :n], teacher.tokens[:, step + 1 : step + 1 + n])
+            torch.testing.assert_close(drafter.read(made)[:, :, 0], logits, rtol=1e-5, atol=1e-5)
+            assert made.features is not None
+            features = made.features[:, :, 0]  # the normed output is fed back
+
+
+def test_what_speculators_saves_is_read(tmp_path: Path) -> None:
+    drafter = bound(dtype=torch.float32)
+    theirs(drafter, 3).save_pretrained(tmp_path)
+    loaded = MTP(weights=str(tmp_path))
+    loaded.bind(drafter.target)
+    assert loaded.dtype == torch.float32
+    for name, tensor in drafter.network.state_dict().items():
+        assert torch.equal(tensor, loaded.network.state_dict()[name]), name
 
 
 def test_it_keeps_the_contract_of_drafters_and_plugins() -> None:

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from specframe import CompositionError, InputError, Student, Teacher
+from specframe.components.drafters.memory.masks import Masks
+from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.d_pace import DPace
 from specframe.components.losses.distillation import Distillation
@@ -20,14 +22,26 @@ from specframe.components.losses.divergences import (
     ReverseKL,
     TotalVariation,
 )
+from specframe.components.losses.parts import scored
 from specframe.components.rollouts.all_levels import AllLevels
 from specframe.components.rollouts.groups import Groups
+from specframe.components.rollouts.masked_text import MaskedText
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.components.rollouts.text import AlongText
+from specframe.components.targets.tiny import random_model
 from specframe.testing import check_loss, random_teacher, tiny_target
 from specframe.testing.conformance.losses import example
+from specframe_dflash.dflash import DFlash
+from specframe_dflash.dspark import DSpark
+from specframe_dflash.rollout import AnchoredBlocks
 from specframe_eagle.drafter import Eagle
+from specframe_eagle.eagle3 import Eagle3
+from specframe_eagle.parallel.drafter import PEagle
+from specframe_eagle.parallel.rollout import COD
+from specframe_eagle.rollout import TrainingTimeTest
 from specframe_medusa.medusa import Medusa
+from specframe_mtp.drafter import MTP
 from specframe_parallelspec.drafter import ParallelSpec
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
@@ -136,11 +150,22 @@ def test_what_lies_outside_a_support_is_lost() -> None:
     assert float(JensenShannon()(student, teacher)) == pytest.approx(wanted)
 
 
+def drafting_model(masks: Masks | None = None) -> ModelDrafter:
+    return ModelDrafter.from_model(random_model("llama", vocab=11, size=8, layers=1).double(), masks=masks)
+
+
 ROLLOUTS = [
     (Eagle, TeacherForced(noise=0.0)),
     (Eagle, MultiStep(steps=3)),
     (lambda: Medusa(heads=3), AllLevels()),
     (lambda: ParallelSpec(masks=2), Groups()),
+    (Eagle3, TrainingTimeTest(steps=3)),
+    (MTP, TrainingTimeTest(steps=3)),
+    (lambda: PEagle(levels=3), COD()),
+    (lambda: DFlash(block_size=4, layers=1), AnchoredBlocks(anchors=5)),
+    (lambda: DSpark(block_size=4, layers=1, rank=3), AnchoredBlocks(anchors=5, chunk=2)),
+    (drafting_model, AlongText()),
+    (lambda: drafting_model(Masks(2, 10)), MaskedText()),
 ]
 
 
@@ -150,13 +175,13 @@ ROLLOUTS = [
     [TotalVariation(), NegativeLogAcceptance(), LKHybrid(), ReverseKL(), JensenShannon(), DPace(loss=CrossEntropy())],
 )
 def test_they_train_drafters_of_every_rollout(loss: object, drafter: object, rollout: object) -> None:
-    made, target = drafter(), tiny_target(layers=1)
+    made, target = drafter(), tiny_target(vocab=11, layers=1)
     made.bind(target)
     teacher, values = random_teacher(target, 2, 10), []
     weights = list(made.module.parameters())
     for _ in range(2):
         torch.manual_seed(0)
-        values.append(loss(rollout(made, teacher, 0.0), teacher))
+        values += scored([loss], rollout(made, teacher, 0.0), teacher)
         slopes = torch.autograd.grad(values[-1], weights, allow_unused=True, materialize_grads=True)
         length = torch.cat([slope.flatten() for slope in slopes]).norm()
         assert 0 < length < torch.inf

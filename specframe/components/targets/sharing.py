@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from specframe.components.targets.ending import Ending
 from specframe.kernel.errors import CompositionError
 from specframe.neural.quantized.blocks import BLOCK
-from specframe.neural.quantized.linear import QuantizedLinear
+from specframe.neural.quantized.linear import QuantizedLinear, logits_of
 from specframe.neural.quantized.rounding import BITS, Quantization, round_linear, rounds
 
 Rule = Callable[[Tensor], Tensor]
@@ -59,7 +59,7 @@ class Sharing:
         """The model's logits for features of the tap `last`; gradients reach the features alone."""
         warp = self._known()
         if not torch.is_grad_enabled():
-            return warp(self._head(features))
+            return warp(logits_of(self._head, features))
         weights = {name: weight.detach() for name, weight in self._output.named_parameters()}
         logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
         return warp(logits)
@@ -83,7 +83,7 @@ class Sharing:
             part = output.take(tokens)
             if quantize is not None and part.bits != BITS[quantize]:
                 part = round_linear(part.blocks.values(), part.bias, quantize)
-            return lambda features: warp(part(features))
+            return _reading(part, warp)
         if not isinstance(output, nn.Linear) or not output.weight.is_floating_point():
             raise CompositionError(
                 f"the LM head of {self._name}, {type(output).__name__}, has no rows to choose from; use the head full"
@@ -91,14 +91,13 @@ class Sharing:
         weight = output.weight.detach()[tokens]
         bias = None if output.bias is None else output.bias.detach()[tokens]
         if quantize is not None and rounds("the LM head", quantize, weight.device) and weight.shape[1] % BLOCK == 0:
-            rounded = round_linear(weight, bias, quantize)
-            return lambda features: warp(rounded(features))
+            return _reading(round_linear(weight, bias, quantize), warp)
         fast = self._head.take(tokens) if isinstance(self._head, QuantizedLinear) else None
 
         def logits(features: Tensor) -> Tensor:
             if fast is None or torch.is_grad_enabled():
                 return warp(nn.functional.linear(features, weight, bias))
-            return warp(fast(features))
+            return warp(fast.product(features))
 
         return logits
 
@@ -110,6 +109,11 @@ class Sharing:
                 "any rule that specframe knows; take a drafter with a head of its own"
             )
         return self._warp
+
+
+def _reading(part: QuantizedLinear, warp: Rule) -> Rule:
+    """The logits of an LM head in blocks, through which gradients reach the features."""
+    return lambda features: warp(part(features) if torch.is_grad_enabled() else part.product(features))
 
 
 def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:

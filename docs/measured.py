@@ -4,68 +4,88 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
-from method_table import RESULTS, read_measured, read_results
+from benches import FOLDER, TITLES, read_benches
 
-from specframe.bench.report.phrases import format_figure, format_share
+from specframe.bench.report.phrases import count_compared, format_figure, format_share
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/methods/*.md", "docs/howto/trees.md")
+PAGES = ("README.md", "docs/index.md", "docs/methods/*.md", "docs/howto/trees.md")
 BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
 PAPERS = re.compile(r"(<!-- papers(?: (\S+))?\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
-TARGETS = {
-    None: "the embedded model of 7M parameters",
-    "smollm2": "SmolLM2-135M-Instruct",
-    "smollm2-avx512": "SmolLM2-135M-Instruct",
-}
-"""What a bench of a folder decoded."""
-HEAD = "| recipe | tau | speedup against `generate` | against our plain decoding | overhead |\n|---|---|---|---|---|"
+HEAD = (
+    "| recipe | tau | speedup against `generate` | against our plain decoding | overhead | identical |\n"
+    "|---|---|---|---|---|---|"
+)
+PAPERS_HEAD = "| | tau | times `generate` | times plain decoding |\n|---|---|---|---|"
+
+Measured = Mapping[str, Mapping[str, Any]]
+"""By a bench's folder and a recipe's name, what was found."""
 
 
-def render_blocks(results: Path = RESULTS) -> Iterator[tuple[Path, str]]:
+def render_blocks(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     """Every page with a block of the bench or of papers, and its text with all blocks filled in.
 
-    A block begins with a comment that holds a YAML mapping of recipes to a note on each; one of another bench
-    names its folder, next to these results. Raises KeyError for a recipe that the results don't have.
+    A block begins with a comment that holds a YAML mapping of recipes to a note on each; one of another bench than
+    that of the embedded model names its folder. Raises KeyError for a recipe that the results don't have.
     """
-
-    @cache
-    def measured(folder: str) -> Mapping[str, Any]:
-        return read_measured(read_results(results.parent / folder / results.name))
-
+    measured = {bench.name: bench.measured for bench in read_benches(folder)}
     for pattern in PAGES:
         for page in sorted(ROOT.glob(pattern)):
             text = page.read_text(encoding="utf-8")
             if BLOCK.search(text) or PAPERS.search(text):
-                filled = BLOCK.sub(lambda found: _fill(found, measured), text)
-                yield page, PAPERS.sub(lambda found: _compare(found, measured), filled)
+                for kind, rows in ((BLOCK, bench_rows), (PAPERS, paper_rows)):
+                    text = kind.sub(partial(_fill, rows, measured), text)
+                yield page, text
 
 
-def _compare(block: re.Match[str], measured: Callable[[str], Mapping[str, Any]]) -> str:
-    """A recipe's figures here in the row above what its paper has: the comment maps the one to the other."""
+def _fill(rows: Callable[..., list[str]], measured: Measured, block: re.Match[str]) -> str:
     opening, folder, named, closing = block.groups()
-    rows = ["| | tau | times `generate` | times plain decoding |\n|---|---|---|---|"]
-    for recipe, paper in yaml.safe_load(named).items():
-        figures = measured(folder or "")[recipe]["overall"]
-        tau, speedup, own = (format_figure(figures[name]) for name in ("tau", "speedup_hf", "speedup"))
-        where, _, gain = paper.partition(": ")
-        rows.append(f"| `{recipe}.yaml`, {TARGETS[folder]}, two cores | {tau} | {speedup} | {own} |")
-        rows.append(f"| the paper: {where} | | | {gain} |")
-    return "\n".join([opening, *rows, "", closing])
+    return "\n".join([opening, *rows(measured, folder or "", yaml.safe_load(named)), "", closing])
 
 
-def _fill(block: re.Match[str], measured: Callable[[str], Mapping[str, Any]]) -> str:
-    opening, folder, named, closing = block.groups()
-    found = measured(folder or "")
-    rows = [_row(recipe, note, found[recipe]["overall"]) for recipe, note in yaml.safe_load(named).items()]
-    return "\n".join([f"{opening}\n{HEAD}", *rows, f"\n{closing}"])
+def bench_rows(measured: Measured, folder: str, named: Mapping[str, str | None]) -> list[str]:
+    """A table of the recipes' figures, the note of each next to its name."""
+    rows = [HEAD]
+    for recipe, note in named.items():
+        figures = measured[folder][recipe]["overall"]
+        name = note if recipe == "plain" and note else f"`{recipe}.yaml`" + (f": {note}" if note else "")
+        shown = [format_figure(figures[each]) for each in ("tau", "speedup_hf", "speedup")]
+        cells = [name, *shown, format_share(figures["overhead"]), format_identical(figures["identity"])]
+        rows.append("| " + " | ".join(cells) + " |")
+    return rows
 
 
-def _row(recipe: str, note: str | None, figures: Mapping[str, Any]) -> str:
-    name = note if recipe == "plain" and note else f"`{recipe}.yaml`" + (f": {note}" if note else "")
-    shown = [format_figure(figures["tau"]), format_figure(figures["speedup_hf"]), format_figure(figures["speedup"])]
-    return "| " + " | ".join([name, *shown, format_share(figures["overhead"])]) + " |"
+def format_identical(identity: Mapping[str, Any] | None) -> str:
+    """How many of the prompts have the text of `generate`; the others part at near ties, or it is stated."""
+    if identity is None:
+        return ""
+    text = f"{identity['identical']} of {count_compared(identity)}"
+    return text if not identity["differing"] else f"{text}; **{len(identity['differing'])} differ**"
+
+
+def paper_rows(measured: Measured, folder: str, named: Mapping[str, Any]) -> list[str]:
+    """Each recipe's figures here in the row above what its paper has.
+
+    The paper's are a text, `where: gain`, or a mapping with `where`, `gain` and perhaps `tau`; `here` is what there is
+    in place of a bench of the name.
+    """
+    rows = [PAPERS_HEAD]
+    for recipe, paper in named.items():
+        if isinstance(paper, str):
+            where, _, gain = paper.partition(": ")
+            paper = {"where": where, "gain": gain}
+        rows.append(f"| {paper['here']} |" if "here" in paper else _here(recipe, measured[folder], folder))
+        rows.append(f"| the paper: {paper['where']} | {paper.get('tau', '')} | | {paper['gain']} |")
+    return rows
+
+
+def _here(recipe: str, measured: Mapping[str, Any], folder: str) -> str:
+    figures = measured[recipe]["overall"]
+    target = TITLES[folder].partition(",")[0]
+    shown = [format_figure(figures[name]) for name in ("tau", "speedup_hf", "speedup")]
+    return "| " + " | ".join([f"`{recipe}.yaml`, {target}, two cores", *shown]) + " |"

@@ -12,3 +12,10 @@ def analysis(monkeypatch):
     """Imports a module of docs/analysis by name."""
     monkeypatch.syspath_prepend(str(ROOT / "docs" / "analysis"))
     return importlib.import_module
+
+
+@pytest.fixture
+def generators(monkeypatch):
+    """Imports a script in the pages' folder by name."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    return importlib.import_module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -83,3 +84,9 @@ def files() -> list[Path]:
 def sources(folder: Path) -> list[Path]:
     """The Python files below a folder."""
     return sorted(folder.rglob("*.py"))
+
+
+def packages() -> set[str]:
+    """The packages of this repository."""
+    about = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
+    return {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in about}

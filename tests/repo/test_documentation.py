@@ -1,8 +1,6 @@
 """The documentation is executed: every Python block, command and recipe, and every public name is in it."""
 
 import doctest
-import importlib
-import json
 import os
 import re
 import shlex
@@ -21,8 +19,7 @@ from specframe.kernel.build import plan
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.recipes.recipe import Recipe
-from tests.bench.report.synthetic import results, run
-from tests.repo.repository import BASES, METHODS, PAGES, RECIPES, ROOT, Block, blocks, name
+from tests.repo.repository import BASES, PAGES, RECIPES, ROOT, Block, blocks, name, packages
 
 COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 SMOKE = ["sampling.max_new_tokens=8", "run.repeats=1"]
@@ -187,13 +184,6 @@ def test_a_file_shown_on_two_pages_is_the_same():
                 assert shown.setdefault(block.title, block.text) == block.text, str(block)
 
 
-@pytest.fixture
-def generators(monkeypatch):
-    """The scripts in the pages' folder, importable."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs"))
-    return importlib.import_module
-
-
 def test_generated_pages_are_up_to_date(generators):
     for page, render in generators("generate").PAGES.items():
         stale = (ROOT / page).read_text(encoding="utf-8") != render()
@@ -202,40 +192,6 @@ def test_generated_pages_are_up_to_date(generators):
     assert blocks, "no page has a block that the bench fills in"
     for path, text in blocks:
         assert path.read_text(encoding="utf-8") == text, f"{path.name} is out of date: python docs/generate.py"
-
-
-def test_the_methods_page_has_every_recipe_and_component(generators):
-    table = generators("method_table").read_table()
-    methods = [method for group in table["groups"] for method in group["methods"]]
-    missing = {recipe.stem for recipe in METHODS} - {method.get("recipe") for method in methods}
-    assert not missing, f"no method of docs/methods.yaml has the recipe {missing}"
-    named = {part for method in methods for part in method.get("parts", ())} | set(table["own"])
-    kinds = ("drafter", "tree", "verifier", "head", "loss", "rollout")
-    ours = {f"{e.kind}/{e.name}" for e in discover().entries if e.kind in kinds and e.package in packages()}
-    assert not ours - named, f"no method of docs/methods.yaml has {ours - named}"
-    assert all(method.keys() & {"parts", "absent"} for method in methods), "a method is here, or it is not"
-
-
-def test_the_methods_page_takes_its_figures_from_the_bench(generators, tmp_path):
-    render = generators("method_table").render_methods
-    before = render(tmp_path / "none.json", tmp_path / "none.json")
-    assert "not measured yet" in before and "has not been run yet" in before
-    seconds = {"plain": 1.0, "hf:generate": 1.2, "falcon": 0.6}
-    runs = [run(name, "set/0", repeat, seconds[name]) for name in seconds for repeat in range(2)]
-    path = tmp_path / "results.json"
-    written = json.dumps(results(runs, [("set/0", "code")], 2))
-    path.write_text(written.replace("zoo://talk-7m", "zoo://smollm2-135m"), encoding="utf-8")  # the recipe's target
-    after = render(path, tmp_path / "none.json")
-    assert "```bash\nspecframe bench recipes/falcon.yaml\n" in after, "the command that was run"
-    row = next(line for line in after.splitlines() if line.startswith("| **[Falcon](falcon.md)**"))
-    assert row.endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x |")
-    assert "not measured yet" in after, "other recipes took no part"
-
-
-def packages() -> set[str]:
-    """The packages of this repository."""
-    about = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
-    return {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in about}
 
 
 def mentioned() -> str:

@@ -1,0 +1,55 @@
+"""The methods that docs/methods.yaml lists, and the files of their recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from specframe.kernel.build import Plan, plan
+from specframe.kernel.plugins.discovery import discover
+from specframe.kernel.recipes.recipe import Recipe
+
+DOCS = Path(__file__).resolve().parent
+RECIPES = DOCS.parent / "recipes"
+PLACES = (".", "vocabularies", "small", "small/compositions", "small/families", "small/own-layers")
+"""Where a method's recipe is looked for: for the published target or, where there is none, the small one."""
+
+Method = Mapping[str, Any]
+
+
+@cache
+def read_table() -> Mapping[str, Any]:
+    """The hand-written table: `groups` of methods, and the `own` components that are no paper's."""
+    table: Mapping[str, Any] = yaml.safe_load((DOCS / "methods.yaml").read_text(encoding="utf-8"))
+    return table
+
+
+def find_recipe(name: str) -> str | None:
+    """The file of a method's recipe below recipes/."""
+    files = ((Path(place) / f"{name}.yaml").as_posix() for place in PLACES)
+    return next((file for file in files if (RECIPES / file).is_file()), None)
+
+
+def recipes_shown() -> dict[str, Method]:
+    """The files of all recipes of methods, each with the first method that it is of."""
+    shown: dict[str, Method] = {}
+    for method in (each for group in read_table()["groups"] for each in group["methods"]):
+        recipe = find_recipe(method.get("recipe", ""))
+        if recipe is not None:
+            shown.setdefault(recipe, method)
+    return shown
+
+
+@cache
+def planned(recipe: str) -> Plan:
+    """The plan of a recipe's file."""
+    return plan(Recipe.read(RECIPES / recipe), discover())
+
+
+def identity(recipe: str) -> tuple[str, str]:
+    """The name and target of a recipe's file, by which benches have it."""
+    return Path(recipe).stem, planned(recipe).recipe.data["target"].get("model")

@@ -1,0 +1,101 @@
+"""All recipes in one table: parts, what training cost, what was measured and what was certified."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from benches import Found
+from catalogue import DOCS, identity, planned, recipes_shown
+
+from specframe.files.provenance import named_weights
+from specframe.kernel.build import Part, Plan
+from specframe.kernel.zoo import model_folder
+
+CERTIFICATES = DOCS / "certificates.json"
+"""What docs/certificates.py writes."""
+HEAD = "| method | recipe | drafter | tree | training | tau | speed | certified |\n|---|---|---|---|---:|---:|---:|---|"
+ABOUT = """What has a recipe. A click on a column's name sorts by it.
+
+* **training**: million [token-passes](../glossary.md) of the drafter's last training, from the train.json next to its weights;
+  what came before it is on the drafter cards of `plugins/specframe-zoo/README.md`. *none*: nothing is trained; *a model*: another
+  language model drafts.
+* **tau** and **speed**, in multiples of `generate`'s: on SmolLM2; those of recipes in `small/` on the embedded model, which flatters.{mark}
+* **certified**: how many branches of randomness [`specframe certify RECIPE --exact-only`](../howto/certify.md) ran to their ends;
+  together they emit exactly the target's distribution. `python docs/certificates.py` runs it for every recipe.
+"""  # noqa: E501 - a page's lines
+MARK = " †: of an earlier bench than the others of that target."
+
+
+def read_certificates() -> dict[str, Any]:
+    """The certificate of each recipe, by its file."""
+    found: dict[str, Any] = json.loads(CERTIFICATES.read_text(encoding="utf-8")) if CERTIFICATES.is_file() else {}
+    return found
+
+
+def render_overview(measured: Mapping[tuple[str, str], Found]) -> str:
+    """The table, which the page's script sorts by the column that is clicked."""
+    certificates = read_certificates()
+    rows = []
+    for recipe, method in recipes_shown().items():
+        made = planned(recipe)
+        tree, drafter = made.parts.get("tree"), made.parts["drafter"]
+        cells = [
+            f"[{method['name']}]({method['page']})" if "page" in method else method["name"],
+            f"`{recipe}`",
+            f"`{drafter.entry.name}`",
+            f"`{tree.entry.name}`" if tree else "its own",
+            training(made),
+            *_measured(measured.get(identity(recipe))),
+            _certified(certificates.get(recipe)),
+        ]
+        rows.append("| " + " | ".join(cells) + " |")
+    mark = MARK if any("†" in row for row in rows) else ""
+    return "\n".join(["## All recipes\n", ABOUT.format(mark=mark), HEAD, *rows, ""])
+
+
+def training(made: Plan) -> str:
+    """Million token-passes that a plan's drafter was trained for, or what there is in place of a training."""
+    passes = sum(token_passes(model_folder(weights)) for weights in named_weights(made).values())
+    if passes:
+        return f"{passes / 1e6:.1f}"
+    return "a model" if any("model" in part.options for part in _within(made.parts["drafter"])) else "none"
+
+
+def token_passes(folder: Path) -> int:
+    """Tokens that a drafter saw in its last training, each as often as its rollout unrolls it; 0 without a record."""
+    path = folder / "train.json"
+    if not path.is_file():
+        return 0
+    record = json.loads(path.read_text(encoding="utf-8"))
+    rollout = record["rollout"]
+    levels = rollout.get("steps") or rollout.get("rollout", {}).get("steps") or 1
+    return int(record["tokens"]) * int(levels)
+
+
+def _within(part: Part) -> Iterator[Part]:
+    """The part and those it is made of."""
+    yield part
+    for value in part.options.values():
+        if isinstance(value, Part):
+            yield from _within(value)
+
+
+def _measured(found: Found | None) -> tuple[str, str]:
+    figures = found and found.entry["overall"]
+    if not found or not figures or not figures.get("tau"):
+        return "", ""
+    mark = "" if found.newest else " †"
+    tau, speed = (f"{figures[name]['value']:.2f}{mark}" if figures.get(name) else "" for name in ("tau", "speedup_hf"))
+    return tau, speed
+
+
+def _certified(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if not found["promised"]:
+        return "lossy"
+    changed = "".join(f", with `{change}`" for change in found.get("changes", ()))
+    return f"exact, {found['branches']:,} branches{changed}" if found["lossless"] else "**not shown**"

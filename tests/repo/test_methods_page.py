@@ -1,0 +1,97 @@
+"""The methods page and the tables of measured figures: all methods, the newest figures, costs and certificates."""
+
+import json
+
+import pytest
+
+from specframe.kernel.plugins.discovery import discover
+from tests.bench.report.synthetic import results, run
+from tests.repo.repository import METHODS, packages
+
+TIMES = {"plain": 1.0, "hf:generate": 1.2}
+FALCON = ("falcon", "zoo://smollm2-135m")
+
+
+def test_the_page_has_every_recipe_and_component(generators):
+    table = generators("catalogue").read_table()
+    methods = [method for group in table["groups"] for method in group["methods"]]
+    missing = {recipe.stem for recipe in METHODS} - {method.get("recipe") for method in methods}
+    assert not missing, f"no method of docs/methods.yaml has the recipe {missing}"
+    named = {part for method in methods for part in method.get("parts", ())} | set(table["own"])
+    kinds = ("drafter", "tree", "verifier", "head", "loss", "rollout")
+    ours = {f"{e.kind}/{e.name}" for e in discover().entries if e.kind in kinds and e.package in packages()}
+    assert not ours - named, f"no method of docs/methods.yaml has {ours - named}"
+    assert all(method.keys() & {"parts", "absent"} for method in methods), "a method is here, or it is not"
+
+
+def write_bench(folder, name, made, seconds):
+    """Results of Falcon on SmolLM2, as a bench of the name would have written them."""
+    runs = [run(each, "set/0", repeat, seconds[each]) for each in seconds for repeat in range(2)]
+    found = results(runs, [("set/0", "code")], 2)
+    found["provenance"]["made"] = made
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    written = json.dumps(found).replace("zoo://talk-7m", FALCON[1])  # the recipe's target
+    (folder / name / "results.json").write_text(written, encoding="utf-8")
+
+
+def test_the_page_takes_its_figures_from_the_bench(generators, tmp_path):
+    render = generators("method_table").render_methods
+    before = render(tmp_path)
+    assert "not measured yet" in before and "has not been run yet" in before
+    write_bench(tmp_path, "smollm2", "2026-01-01T00:00:00+00:00", TIMES | {"falcon": 0.6})
+    after = render(tmp_path)
+    assert "```bash\nspecframe bench recipes/falcon.yaml\n" in after, "the command that was run"
+    rows = [line for line in after.splitlines() if "[Falcon](falcon.md)" in line]
+    assert rows[1].endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x |") and "| 2.00 | 2.00 |" in rows[0]
+    assert "not measured yet" in after, "other recipes took no part"
+
+
+def test_the_newest_bench_counts(generators, tmp_path):
+    benches, measured = generators("benches"), generators("overview")._measured
+
+    def shown():
+        return measured(benches.newest(benches.read_benches(tmp_path))[FALCON])
+
+    write_bench(tmp_path, "smollm2", "2026-01-01T00:00:00+00:00", TIMES | {"falcon": 0.6})
+    write_bench(tmp_path, "smollm2-avx512", "2026-02-01T00:00:00+00:00", TIMES | {"falcon": 0.4})
+    assert shown() == ("2.00", "3.00")
+    write_bench(tmp_path, "smollm2-avx512", "2026-02-01T00:00:00+00:00", TIMES)
+    assert shown() == ("2.00 †", "2.00 †"), "it took no part in the newest bench of its target"
+
+
+def test_the_overview_has_what_training_cost(generators):
+    overview, planned = generators("overview"), generators("catalogue").planned
+    names = ("eagle", "eagle-suffix", "eagle3", "suffix", "vocabularies/tli")
+    cost = {name: overview.training(planned(f"{name}.yaml")) for name in names}
+    assert cost["eagle"] == cost["eagle-suffix"] == "4.2", "a drafter within another counts"
+    assert cost["eagle3"] == "6.2", "three levels each"
+    assert cost["suffix"] == "none" and cost["vocabularies/tli"] == "a model"
+
+
+def test_every_recipe_is_certified(generators):
+    found = generators("overview").read_certificates()
+    assert not generators("certificates").stale(found), "run: python docs/certificates.py && python docs/generate.py"
+    assert not [recipe for recipe, one in found.items() if one["promised"] and not one["lossless"]]
+
+
+def test_papers_stand_below_what_was_measured(generators):
+    rows = generators("measured").paper_rows
+    figures = {name: {"value": 2.0, "low": 1.5, "high": 2.5} for name in ("tau", "speedup_hf", "speedup")}
+    shown = rows({"": {"mine": {"overall": figures}}}, "", {"mine": "a large model: 3 times"})
+    assert shown[1].startswith("| `mine.yaml`, the embedded model of 7M parameters, two cores | 2.00 [1.50, 2.50] |")
+    assert shown[2] == "| the paper: a large model |  | | 3 times |"
+    paper = {"here": "not measured | | |", "where": "a model", "tau": 4, "gain": "2 times"}
+    shown = rows({"": {}}, "", {"other": paper})
+    assert shown[1:] == ["| not measured | | | |", "| the paper: a model | 4 | | 2 times |"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "shown"),
+    [
+        (None, ""),
+        ({"identical": 2, "ties": 10, "differing": []}, "2 of 12"),
+        ({"identical": 9, "ties": 1, "differing": ["a", "b"]}, "9 of 12; **2 differ**"),
+    ],
+)
+def test_tables_count_the_prompts_with_the_text_of_generate(generators, identity, shown):
+    assert generators("measured").format_identical(identity) == shown

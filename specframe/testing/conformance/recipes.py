@@ -46,7 +46,7 @@ COURSE = """
 tree: {{use: chain, depth: {levels}}}
 loss: {losses}
 train:
-  {{data: ['{out}/texts.jsonl'], rollout: {{use: {rollout}}}, out: {out}/weights, steps: 30, batch: 12, length: 64,
+  {{data: ['{out}/texts.jsonl'], rollout: {{use: {rollout}}}, out: {out}/weights, steps: {steps}, batch: 12, length: 64,
     lr: 1.0e-2, warmup: 0, log_every: 10, validation: 0.1}}
 """
 
@@ -81,10 +81,12 @@ def check_decoding(drafter: str, tree: str) -> Pipeline:
     return pipeline
 
 
-def check_training(drafter: str, losses: str, *, rollout: str = "all_levels", levels: int = 3) -> Pipeline:
+def check_training(
+    drafter: str, losses: str, *, rollout: str = "all_levels", levels: int = 3, steps: int = 30
+) -> Pipeline:
     """The pipeline of the trained drafter; raises AssertionError unless it learned, and its tau is the one simulated.
 
-    `specframe train` takes it from texts to weights, for 30 steps on the greedy texts of a tiny random Llama. Each of
+    `specframe train` takes it from texts to weights, for `steps` on the greedy texts of a tiny random Llama. Each of
     the losses must fall by a tenth; on other such texts the weights, loaded by a recipe, must decode with a chain of
     `levels` at the tau that validation computes without decoding, within 3 %, and emit the target's own tokens.
 
@@ -96,7 +98,7 @@ def check_training(drafter: str, losses: str, *, rollout: str = "all_levels", le
         data = "\n".join(json.dumps({"text": line}) for line in lines)
         Path(out, "texts.jsonl").write_text(data, encoding="utf-8")
         path = Path(out, "recipe.yaml")
-        course = COURSE.format(levels=levels, losses=losses, rollout=rollout, out=out)
+        course = COURSE.format(levels=levels, losses=losses, rollout=rollout, out=out, steps=steps)
         path.write_text(_recipe(drafter) + course, encoding="utf-8")
         with contextlib.redirect_stdout(io.StringIO()):
             assert main(["train", str(path)]) == 0, "training failed"

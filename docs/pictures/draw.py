@@ -44,6 +44,7 @@ TREES = {
     "chimera": ("small/chimera", ["tree.nodes=10"]),
     "coral": ("small/coral", ["tree.nodes=10"]),
     "fspad": ("small/fspad", ["tree.nodes=10"]),
+    "dflash": ("small/families/dflash", ["tree.nodes=10"]),
     "medusa": ("small/medusa", ["tree={use: dynamic, depth: 4, width: 4, nodes: 10}"]),
     "eagle-parallelspec": (
         "small/compositions/eagle-parallelspec",

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
-from specframe.components.drafters.fused import Fused
-from specframe.components.trees.watched import WatchedTree
+from specframe.components.trees.watched import Expanding, WatchedTree
 from specframe.decoding.clock import Clock
 from specframe.decoding.session import Parts
 from specframe.kernel.types import Expand, Frontier, Proposal
 
+FORWARDS = {"score": "target", "draft": "drafter", "commit": "drafter"}
+"""Whose a forward pass of the target is, by the phase that it runs in: some of its layers may draft."""
+
 
 @contextmanager
 def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
-    """The parts, with every forward of target and drafter booked on the clock while the context lasts."""
+    """The parts, with every forward of target and drafter booked on the clock while the context lasts.
+
+    What some of the target's layers do for a draft is the drafter's, what they do for its verification the target's.
+    """
 
     def timed(expand: Expand) -> Expand:
         def run(frontier: Frontier) -> Proposal:
@@ -28,9 +33,9 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
         return run
 
     tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
-    drafter = parts.drafter.watched(timed) if isinstance(parts.drafter, Fused) else parts.drafter
-    computing = getattr(parts.target, "computing", None)
-    hooks = _time_forwards(computing, clock) if isinstance(computing, nn.Module) else []
+    drafter = parts.drafter.watched(timed) if isinstance(parts.drafter, Expanding) else parts.drafter
+    passes = getattr(parts.target, "passes", None)
+    hooks = _time_forwards(passes.computing, clock) if passes is not None else []
     try:
         yield replace(parts, tree=tree, drafter=drafter)
     finally:
@@ -38,16 +43,17 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
             hook.remove()
 
 
-def _time_forwards(model: nn.Module, clock: Clock) -> list[Any]:
-    start: Any = None
+def _time_forwards(computing: nn.Module, clock: Clock) -> list[Any]:
+    spans: list[AbstractContextManager[Any]] = []
 
     def before(module: nn.Module, inputs: Any) -> None:
-        nonlocal start
-        if clock.running == "score":
-            start = clock.stamp()
+        name = FORWARDS.get(clock.running or "")
+        spans.append(nullcontext() if name is None else clock.phase(name))
+        spans[-1].__enter__()
 
     def after(module: nn.Module, inputs: Any, output: Any) -> None:
-        if clock.running == "score":
-            clock.book("target", start)
+        spans.pop().__exit__(None, None, None)
+        if clock.running == "score":  # above a draft's layers it runs in two parts, which are one forward pass
+            clock.calls["target"] = clock.calls["score"] + 1
 
-    return [model.register_forward_pre_hook(before), model.register_forward_hook(after)]
+    return [computing.register_forward_pre_hook(before), computing.register_forward_hook(after, always_call=True)]

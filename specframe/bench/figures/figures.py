@@ -81,7 +81,8 @@ def _costs(grid: Grid) -> Figures:
     seconds = {phase: _total(grid.runs, "phases", phase) for phase in PHASES}
     cycles = sum(seconds[phase] for phase in CYCLE_PHASES)
     tokens = _total(grid.runs, "tokens")
-    factor = _value(overhead_factor(grid))
+    scored = _total(grid.runs, "target_calls")  # 0 where the target's forward passes were not seen
+    factor = _value(overhead_factor(grid)) if scored else None
     forwards = {}
     for model in ("target", "drafter"):
         calls = _total(grid.runs, f"{model}_calls")
@@ -90,7 +91,7 @@ def _costs(grid: Grid) -> Figures:
         "phases": {phase: seconds[phase] / cycles for phase in CYCLE_PHASES} if cycles else None,
         "phase_token_seconds": {phase: seconds[phase] / tokens for phase in PHASES} if cycles and tokens else None,
         "forward_seconds": forwards,
-        "steps": _total(grid.runs, "drafter_calls") / (_total(grid.runs, "target_calls") or 1),
+        "steps": _total(grid.runs, "drafter_calls") / scored if scored else None,
         "overhead": None if factor is None else factor - 1,
     }
 
@@ -100,6 +101,8 @@ def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int]
     found: dict[str, float | None] = {"coral_1": None, "coral_6": None}
     mean, steps = figures["tau"]["value"], figures["steps"]
     alone, many = dig(plain, "forward_seconds", "target"), figures["forward_seconds"]["target"]
+    if steps is None:
+        return found
     if alone and many:
         drafting = figures["forward_seconds"]["drafter"] or 0.0
         found["coral_1"] = predicted_speedup(

@@ -22,8 +22,8 @@ FLAT = {aten.mm, aten.addmm, aten.mv, aten.addmv}
 VECTORS = {aten.mv, aten.addmv}
 """Products with a vector, which name the matrix first."""
 STACKED = {aten.bmm, aten.baddbmm, aten._grouped_mm}
-FORWARDS: dict[str | None, str] = {"score": "target", "drafter": "drafter"}
-"""Whose forward runs in a clock's phase."""
+FORWARDS = {"target": "score", "drafter": "drafter"}
+"""For each model, the phase that takes as long as its forward: a verification may run in two parts."""
 
 
 def weigh(pipeline: Pipeline, row: Sequence[int]) -> dict[str, int]:
@@ -85,13 +85,13 @@ class Scale(TorchDispatchMode):
 
     def _note(self, weight: Tensor, groups: Tensor | None) -> None:
         """Counts a weight that is read, once a forward; `groups` are the ends of its experts' tokens [E]."""
-        model = FORWARDS.get(self._clock.running)
-        if model is None:
+        model = self._clock.running
+        if model not in FORWARDS:
             return
         count = prod(size for size, stride in zip(weight.shape, weight.stride(), strict=True) if stride)
         if groups is not None:
             count = count // len(groups) * (len({0, *groups.tolist()}) - 1)
-        which = (model, self._clock.calls[model], _storage(weight), weight.storage_offset(), count)
+        which = (model, self._clock.calls[FORWARDS[model]], _storage(weight), weight.storage_offset(), count)
         if which not in self._seen:
             self._seen.add(which)
             self.read[model] += count

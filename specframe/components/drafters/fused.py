@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from specframe.components.trees.watched import Proposals, RecordingTree, WatchedTree, paths_of
+from specframe.components.drafters.memory.paying import Paying
+from specframe.components.trees.watched import Expanding, Proposals, RecordingTree, WatchedTree, paths_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.miniatures import Shrinkable, Untrained
@@ -26,6 +27,9 @@ class Fused:
 
     With a `tail`, the second drafter also copies behind the first one's best path, which takes the first child of every
     node: the first tokens of a draft are the better drafter's, the later ones the cheaper one's.
+
+    Where `run.costs` is given, a row's draft is the first drafter's alone after the second one's nodes have cost more
+    than they brought, until one of them would have been right.
 
     Source: RASD (Quan et al. 2025, arXiv 2503.03434), its tree fusion and pruning; CS-Drafting (Chen et al. 2024, arXiv
     2312.11462), its horizontal cascade.
@@ -89,6 +93,7 @@ class Fused:
             alone=own.alone and other.alone,
         )
         self.taps: frozenset[str] = first.taps | second.taps
+        self._paying = Paying()
         self._recording = RecordingTree(tree) if tree is not None and plausible else None
         self._observers = [part for part in (first, second) if isinstance(part, Observer)]
 
@@ -109,11 +114,11 @@ class Fused:
 
     def watched(self, wrap: Callable[[Expand], Expand]) -> Fused:
         """The same two drafters, the forward passes that a tree of theirs asks for going through `wrap`."""
-        first, second = (each.watched(wrap) if isinstance(each, Fused) else each for each in (self.first, self.second))
-        tree = WatchedTree(self.tree, wrap) if self.tree is not None else None
-        return Fused(
-            first=first, second=second, tree=tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible
+        first, second = (
+            each.watched(wrap) if isinstance(each, Expanding) else each for each in (self.first, self.second)
         )
+        tree = WatchedTree(self.tree, wrap) if self.tree is not None else None
+        return Fused(first=first, second=second, tree=tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible)
 
     def bind(self, target: Target) -> None:
         """Binds both drafters."""
@@ -124,14 +129,16 @@ class Fused:
         """Forgets every row."""
         self.first.open(slots, room)
         self.second.open(slots, room)
+        self._paying.open()
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """Both drafts below root [B] in one tree."""
         draft = self.first.propose(root, self._recording or self.tree, context)
-        if context.costs is not None:
+        costs, beyond = context.costs, context
+        if costs is not None:
             most = int(draft.valid.sum(1).max()) - 1
-            context = replace(context, costs=context.costs.beyond(most))
-        copied = self.second.propose(root, None, context)
+            beyond = replace(context, costs=costs.beyond(most))
+        copied = self.second.propose(root, None, beyond)
         if self._recording is not None:
             copied = pruned(copied, self._recording.records, self.plausible)
         both = draft.merge(copied, self.promise.nodes)
@@ -139,12 +146,13 @@ class Fused:
             leaves, paths = best_paths(draft)
             tails = [tail[: self.tail] for tail in self.second.continued(paths)]
             both = both.graft(leaves, tails, self.promise.nodes)
-        return both
+        return both if costs is None else self._paying.paying(draft, both, costs)
 
     def commit(self, committed: Committed) -> None:
         """Passes what was committed to both drafters."""
         self.first.commit(committed)
         self.second.commit(committed)
+        self._paying.commit(committed)
 
     def observe(self, cycle: Cycle) -> None:
         """Passes the cycle to the parts that observe."""
@@ -155,6 +163,7 @@ class Fused:
         """Keeps these rows, int64 [R], in this order."""
         self.first.keep(rows)
         self.second.keep(rows)
+        self._paying.keep(rows.tolist())
 
 
 def pruned(tree: TokenTree, records: list[Proposals], plausible: float) -> TokenTree:

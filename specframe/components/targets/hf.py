@@ -49,7 +49,8 @@ class HFTarget:
     that does not score trees as it scores texts, which is tried once for every kind of model.
     """
 
-    _passes: Passes
+    passes: Passes
+    """Its forward passes: transformers' own, compiled, or those of the kernels."""
 
     def __init__(
         self,
@@ -72,8 +73,8 @@ class HFTarget:
         elif kernels and self.device.type == "cpu":
             self._take_kernels()
         probe.check_once(self)
-        if compile and self._passes is self._model_passes:
-            self._passes = CompiledPasses(self._model_passes, Steps(self._model_passes, self.dtype))
+        if compile and self.passes is self._model_passes:
+            self.passes = CompiledPasses(self._model_passes, Steps(self._model_passes, self.dtype))
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -88,7 +89,7 @@ class HFTarget:
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self.source, self.gguf)
         target.quantization = self.quantization
-        target._passes = self._passes.around(target._taps)
+        target.passes = self.passes.around(target._taps)
         return target
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
@@ -98,7 +99,7 @@ class HFTarget:
         self._taps = Taps(self._decoder, dict(enumerate(self._layers)))
         masked = architectures.takes_masks(self._decoder, views := architectures.views(self.config))
         self._model_passes = ModelPasses(model, self._taps, views, masked)
-        self._passes = self._model_passes
+        self.passes = self._model_passes
         self.source = tokenizer
         self._sharing: Sharing | None = None
         self._state: State | None = None
@@ -115,16 +116,11 @@ class HFTarget:
 
     def _take_kernels(self, option: str = "kernels", unfit: Unfit = unfit_floats) -> None:
         taken = kernel_passes(self.model, (self.config, self._decoder, self._layers), self._taps, option, unfit)
-        self._passes = taken or self._passes
+        self.passes = taken or self.passes
 
     def identify(self) -> Identity:
         """Which model it is."""
         return identify(self.model, self.config, self.source.name)
-
-    @property
-    def computing(self) -> nn.Module:
-        """The module that is called for a forward pass over a tree, to be timed."""
-        return self._passes if isinstance(self._passes, nn.Module) else self.model
 
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase | None:
@@ -151,7 +147,7 @@ class HFTarget:
     @property
     def reach(self) -> tuple[int, str]:
         """How many positions a row may take, and what ends it."""
-        return architectures.reach(self.config, self._passes.masked)
+        return architectures.reach(self.config, self.passes.masked)
 
     def request(self, taps: frozenset[str]) -> None:
         """Makes the named features part of every Scores: `last`, `layer.K` (see Taps)."""
@@ -164,7 +160,7 @@ class HFTarget:
         """
         # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
         architectures.require_reach(min(room, self.context), *self.reach)
-        self._state = State(len(self._layers), slots, room, self.dtype, self.device, self._passes.widths)
+        self._state = State(len(self._layers), slots, room, self.dtype, self.device, self.passes.widths)
 
     @torch.no_grad()
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
@@ -180,7 +176,7 @@ class HFTarget:
         last = prompts.count - 1
         ends, which = torch.unique(last, return_inverse=True)
         self._require_evaluation()
-        logits, features = self._passes.read(prompts.tokens[:, start:], state, ends - start, start)  # [A, ends, V]
+        logits, features = self.passes.read(prompts.tokens[:, start:], state, ends - start, start)  # [A, ends, V]
         state.features = state.take_ahead(features)
         rows = torch.arange(len(last), device=which.device)
         state.admitted = prompts
@@ -196,7 +192,7 @@ class HFTarget:
         if piece := state.aim_ahead(prompt, limit):
             tokens = torch.tensor([piece], device=self.device)
             last = torch.tensor([len(piece) - 1], device=self.device)  # some logits must be made
-            _, features = self._passes.read(tokens, state, last, len(state.ahead))
+            _, features = self.passes.read(tokens, state, last, len(state.ahead))
             state.ahead += piece
             state.ahead_features.append(features)
         return len(state.ahead)
@@ -209,7 +205,7 @@ class HFTarget:
             raise InputError("the admission is not committed yet: call commit before score")
         state.aim(tree.tokens.shape[1])
         self._require_evaluation()
-        logits, features = finish(self._passes, tree, state, state.positions(tree, self.context))
+        logits, features = finish(self.passes, tree, state, state.positions(tree, self.context))
         state.features = {tap: features[tap].to(self.dtype) for tap in self._taps.wanted}
         return Scores(logits, state.features)
 
@@ -218,7 +214,7 @@ class HFTarget:
         """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: see `LayeredTarget`."""
         state = self._running()
         self._require_evaluation()
-        features = self._passes.below(tree, nodes, state, state.positions(tree, self.context), chosen)
+        features = self.passes.below(tree, nodes, state, state.positions(tree, self.context), chosen)
         above = 0 < chosen.whole < chosen.layers  # else nothing is left for a verification to start from
         state.drafted = Drafted.put(state.drafted, chosen, tree, nodes, features) if above else None
         return {tap: values.to(self.dtype) for tap, values in features.items()}
@@ -228,7 +224,7 @@ class HFTarget:
         """The feature `last` [B, W, D] of the last processed tokens [B, W] after some layers: see `LayeredTarget`."""
         state = self._running().before(tokens.shape[1])
         self._require_evaluation()
-        return replay(self._passes, chosen, tokens, state, self.context).to(self.dtype)
+        return replay(self.passes, chosen, tokens, state, self.context).to(self.dtype)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """What was committed; keeps the keys and values of the root and the accepted path, drops the rest."""
@@ -259,7 +255,7 @@ class HFTarget:
 
     def _shared(self) -> Sharing:
         if self._sharing is None:
-            self._sharing = Sharing(self.model, self.config, self._decoder, self._layers, self._passes.head)
+            self._sharing = Sharing(self.model, self.config, self._decoder, self._layers, self.passes.head)
         return self._sharing
 
     @torch.no_grad()

@@ -65,7 +65,7 @@ def fingerprint(target: HFTarget) -> str:
         str(target.dtype),
         target.device.type,
         target.quantization,
-        type(target.computing).__name__,
+        type(target.passes).__name__,
         torch.__version__,
         transformers.__version__,
     )

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from specframe.components.trees.shapes.shape import Path
-from specframe.kernel.interfaces import Observer, TreePolicy
+from specframe.kernel.interfaces import Drafter, Observer, TreePolicy
 from specframe.kernel.types import Context, Expand, Frontier, Proposal, TokenTree
+
+
+@runtime_checkable
+class Expanding(Protocol):
+    """A drafter that asks itself for forward passes, as it builds its own tree."""
+
+    def watched(self, wrap: Callable[[Expand], Expand]) -> Drafter:
+        """The same drafter, whose forward passes go through `wrap`."""
 
 
 class WatchedTree:

@@ -170,7 +170,7 @@ FORWARD = frozenset(
 """What `generate` prepares for the forward pass that a custom loop may leave aside."""
 
 KINDS = frozenset({"mm_token_type_ids", "token_type_ids"})
-"""What says of every token whether it stands for an image: 0 in a text."""
+"""Marks of the tokens that stand for an image: all 0 in a text."""
 
 IMAGES = "mm_encoder_outputs"
 """What `generate` makes of a call's images, a mapping; empty for a text."""

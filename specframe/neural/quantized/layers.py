@@ -194,7 +194,7 @@ def odd_outputs(matrices: Sequence[QuantizedLinear | nn.Linear]) -> str | None:
     return None
 
 
-def unlike(config: Any, rotary: nn.Module, layers: Sequence[Any]) -> str | None:
+def unlike(config: Any, rotary: nn.Module | None, layers: Sequence[Any]) -> str | None:
     """What in a model's layers the kernels do not compute, or None."""
     if config.model_type not in FAMILIES:
         return f"the layers of {config.model_type} are not Llama's"

@@ -6,6 +6,7 @@ from statistics import median
 import pytest
 
 from specframe.bench.figures.summary import _notes, summarise
+from specframe.bench.report.report import write_report
 from specframe.bench.report.table import print_table
 from specframe.kernel.errors import InputError
 from tests.bench.report.synthetic import World, contestant, results, run
@@ -86,6 +87,23 @@ def test_phases_overhead_and_predictions(bench):
     assert found["predicted"]["coral_6"] is None
     bench["contestants"][2]["weights"] = {"target": 1000, "drafter": 100}
     assert figures(summarise(bench), "falcon")["predicted"]["coral_6"] == pytest.approx(found["tau"]["value"] / 1.2)
+
+
+def test_what_needs_the_targets_forward_passes_is_absent_where_none_were_seen(tmp_path):
+    bench = World(6).bench(2)
+    bench["contestants"][2]["weights"] = {"target": 1000, "drafter": 100}
+    for one in bench["runs"]:
+        if one["contestant"] == "falcon":
+            one |= {"target_seconds": 0.0, "target_calls": 0}
+    summary = summarise(bench)
+    found = figures(summary, "falcon")
+    assert found["predicted"] == {"coral_1": None, "coral_6": None}
+    assert found["overhead"] is None and found["steps"] is None
+    write_report(bench, summary, tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    rows = [line for line in text.splitlines() if line.startswith("| falcon |")]
+    assert any(row.endswith("] | - | - |") for row in rows), rows
+    assert "0.00x" not in text
 
 
 def test_identity_counts_prompts_by_their_worst_run():

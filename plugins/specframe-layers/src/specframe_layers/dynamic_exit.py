@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from copy import copy
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,11 +15,14 @@ from specframe import (
     CompositionError,
     Context,
     Draw,
+    Expand,
+    Frontier,
     Growth,
     InputError,
     LayerChoice,
     LayeredTarget,
     Promise,
+    Proposal,
     Target,
     TokenTree,
     TreePolicy,
@@ -75,6 +80,7 @@ class DEL:
         self.choices: Counter[tuple[int, int]] = Counter()
         """How often each exit and length was chosen."""
         self._guess: float | None = None
+        self._wrap: Callable[[Expand], Expand] = lambda expand: expand
         self._target: LayeredTarget | None = None
         self._shadow: ShadowTokens | None = None
 
@@ -91,6 +97,12 @@ class DEL:
         small.depth = min(self.depth, 2)
         small.promise = Promise(frozenset({self.draw}), small.depth + 1, small.depth, settled=True, alone=False)
         return small
+
+    def watched(self, wrap: Callable[[Expand], Expand]) -> DEL:
+        """The same drafter, whose forward passes go through `wrap`."""
+        seen = copy(self)
+        seen._wrap = wrap
+        return seen
 
     def bind(self, target: Target) -> None:
         """Takes the layers from the target. Raises CompositionError for one without such layers, or without an exit."""
@@ -131,8 +143,9 @@ class DEL:
         growth = Growth(root)
         node = torch.zeros_like(root)[:, None]  # [B, 1]
         going = torch.ones_like(node, dtype=torch.bool)
+        expand = self._wrap(partial(self._expand, exit))
         while growth.levels < depth:
-            logits = self._logits(exit, growth.tree, node)  # [B, 1, V]
+            logits = expand(Frontier(growth.tree, node)).logits[:, :, 0]  # [B, 1, V]
             if self.stopping:
                 going = going & (_confidence(logits) >= least)
                 if not going.any():
@@ -161,11 +174,12 @@ class DEL:
         """Keeps these rows, int64 [R], in this order."""
         self.shadow.keep(rows)
 
-    def _logits(self, exit: int, tree: TokenTree, node: Tensor) -> Tensor:
-        """The exit's logits behind nodes [B, 1] of a tree: [B, 1, V]."""
+    def _expand(self, exit: int, frontier: Frontier) -> Proposal:
+        """The exit's logits behind frontier nodes [B, F]: [B, F, 1, V]."""
         assert self._target is not None
-        last = self._target.run_layers(LayerChoice.first(exit, self._layers), tree, node)["last"]
-        return self._target.head(last)
+        chosen = LayerChoice.first(exit, self._layers)
+        last = self._target.run_layers(chosen, frontier.tree, frontier.nodes)["last"]
+        return Proposal(self._target.head(last)[:, :, None])
 
     def _add(self, growth: Growth, logits: Tensor, node: Tensor, going: Tensor, context: Context) -> None:
         """Appends a token below `node` in the rows that are `going`, all [B, 1]."""

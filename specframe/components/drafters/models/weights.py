@@ -121,7 +121,7 @@ class Checkpoint:
         return None if self.attention is None else "it has an `attention` of its own"
 
     def _shared(self, target: HFTarget) -> Loaded:
-        kernels = target.computing
+        kernels = target.passes
         return self._taken(target.sibling(), kernels if isinstance(kernels, KernelPasses) else None, own=False)
 
     def _taken(self, whole: HFTarget, kernels: KernelPasses | None, own: bool) -> Loaded:

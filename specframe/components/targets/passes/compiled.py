@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from specframe.components.targets.passes.model import ModelPasses
@@ -85,7 +85,7 @@ class Steps:
         self.refused = True
 
 
-class CompiledPasses(nn.Module):
+class CompiledPasses:
     """Forward passes over trees by torch.compile; prompts, and some of the layers alone, as transformers has them.
 
     Rows and nodes are padded to powers of two, and the positions that a node may see are storage in powers of two.
@@ -94,7 +94,7 @@ class CompiledPasses(nn.Module):
     widths: Callable[[int], int] | None = staticmethod(width_of)
 
     def __init__(self, eager: ModelPasses, steps: Steps) -> None:
-        super().__init__()
+        self.computing = eager.computing
         self.masked = eager.masked
         self.head = eager.head
         self._eager = eager
@@ -110,7 +110,7 @@ class CompiledPasses(nn.Module):
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
-        found: Found = self(tree, state, positions)
+        found: Found = self.computing(lambda: self._score(tree, state, positions))
         return found
 
     def below(
@@ -123,7 +123,7 @@ class CompiledPasses(nn.Module):
         """Over a tree, by the last layers."""
         return self._eager.above(tree, state, positions, entry, chosen)
 
-    def forward(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
+    def _score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree, compiled where that is possible, and where no mode is on that must see every operator."""
         eager = self._steps.refused or _get_current_dispatch_mode() is not None
         found = None if eager else self._run(tree, state, positions)

@@ -9,27 +9,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.passes.passes import Found, taps_above, taps_below
+from specframe.components.targets.passes.passes import Computing, Found, taps_above, taps_below
 from specframe.components.targets.passes.state import State
 from specframe.components.targets.passes.taps import Taps
 from specframe.components.targets.quantized.decoder import Decoder, Nodes, Unfit
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree
 from specframe.neural.quantized.layers import Mask, Tree, packed
+from specframe.neural.quantized.linear import logits_of
 from specframe.neural.state.cache import SlotCache
 
 CHUNK = 256
 """Tokens of a prompt that are read at once, which bounds the memory it takes."""
 
 
-class KernelPasses(nn.Module):
+class KernelPasses:
     """The forward pass of the compiled kernels, and the LM head. They know no window."""
 
     masked = False
     widths: Callable[[int], int] | None = None
 
     def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
-        super().__init__()
+        self.computing = Computing()
         self._decoder = decoder
         self.head = head
         self._taps = taps
@@ -54,11 +55,12 @@ class KernelPasses(nn.Module):
             hidden.append(found)
             features.append({tap: values.to(found.dtype) for tap, values in captured.items()})
         whole = {tap: torch.cat([captured[tap] for captured in features], 1) for tap in features[0]}
-        return self.head(torch.cat(hidden, 1)[:, wanted]), whole
+        return logits_of(self.head, torch.cat(hidden, 1)[:, wanted]), whole
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
-        found: Found = self(Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base)), state)
+        nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
+        found: Found = self.computing(lambda: self._run(nodes, state, self._taps.wanted))
         return found
 
     def below(
@@ -68,12 +70,15 @@ class KernelPasses(nn.Module):
         state.aim_nodes(tree, nodes)
         sees = Mask(state.visible(tree, nodes), state.base + nodes)
         asked = Nodes(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sees)
-        return self._decoder.run(asked, state.cache, taps_below(self._taps.wanted, chosen), chosen)[1]
+        taps = taps_below(self._taps.wanted, chosen)
+        features: Mapping[str, Tensor] = self.computing(lambda: self._decoder.run(asked, state.cache, taps, chosen)[1])
+        return features
 
     def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
         """Over a tree, by the last layers."""
         nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
-        found: Found = self(nodes, state, taps_above(self._taps.wanted, chosen), chosen, entry)
+        taps = taps_above(self._taps.wanted, chosen)
+        found: Found = self.computing(lambda: self._run(nodes, state, taps, chosen, entry))
         return found
 
     def part(
@@ -85,20 +90,20 @@ class KernelPasses(nn.Module):
         """
         tap = f"layer.{chosen.kept[-1]}"
         hidden, features = self._decoder.run(nodes, cache, frozenset({tap}), chosen, entry)
-        return self.head(hidden[:, -keep:] if isinstance(keep, int) else hidden[:, keep]), features
+        kept = hidden[:, -keep:] if isinstance(keep, int) else hidden[:, keep]
+        return logits_of(self.head, kept), features
 
-    def forward(
+    def _run(
         self,
         nodes: Nodes,
         state: State,
-        taps: frozenset[str] | None = None,
+        taps: frozenset[str],
         chosen: LayerChoice | None = None,
         entry: Tensor | None = None,
     ) -> Found:
-        """Over the nodes of one forward pass; with other taps than those requested, or by some of the layers."""
-        wanted = self._taps.wanted if taps is None else taps
-        hidden, features = self._decoder.run(nodes, state.cache, wanted, chosen, entry)
-        return self.head(hidden), {tap: values.to(hidden.dtype) for tap, values in features.items()}
+        """Over the nodes of one forward pass, perhaps by some of the layers."""
+        hidden, features = self._decoder.run(nodes, state.cache, taps, chosen, entry)
+        return logits_of(self.head, hidden), {tap: values.to(hidden.dtype) for tap, values in features.items()}
 
 
 def kernel_passes(

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.passes.passes import Found, taps_above, taps_below
+from specframe.components.targets.passes.passes import Computing, Found, taps_above, taps_below
 from specframe.components.targets.passes.state import ALL, State, View
 from specframe.components.targets.passes.taps import Taps
 from specframe.components.targets.passes.thinning import Part
@@ -28,6 +28,7 @@ class ModelPasses:
     widths: Callable[[int], int] | None = None
 
     def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, View], masked: bool) -> None:
+        self.computing = Computing()
         self.model = model
         self.taps = taps
         self.views = views if masked else {}
@@ -56,33 +57,29 @@ class ModelPasses:
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
         mask = self._masks(lambda view: state.mask(tree, view), state.base + tree.levels + 1)
-        return self.run(tree.tokens, position_ids=positions, attention_mask=mask, use_cache=True, **self._over(state))
+        options = {"position_ids": positions, "attention_mask": mask, "use_cache": True, **self._over(state)}
+        found: Found = self.computing(lambda: self.run(tree.tokens, **options))
+        return found
 
     def below(
         self, tree: TokenTree, nodes: Tensor, state: State, positions: Tensor, chosen: LayerChoice
     ) -> Mapping[str, Tensor]:
         """Over nodes of a tree, by some layers."""
         state.aim_nodes(tree, nodes)
-        length = state.base + tree.levels + 1
+        mask = self._masks(lambda view: _of_nodes(state.mask(tree, view), nodes), state.base + tree.levels + 1)
+        options = {"position_ids": positions.gather(1, nodes), "attention_mask": mask, **self._over(state)}
         part = self._part(chosen, headless=True)
         with part.listening(taps_below(self.taps.wanted, chosen)) as features:
-            part.model(
-                tree.tokens.gather(1, nodes),
-                position_ids=positions.gather(1, nodes),
-                attention_mask=self._masks(lambda view: _of_nodes(state.mask(tree, view), nodes), length),
-                use_cache=True,
-                **self._over(state),
-            )
+            self.computing(lambda: part.run(tree.tokens.gather(1, nodes), **options))
         return features
 
     def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
         """Over a tree, by the last layers."""
-        part = self._part(chosen, headless=False)
         mask = self._masks(lambda view: state.mask(tree, view), state.base + tree.levels + 1)
+        options = {"position_ids": positions, "attention_mask": mask, **self._over(state)}
+        part = self._part(chosen, headless=False)
         with part.listening(taps_above(self.taps.wanted, chosen)) as features, part.entering(entry):
-            logits = part.model(
-                tree.tokens, position_ids=positions, attention_mask=mask, use_cache=True, **self._over(state)
-            ).logits
+            logits = self.computing(lambda: part.run(tree.tokens, **options))
         return logits, features
 
     def _over(self, state: State) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -16,9 +16,19 @@ Found = tuple[Tensor, Mapping[str, Tensor]]
 """Logits [B, T, V], and the features [B, T, D] of the taps."""
 
 
+class Computing(nn.Module):
+    """A module that is called for every forward pass over nodes, whole or by some of the layers, to be hooked."""
+
+    def forward(self, run: Callable[[], Any]) -> Any:
+        """What the forward pass gives."""
+        return run()
+
+
 class Passes(Protocol):
     """The forward passes of a session: transformers' own, as they are or compiled, or those of the kernels."""
 
+    computing: Computing
+    """What those over nodes are calls of."""
     masked: bool
     """Whether every kind of layer is given a mask of its own, as windows need where they bite."""
     head: nn.Module

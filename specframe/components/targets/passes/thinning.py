@@ -51,6 +51,11 @@ class Part:
             if hasattr(module, "config"):
                 module.config = fewer if module is self.model else text
 
+    def run(self, tokens: Tensor, **options: Any) -> Tensor:
+        """The logits [B, T, V] of tokens [B, T], with the options of transformers' models."""
+        logits: Tensor = self.model(tokens, use_cache=True, **options).logits
+        return logits
+
     @contextmanager
     def listening(self, taps: frozenset[str]) -> Iterator[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""

@@ -69,7 +69,7 @@ class Decoder:
 
 def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
     """Why the kernels cannot run a quantized model's layers, or None if they can."""
-    if (reason := unlike(config, decoder.rotary_emb, list(layers))) is not None:
+    if (reason := unlike(config, getattr(decoder, "rotary_emb", None), list(layers))) is not None:
         return reason
     matrices = [module for module in layers.modules() if isinstance(module, QuantizedLinear)]
     if not matrices:
@@ -79,7 +79,7 @@ def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
 
 def unfit_floats(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
     """Why the kernels cannot run a model's layers as they are, in bfloat16 or float32, or None if they can."""
-    if (reason := unlike(config, decoder.rotary_emb, list(layers))) is not None:
+    if (reason := unlike(config, getattr(decoder, "rotary_emb", None), list(layers))) is not None:
         return reason
     limits = [view.limit for view in architectures.views(config).values() if view.limit is not None]
     if min(limits, default=architectures.context(config)) < architectures.context(config):

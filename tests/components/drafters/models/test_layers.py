@@ -114,7 +114,7 @@ def test_layers_of_a_quantized_target_are_computed_by_its_kernels(folder):
     target = HFTarget(model=folder, quantize="int8")
     drafter = ModelDrafter(model=folder, layers=[1, 3])
     drafter.bind(target)
-    assert drafter._loaded.kernels is target.computing
+    assert drafter._loaded.kernels is target.passes
     check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), by_kernels(drafter), expansions=3)
 
 

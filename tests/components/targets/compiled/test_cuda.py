@@ -39,7 +39,7 @@ def test_eager_and_captured_cycles_give_plain_decodings_tokens(temperature):
     for compiled in (False, True):
         target = cuda_target(compiled)
         assert composed(target, temperature).generate(PROMPTS).tokens == plain
-        assert not compiled or not target._passes._steps.refused
+        assert not compiled or not target.passes._steps.refused
 
 
 def test_a_cpu_gives_the_same_tokens():

@@ -90,7 +90,7 @@ def test_weights_of_another_size_are_rounded(tmp_path):
 @pytest.mark.parametrize("quantization", ["int4", "int8", *KERNELS])
 def test_its_forward_pass_is_transformers_over_the_same_weights(family, quantization, quantized):
     target = quantized(family, quantization)
-    assert isinstance(target._passes, KernelPasses)
+    assert isinstance(target.passes, KernelPasses)
     limit = 1e-4 if target.dtype == torch.float32 and quantization in KERNELS else 2e-2
     assert probe.deviation(target) < limit, "activations that differ by an ulp may round to another of 255 steps"
 
@@ -169,7 +169,7 @@ def test_speculative_texts_are_plain_texts(temperature, drafter, quantization, q
 
 def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
     target = quantized("gemma", hidden_act="gelu_pytorch_tanh")
-    assert isinstance(target._passes, ModelPasses)
+    assert isinstance(target.passes, ModelPasses)
     assert caplog.messages == [
         "quantize: the layers of gemma are not Llama's, so its forward pass is transformers' own"
     ]
@@ -181,6 +181,7 @@ def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
     [
         ("llama", torch.float64, {}, "its weights are neither in bfloat16 nor in float32"),
         ("gemma", torch.bfloat16, {"hidden_act": "gelu_pytorch_tanh"}, "the layers of gemma are not Llama's"),
+        ("gpt2", torch.bfloat16, {}, "the layers of gpt2 are not Llama's"),
         ("mistral", torch.bfloat16, {"sliding_window": 8}, "its attention has a window"),
         ("llama", torch.bfloat16, {"intermediate_size": 104}, "inputs that 32 does not divide"),
     ],
@@ -188,16 +189,16 @@ def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
 def test_what_the_kernels_do_not_compute_is_transformers(family, dtype, changes, reason, build, caplog):
     target = HFTarget.from_model(build(family, **(BROAD | changes)).to(dtype))
     target._take_kernels()
-    assert isinstance(target._passes, ModelPasses)
+    assert isinstance(target.passes, ModelPasses)
     assert reason in caplog.text and caplog.text.count("so its forward pass is transformers' own") == 1
 
 
 def test_the_model_of_a_target_with_kernels_stays_transformers(tmp_path):
     file = str(write_gguf(tmp_path / "small.gguf", blocks="Q4_1"))
     target = HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True)
-    assert isinstance(target._passes, KernelPasses) and not layers(target)
+    assert isinstance(target.passes, KernelPasses) and not layers(target)
     assert HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True, quantize="int4").quantization == "int4"
-    assert isinstance(target.sibling()._passes, KernelPasses)
+    assert isinstance(target.sibling().passes, KernelPasses)
 
 
 def test_drafters_share_its_embedding_and_head(quantized):
@@ -234,7 +235,7 @@ def test_without_a_compiler_the_weights_are_unpacked(build, monkeypatch, caplog)
     monkeypatch.setattr(replacement, "load_kernels", refuse)
     exact._quantize("int4")
     assert "there is no C++ compiler (g++): the int4 weights are unpacked, which is no faster" in caplog.messages
-    assert isinstance(exact._passes, ModelPasses)
+    assert isinstance(exact.passes, ModelPasses)
     assert torch.equal(exact.model.model.layers[0].mlp.up_proj.weight, wanted)
     exact.check()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from specframe.certify.own.emission import Comparison, Emission
 from specframe.components.drafters.fused import Fused
+from specframe.components.drafters.memory.paying import Paying
 from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.components.trees.policies.chain import Chain
 from specframe.components.trees.policies.fixed import Fixed
@@ -20,6 +21,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.promises import Promise
+from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget
@@ -101,13 +103,18 @@ SPOILED: dict[str, Spoil] = {
 
 
 def compare(
-    spoil: Spoil, verifier: Callable[[], Verifier], tree: Callable[[], TreePolicy], **options: Any
+    spoil: Spoil,
+    verifier: Callable[[], Verifier],
+    tree: Callable[[], TreePolicy],
+    costs: Costs | None = None,
+    length: int = 3,
+    **options: Any,
 ) -> Comparison:
     def parts() -> Parts:
         drafter = Spoiled(spoil, first=GivenDrafter(Q), second=Copies(), tree=tree(), **options)
-        return Parts(GivenTarget(P), drafter, None, verifier())
+        return Parts(GivenTarget(P), drafter, None, verifier(), costs)
 
-    return Emission("40", parts, Sampling(temperature=1.0), length=3).compare(budget=60_000)
+    return Emission("40", parts, Sampling(temperature=1.0), length=length).compare(budget=60_000)
 
 
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
@@ -134,3 +141,24 @@ def test_copies_next_to_sampled_nodes_are_exact(tree: Callable[[], TreePolicy], 
     """Copies that the drafter finds improbable may be pruned, and a copy may go on behind a sampled path."""
     found = compare(same, Recursive, tree, **options)
     assert found.tv < 1e-12
+
+
+@pytest.mark.parametrize(
+    "tree", [lambda: Chain(depth=1, draw=IID), lambda: Fixed(widths=[2], draw=WOR)], ids=["chain", "siblings"]
+)
+def test_copies_that_are_left_out_for_what_they_cost_are_exact(
+    tree: Callable[[], TreePolicy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier cycles decide, those of the same branch alone."""
+    left, paying = [], Paying.paying
+
+    def watched(self: Paying, draft: TokenTree, both: TokenTree, costs: Costs) -> TokenTree:
+        kept = paying(self, draft, both, costs)
+        left.append(int(both.valid.sum() - kept.valid.sum()))
+        return kept
+
+    monkeypatch.setattr(Paying, "paying", watched)
+    found = compare(same, Recursive, tree, costs=Costs(((1, 1.0), (11, 3.0)), rows=1), length=4)
+    assert found.enumeration.exhausted
+    assert found.tv < 1e-12
+    assert 0 < sum(map(bool, left)) < len(left)

@@ -4,9 +4,9 @@
     speed       new tokens per second next to plain decoding's, in turns
     choosing    the same of exits by draft length, of `del` and of `swift`, and what these two chose
 
-The target of `choosing` is that of `--recipe`, SmolLM2 by default, or `--model`. `swift` searches on from round to
-round, so that its rounds differ. Numbers go to own_layers.json. Agreement is the share of cycles that accept a draft of
-one token, at temperature 0.
+The target of `agreement` and `choosing` is that of `--recipe`, SmolLM2 by default, or `--model`. `swift` searches on
+from round to round, so that its rounds differ. Numbers go to own_layers.json. Agreement is the share of cycles that
+accept a draft of one token, at temperature 0.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from specframe import Pipeline
 
 NUMBERS = Path(__file__).resolve().parent / "own_layers.json"
 RECIPE = Path(__file__).resolve().parent.parent.parent / "recipes" / "lookup.yaml"
+DEFAULT = RECIPE.parent.name + "/" + RECIPE.name
 EXITS = (5, 10, 15, 20, 25, 27, 28, 29)
 DEPTHS = {
     "exit: 25": 1,
@@ -49,17 +50,22 @@ CHOOSING: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
 """What chooses for itself: drafter and tree."""
 
 
-def opened(drafter: str, tree: str, tokens: int) -> Pipeline:
-    """SmolLM2 with this drafter and tree."""
+def opened(drafter: str, tree: str, tokens: int, recipe: Path = RECIPE, model: str | None = None) -> Pipeline:
+    """The recipe's target, SmolLM2 by default, or another model as its target, with this drafter and tree."""
     settings = [f"drafter={drafter}", f"tree={tree}", f"sampling.max_new_tokens={tokens}", "sampling.ignore_eos=true"]
-    return specframe.load(RECIPE, overrides=settings)
+    named = [f"target.model={model}"] if model else []
+    return specframe.load(recipe, overrides=[*settings, "verifier=match", *named])
 
 
-def agreement(limit: int, tokens: int) -> dict[str, Any]:
-    """By what is left out, the share of drafted tokens that were accepted, each drafted alone."""
-    count = opened("{use: none}", "null", tokens).parts.target.config.num_hidden_layers  # type: ignore[attr-defined]
+def agreement(limit: int, tokens: int, recipe: Path, model: str | None) -> dict[str, Any]:
+    """By what is left out, the share of drafted tokens that were accepted, each drafted alone.
+
+    Of a target with more layers than `EXITS` has numbers, these are the exits; of a smaller one, all.
+    """
+    target: Any = opened("{use: none}", "null", tokens, recipe, model).parts.target
+    count = target.config.num_hidden_layers
     left_out = {
-        "exit": {number: f"exit: {number}" for number in EXITS},
+        "exit": {number: f"exit: {number}" for number in (EXITS if count > EXITS[-1] else range(1, count))},
         "layer": {layer: f"skip: [{layer}]" for layer in range(count)},
         "attention": {layer: f"skip: {{attention: [{layer}]}}" for layer in range(count)},
         "mlp": {layer: f"skip: {{mlp: [{layer}]}}" for layer in range(count)},
@@ -68,14 +74,14 @@ def agreement(limit: int, tokens: int) -> dict[str, Any]:
     for kind, options in left_out.items():
         found[kind] = {}
         for number, option in options.items():
-            pipeline = opened(f"{{use: self, {option}}}", "{use: chain, depth: 1}", tokens)
+            pipeline = opened(f"{{use: self, {option}}}", "{use: chain, depth: 1}", tokens, recipe, model)
             generated = pipeline.generate(prompts(pipeline, limit))
             found[kind][number] = generated.acceptance.tau - 1
             print(kind, number, f"{found[kind][number]:.3f}", flush=True)
     return found
 
 
-def speed(limit: int, tokens: int, rounds: int = 3) -> dict[str, Any]:
+def speed(limit: int, tokens: int, rounds: int) -> dict[str, Any]:
     """By drafter, tau and new tokens per second: the median of rounds in turns, and all of them."""
     pipelines = {"plain": opened("{use: none}", "null", tokens)}
     for option, depth in DEPTHS.items():
@@ -83,7 +89,7 @@ def speed(limit: int, tokens: int, rounds: int = 3) -> dict[str, Any]:
     return timed(pipelines, limit, rounds)
 
 
-def choosing(limit: int, tokens: int, recipe: Path, model: str | None, rounds: int = 3) -> dict[str, Any]:
+def choosing(limit: int, tokens: int, recipe: Path, model: str | None, rounds: int) -> dict[str, Any]:
     """By drafter, tau and new tokens per second as in `speed`; of `del` and `swift` also what they chose.
 
     All share the target's weights, and none the features that another one asks for.
@@ -136,16 +142,21 @@ ANALYSES = ("agreement", "speed", "choosing")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measures, prints and writes what is asked for."""
     parser = command(__doc__, tokens=64)
-    parser.add_argument("--recipe", type=Path, default=RECIPE, help="the recipe whose target `choosing` measures")
+    parser.add_argument("--recipe", type=Path, default=RECIPE, help="the recipe whose target is measured")
     parser.add_argument("--model", help="another model as its target")
+    parser.add_argument("--rounds", type=int, default=3, help="that are timed (default: 3); for tau, 1 will do")
     options = choose(parser, ANALYSES, arguments)
     for name in options.analyses:
         begin = os.getloadavg()[0]
-        if name == "choosing":
-            found = choosing(options.limit, options.tokens, options.recipe, options.model)
-            name = f"choosing {options.model or options.recipe.parent.name + '/' + options.recipe.name}"
+        asked = options.model or options.recipe.parent.name + "/" + options.recipe.name
+        if name == "speed":
+            found = speed(options.limit, options.tokens, options.rounds)
+        elif name == "agreement":
+            found = agreement(options.limit, options.tokens, options.recipe, options.model)
+            name = name if asked == DEFAULT else f"{name} {asked}"
         else:
-            found = {"agreement": agreement, "speed": speed}[name](options.limit, options.tokens)
+            found = choosing(options.limit, options.tokens, options.recipe, options.model, options.rounds)
+            name = f"{name} {asked}"
         load = {"load": [begin, os.getloadavg()[0]], "limit": options.limit, "tokens": options.tokens}
         keep(NUMBERS, {name: load | found})
         print(json.dumps(found, indent=1))

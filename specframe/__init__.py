@@ -188,6 +188,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         Student as Student,
         Teacher as Teacher,
         TokenTree as TokenTree,
+        TranslatingDrafter as TranslatingDrafter,
         Verdict as Verdict,
     )
     from specframe.kernel.zoo import model_folder as model_folder

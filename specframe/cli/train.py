@@ -98,8 +98,10 @@ def _afresh(part: Part) -> Part:
 def _decode_prompts(pipeline: Pipeline) -> Callable[[], dict[str, float]]:
     """A validation that decodes the recipe's prompts: its tau is the one a user will see."""
 
+    from specframe.kernel.lessons import learning_in
+
     def evaluate() -> dict[str, float]:
-        module = pipeline.parts.drafter.module  # type: ignore[attr-defined]
+        module = learning_in(pipeline.parts.drafter).module
         was_training = module.training
         module.eval()
         result = pipeline.generate(pipeline.run.prompts, max_new_tokens=EVALUATION_TOKENS)

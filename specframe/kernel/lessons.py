@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -171,6 +171,26 @@ class AskingRollout(Protocol):
 
     def ask(self, target: NeuralTarget, drafter: Trainable, tokens: Tensor, mask: Tensor) -> Teacher:
         """The target's answers, given texts [B, L] and which of their positions count, mask [B, L]."""
+
+
+@runtime_checkable
+class TranslatingDrafter(Protocol):
+    """A drafter around one of another vocabulary, which learns what the target answers in tokens of its own."""
+
+    @property
+    def drafter(self) -> Trainable:
+        """The drafter that learns."""
+
+    def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
+        """The same answers of the target in the drafter's tokens, a text for each answer.
+
+        Of `answers` [B, L], positions whose next token the target wrote, every run is an answer.
+        """
+
+
+def learning_in(drafter: Any) -> Any:
+    """The drafter that is trained: the given one, or the one of another vocabulary that it translates for."""
+    return drafter.drafter if isinstance(drafter, TranslatingDrafter) else drafter
 
 
 def _wide(logits: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from specframe.kernel.lessons import RewritingRollout as RewritingRollout
 from specframe.kernel.lessons import SteppedRollout as SteppedRollout
 from specframe.kernel.lessons import Student as Student
 from specframe.kernel.lessons import Teacher as Teacher
+from specframe.kernel.lessons import TranslatingDrafter as TranslatingDrafter
 from specframe.kernel.trees.costs import Costs as Costs
 from specframe.kernel.trees.tree import ALL_DRAWS as ALL_DRAWS
 from specframe.kernel.trees.tree import Draw as Draw

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
-from specframe.kernel.types import AskingRollout, RewritingRollout, Teacher
+from specframe.kernel.types import AskingRollout, RewritingRollout, Teacher, TranslatingDrafter
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
 from specframe.training.data.texts import Texts
@@ -74,6 +74,19 @@ class Asked:
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for what the rollout makes of texts [B]."""
         return self.rollout.ask(self.target, self.drafter, *self.texts.batch(rows))
+
+
+class Translated:
+    """Another source's teachers, in the tokens of a drafter of another vocabulary."""
+
+    def __init__(self, teaching: Teaching, drafter: TranslatingDrafter) -> None:
+        self.teaching = teaching
+        self.drafter = drafter
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """The target's answers in texts [B]; a text for each."""
+        teacher = self.teaching(rows)
+        return self.drafter.translate(teacher, teacher.mask)
 
 
 class Cached:

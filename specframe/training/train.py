@@ -12,7 +12,8 @@ import torch
 from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
-from specframe.kernel.types import AskingRollout, RewritingRollout
+from specframe.kernel.lessons import learning_in
+from specframe.kernel.types import AskingRollout, RewritingRollout, TranslatingDrafter
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state
@@ -22,7 +23,7 @@ from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
-from specframe.training.teaching import Asked, Cached, Online, Rewritten, Teaching
+from specframe.training.teaching import Asked, Cached, Online, Rewritten, Teaching, Translated
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
 
@@ -48,7 +49,8 @@ def train(
 
     Args:
         target: the teacher; its parameters get no gradients.
-        drafter: what is trained; its `module` must lie on the target's device.
+        drafter: what is trained; its `module` must lie on the target's device. Of a drafter that translates for one of
+            another vocabulary, it is that one.
         losses: each with its weight and name; their weighted sum is minimised.
         settings: the recipe's `train` section.
         tokenizer: a transformers tokenizer; None: the target's own.
@@ -61,7 +63,9 @@ def train(
     cannot be used and CompositionError for parts that do not fit.
     """
     tokenizer = tokenizer or getattr(target, "tokenizer", None)
-    _check(target, drafter, losses, settings, tokenizer)
+    translating = drafter if isinstance(drafter, TranslatingDrafter) else None
+    drafter = learning_in(drafter)
+    _check(target, drafter, losses, settings, tokenizer, translating is not None)
     processes = Processes(target.device)
     with (
         _held(settings.out, processes),
@@ -69,7 +73,10 @@ def train(
         precision.prepared(settings, drafter.module),
     ):
         parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
-        lessons = [Lessons(part, _teaching(target, drafter, part, settings, processes)) for part in parts]
+        sources = [_teaching(target, drafter, part, settings, processes) for part in parts]
+        if translating is not None:
+            sources = [Translated(source, translating) for source in sources]
+        lessons = [Lessons(*each) for each in zip(parts, sources, strict=True)]
         if settings.fit and not (settings.out / state.FILE).exists():
             fit(drafter, target, lessons[0].texts, lessons[0].teaching, settings.fit)
         if isinstance(settings.rollout, RewritingRollout):
@@ -111,7 +118,14 @@ def _teaching(
     return Cached(target, taps, part, settings.cache, processes, support_of(drafter))
 
 
-def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: TrainSettings, tokenizer: Any) -> None:
+def _check(
+    target: NeuralTarget,
+    drafter: Trainable,
+    losses: Losses,
+    settings: TrainSettings,
+    tokenizer: Any,
+    translated: bool,
+) -> None:
     """Everything that can be refused before the first forward."""
     if not isinstance(target, NeuralTarget):
         raise CompositionError(f"{type(target).__name__} cannot teach a drafter; use the target 'hf'")
@@ -127,6 +141,10 @@ def _check(target: NeuralTarget, drafter: Trainable, losses: Losses, settings: T
     if settings.cache is not None and isinstance(settings.rollout, RewritingRollout | AskingRollout):
         raise CompositionError(
             "a rollout that rewrites the texts cannot use features of the old ones: remove train.cache"
+        )
+    if translated and isinstance(settings.rollout, RewritingRollout | AskingRollout):
+        raise CompositionError(
+            "a drafter of another vocabulary learns along texts as they are: take the rollout `text`"
         )
     if settings.length > target.context:
         raise InputError(f"train.length {settings.length} exceeds the target's context of {target.context}")

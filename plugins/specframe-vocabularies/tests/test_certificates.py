@@ -40,13 +40,15 @@ def test_strings() -> None:
     check_drafter(lambda: Strings(drafter=inner(), width=2, reach=2).untrained(3))
 
 
-@pytest.mark.parametrize("cache", ["seen", "all"])
-def test_ngrams(cache) -> None:
-    check_drafter(lambda: Ngrams(drafter=inner(), cache=cache, width=2, reach=2).untrained(3))
+@pytest.mark.parametrize("options", [{"cache": "seen"}, {"cache": "all"}, {"shared": True}])
+def test_ngrams(options) -> None:
+    check_drafter(lambda: Ngrams(drafter=inner(), width=2, reach=2, **options).untrained(3))
 
 
 @pytest.mark.parametrize("draw", ["iid", "without_replacement"])
-@pytest.mark.parametrize("drafter", ["tli", "slrs, width: 2, reach: 2", "omnidraft, cache: all, reach: 2"])
+@pytest.mark.parametrize(
+    "drafter", ["tli", "slrs, width: 2, reach: 2", "omnidraft, cache: all, reach: 2", "omnidraft, shared: true"]
+)
 def test_a_recipe_in_miniature(drafter: str, draw: str, tmp_path: Path) -> None:
     """As `specframe certify` has it: the recipe's parts around a target of three tokens, sampled, under `recursive`."""
     recipe = tmp_path / "recipe.yaml"

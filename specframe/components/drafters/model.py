@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,13 +14,16 @@ from torch import Tensor, nn
 from specframe.components.drafters.learning import read_on, sample_on, save_model
 from specframe.components.drafters.memory.masks import Masks
 from specframe.components.drafters.models.exits import checked_exits, read_exits
+from specframe.components.drafters.models.fitting import require_fitting
+from specframe.components.drafters.models.rating import Rating, reading
 from specframe.components.drafters.models.reading import Reading
 from specframe.components.drafters.models.weights import Checkpoint, Coarseness, Loaded, own, trainable
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.passes.thinning import Ending
 from specframe.components.targets.tiny import tiny_llama
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.interfaces import Head, Target, TreePolicy
+from specframe.kernel.miniatures import Untrained
 from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Drafts, Frontier, Proposal, TokenTree
 
@@ -46,6 +49,9 @@ class ModelDrafter:
     With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
     `masked_text`) proposes `masks` + 1 levels in one forward, the same below all nodes; a deeper tree is refused.
 
+    With the head `acceptance` it rates its tokens (SpecDec++), by which the tree `threshold` stops. The head is then
+    what is trained.
+
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
         weights: a trained drafter's folder, zoo://name or Hub name, in place of the model
@@ -62,6 +68,7 @@ class ModelDrafter:
             such and `group` is 32
         masks: how many mask tokens stand behind the text (PARD); 0: none
         mask_token: the token that they are; none: the `pard_token` of the model's config
+        head: what rates its tokens, `acceptance`; none: nothing does
     """
 
     taps: frozenset[str] = frozenset()
@@ -82,12 +89,13 @@ class ModelDrafter:
         group: int = 32,
         masks: int = 0,
         mask_token: int | None = None,
+        head: Head | None = None,
     ) -> None:
         if (model is None) == (fresh is None) and weights is None:
             raise InputError(
                 "a model drafter needs one of `model`, the one that drafts, and `fresh`, a new one's sizes"
             )
-        self._mask(Masks(masks, mask_token))
+        self._equip(Masks(masks, mask_token), head)
         name = weights or model or ""
         if weights is not None:
             fresh = layers = None  # what was trained has these sizes, and these layers
@@ -95,11 +103,11 @@ class ModelDrafter:
 
     @classmethod
     def from_model(
-        cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None, *, masks: Masks | None = None
+        cls, model: nn.Module, tokenizer: Any = None, *, masks: Masks | None = None, head: Head | None = None
     ) -> ModelDrafter:
         """A drafter around a model in memory, which it leaves as it is."""
         drafter = cls.__new__(cls)
-        drafter._mask(masks or Masks())
+        drafter._equip(masks or Masks(), head)
         drafter._begin(lambda target: Loaded(HFTarget.from_model(model, tokenizer)))
         return drafter
 
@@ -111,10 +119,14 @@ class ModelDrafter:
 
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
-        return ModelDrafter.from_model(tiny_llama(vocab, seed=7), masks=self.masks.small(vocab))
+        head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
+        return ModelDrafter.from_model(tiny_llama(vocab, seed=7), masks=self.masks.small(vocab), head=head)
 
-    def _mask(self, masks: Masks) -> None:
-        self.masks, self.promise = masks, masks.promise
+    def _equip(self, masks: Masks, head: Head | None) -> None:
+        if masks.count and head is not None:
+            raise CompositionError("a model drafter's head rates one level: leave out masks, or the head")
+        self.masks, self.promise, self.head = masks, masks.promise, head
+        self._rating = Rating(head)
 
     @cached_property
     def _loaded(self) -> Loaded:
@@ -135,8 +147,8 @@ class ModelDrafter:
     def _reading(self) -> Reading:
         """What the session's rows have read."""
         if self._session is None:
-            passes, planes = self._loaded.passes(self._exits), self._loaded.planes
-            self._session = Reading(passes, planes, self._reader.context, self._slots, self.masks)
+            passes = self._rating.rated(self._loaded.passes(self._exits), self._reader.model)
+            self._session = Reading(passes, self._loaded.planes, self._reader.context, self._slots, self.masks)
         return self._session
 
     @property
@@ -161,7 +173,12 @@ class ModelDrafter:
 
     @property
     def module(self) -> nn.Module:
-        """The model, its parameters with gradients. What it shared with the target it has a copy of from then on."""
+        """The model, its parameters with gradients. What it shared with the target it has a copy of from then on.
+
+        With a head it is that one alone.
+        """
+        if self._rating.head is not None:
+            return self._rating.module
         if not self._loaded.own:
             self._loaded = own(self._loaded)
             vars(self).pop("_ending", None)
@@ -169,12 +186,21 @@ class ModelDrafter:
         return trainable(self._loaded)
 
     def save(self, folder: Path) -> None:
-        """Writes the model and its tokenizer as a model's folder, each file whole or not at all."""
-        save_model(self._reader.model, self._reader.tokenizer, folder, self.masks.entry)
+        """Writes the model and its tokenizer as a model's folder, each file whole or not at all; or the head."""
+        if self._rating.head is not None:
+            self._rating.head.save(folder)
+        else:
+            save_model(self._reader.model, self._reader.tokenizer, folder, self.masks.entry)
 
     def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
         """The logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V], with gradients."""
         return read_on(self._reader.model, tokens, drafts, self._reader.context)
+
+    def read_states(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The same, and what the LM head reads there: [B, L, V], [B, L, H]."""
+        with reading(self._reader.model) as read:
+            logits = self.read_text(tokens)
+        return logits, read[0]
 
     @cached_property
     def _ending(self) -> Ending:
@@ -199,25 +225,9 @@ class ModelDrafter:
     def bind(self, target: Target) -> None:
         """Checks that the target has the same tokens, on the same device; raises CompositionError."""
         self._target = target
-        mine, theirs = self._reader.vocab_size, target.vocab_size
-        if mine != theirs:
-            raise CompositionError(
-                f"the drafting model has {mine} tokens and the target {theirs}; a model drafter needs the "
-                "target's vocabulary, so take a smaller model of the target's family"
-            )
-        ours, other = self._reader.tokenizer, getattr(target, "tokenizer", None)
-        if ours is not None and other is not None and ours.get_vocab() != other.get_vocab():
-            raise CompositionError(
-                "the drafting model's tokenizer gives tokens other numbers than the target's; a model "
-                "drafter needs the target's vocabulary, so take a smaller model of the target's family"
-            )
-        self.masks = self.masks.of(self._reader.config, mine)
-        device = getattr(target, "device", self._reader.device)
-        if device != self._reader.device:
-            raise CompositionError(
-                f"the drafting model is on {self._reader.device} and the target on {device}; "
-                "set the drafter's `device` to the target's"
-            )
+        require_fitting(self._reader, target)
+        self.masks = self.masks.of(self._reader.config, self._reader.vocab_size)
+        self._rating.bind(self._loaded)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
@@ -243,19 +253,19 @@ class ModelDrafter:
         if frontier.tree.levels == 0:
             self._below_root = self._reading.read_committed()[:, None]  # [B, 1, K + 1, V]
         elif not self.masks.count:
-            return Proposal(self._reading.read_nodes(frontier.tree, frontier.nodes)[:, :, None])
+            return self._rating.propose(self._reading.read_nodes(frontier.tree, frontier.nodes)[:, :, None])
         else:
             self.masks.check(frontier)
-        return Proposal(self._below_root.expand(-1, frontier.nodes.shape[1], -1, -1))
+        return self._rating.propose(self._below_root.expand(-1, frontier.nodes.shape[1], -1, -1))
 
     def exit_after(self, exits: Sequence[int]) -> None:
         """Prepares `expand_to` for these numbers of layers, ascending, and ends the session; loads the model.
 
         Raises InputError for numbers that the model does not have, CompositionError with masks.
         """
-        if self.masks.count:
+        if self.masks.count or self.head is not None:
             raise CompositionError(
-                "a model drafter with masks answers with all its layers: leave out masks, or the exits"
+                "a model drafter with masks or a head answers with all its layers: leave out masks or head, or exits"
             )
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
         self.open(self._slots, 0)
@@ -264,8 +274,7 @@ class ModelDrafter:
     def expand_to(self, frontier: Frontier, exit: int) -> Proposal:
         """The logits after each frontier node by the first `exit` layers, one of those prepared or all, [B, F, 1, V].
 
-        They are those of the sub-model that reads the whole text. The layers that are not asked read later what they
-        missed.
+        They are those of the sub-model that reads the whole text: layers that are not asked catch up later.
         """
         reading, part = self._reading, [*self._exits, self.depth].index(exit)
         if part and self._asked is frontier:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
 
@@ -11,8 +11,18 @@ from specframe.kernel.interfaces import LanguageModelDrafter
 from specframe.kernel.types import Student
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from specframe.kernel.interfaces import Trainable
     from specframe.kernel.types import Teacher
+
+
+@runtime_checkable
+class StatesReader(Protocol):
+    """A language model that gives what its LM head reads, too."""
+
+    def read_states(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits after every token of texts [B, L], and what they are made of: [B, L, V], [B, L, H]."""
 
 
 class AlongText:
@@ -30,9 +40,14 @@ class AlongText:
 
 def read_along(drafter: Trainable, teacher: Teacher, name: str) -> Student:
     """A language model's predictions along the teacher's texts. Raises CompositionError for another drafter."""
-    logits = require_language_model(drafter, name).read_text(teacher.tokens)
+    model = require_language_model(drafter, name)
+    hidden = None
+    if isinstance(model, StatesReader):
+        logits, hidden = model.read_states(teacher.tokens)
+    else:
+        logits = model.read_text(teacher.tokens)
     position = torch.arange(teacher.tokens.shape[1], device=teacher.tokens.device).expand_as(teacher.tokens)
-    return Student(logits, position, teacher.mask, torch.ones_like(position[0]))
+    return Student(logits, position, teacher.mask, torch.ones_like(position[0]), hidden=hidden)
 
 
 def require_language_model(drafter: Trainable, name: str) -> LanguageModelDrafter:

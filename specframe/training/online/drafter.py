@@ -8,7 +8,6 @@ from collections import deque
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,9 +24,19 @@ from specframe.kernel.interfaces import (
     Trainable,
     TreePolicy,
 )
+from specframe.kernel.lessons import learning_in
 from specframe.kernel.miniatures import Shrinkable, Untrained
 from specframe.kernel.plugins.registry import one_line
-from specframe.kernel.types import AskingRollout, Committed, Context, Cycle, RewritingRollout, TokenTree
+from specframe.kernel.types import (
+    AskingRollout,
+    Committed,
+    Context,
+    Cycle,
+    RewritingRollout,
+    Teacher,
+    TokenTree,
+    TranslatingDrafter,
+)
 from specframe.training.online.learner import Learner
 from specframe.training.online.transcripts import Transcript, begin, extend
 
@@ -54,7 +63,7 @@ class Online:
     another verifier a seed must not be used twice, since the drafter has seen what came of it.
 
     Options:
-        drafter: the drafter that learns, such as `model` or `eagle`
+        drafter: the drafter that learns, such as `model` or `eagle`, or one of another vocabulary, such as `omnidraft`
         loss: what is minimised; none: KL(p || q), by `distillation` with alpha 1
         rollout: how the drafter is unrolled along the texts; none: `text`, for drafters that are language models
         every: requests between two updates, those that are held out not counted
@@ -78,11 +87,16 @@ class Online:
         length: int = 512,
         out: Path | None = None,
     ) -> None:
-        name = type(drafter).__name__
-        if not hasattr(type(drafter), "module"):  # of the class: the property would load weights
+        learns = learning_in(drafter)
+        name = type(learns).__name__
+        if not hasattr(type(learns), "module"):  # of the class: the property would load weights
             raise CompositionError(f"online trains a drafter with weights, such as `model` or `eagle`; {name} has none")
-        if rollout is None and not hasattr(type(drafter), "read_text"):
+        if rollout is None and not hasattr(type(learns), "read_text"):
             raise CompositionError(f"online: {name} reads features, so give a `rollout`, such as `teacher_forced`")
+        if loss is None and hasattr(type(getattr(learns, "head", None)), "module"):
+            raise CompositionError(
+                f"online: of {name} its head is trained, which has weights of its own: give its `loss` and `rollout`"
+            )
         if isinstance(rollout, RewritingRollout | AskingRollout):
             raise CompositionError("online: this rollout needs texts that the target has not read: give another one")
         for option, value, least in (
@@ -132,7 +146,7 @@ class Online:
         raises.
         """
         self.drafter.bind(target)
-        drafter: Any = self.drafter
+        drafter = learning_in(self.drafter)
         if not isinstance(drafter, Trainable) or not any(p.requires_grad for p in drafter.module.parameters()):
             raise CompositionError(f"online: {type(drafter).__name__} has nothing to train")
         self.learner = None  # it may hold the folder
@@ -188,13 +202,20 @@ class Online:
             return
         try:
             with torch.inference_mode(False), torch.enable_grad():
-                lessons, held = ([each.teacher(self.length) for each in part] for part in (transcripts, self._held))
+                lessons, held = ([self._lesson(each) for each in part] for part in (transcripts, self._held))
                 self.learner.learn(lessons, held)
         except Exception as error:  # whatever goes wrong in learning, requests are waiting
             log.warning("the drafter learns no more: %s", one_line(error))
             self.learner = None
             self._rows, self._ended = [], []
             self._held.clear()
+
+    def _lesson(self, transcript: Transcript) -> Teacher:
+        """What a request teaches, in the tokens of the drafter that learns."""
+        teacher = transcript.teacher(self.length)
+        if isinstance(self.drafter, TranslatingDrafter):
+            return self.drafter.translate(teacher, transcript.answer(self.length))
+        return teacher
 
 
 class Restless(Online):
@@ -221,7 +242,7 @@ class Restless(Online):
         """Begins afresh."""
         self.drafter.open(slots, room)
         self._rows = []
-        drafter: Any = self.drafter
+        drafter = learning_in(self.drafter)
         with torch.inference_mode(False):
             drafter.module.load_state_dict(self._weights)
             self.learner = Learner(drafter, self.loss, self.rollout, lr=self.lr, steps=self.steps, out=None)

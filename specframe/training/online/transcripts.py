@@ -33,6 +33,12 @@ class Transcript:
     first: Tensor  # [1] int64, the prompt's first token
     stretches: list[Stretch] = field(default_factory=list)
 
+    def answer(self, length: int) -> Tensor:
+        """Of the last `length` positions, those whose next token the target wrote: [1, L] bool."""
+        prompt = len(self.stretches[0].tokens)  # the admission commits the prompt, shifted by one
+        whole = sum(len(stretch.tokens) for stretch in self.stretches)
+        return torch.arange(max(0, whole - length), whole, device=self.first.device)[None] >= prompt - 1
+
     def teacher(self, length: int) -> Teacher:
         """The teacher of the last `length` positions, one row; `mask` has the positions that count."""
         tokens = torch.cat([self.first, *(stretch.tokens for stretch in self.stretches)])[:-1]  # [L]

@@ -19,6 +19,8 @@ DRAFTERS = (
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the wrappers."""
+    """Registers the wrappers and their loss."""
     for name, place, summary in DRAFTERS:
         register("drafter", name, f"specframe_vocabularies.{place}", summary=summary)
+    summary = "of a drafter of another vocabulary: another loss, and the tokens that follow within n-grams"
+    register("loss", "hybrid", "specframe_vocabularies.hybrid:Hybrid", summary=summary)

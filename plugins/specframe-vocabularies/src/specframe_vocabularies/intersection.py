@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from specframe import (
     Promise,
     Proposal,
     Target,
+    Teacher,
     TokenTree,
     TreePolicy,
 )
@@ -56,6 +58,11 @@ class Intersection:
         """The same around an untrained drafter, over two small vocabularies."""
         return Intersection.given(*translated(self._translator.drafter, vocab))
 
+    @property
+    def drafter(self) -> Any:
+        """The drafter of another vocabulary."""
+        return self._translator.drafter
+
     def bind(self, target: Target) -> None:
         """Finds the tokens that both have; raises CompositionError where there are none."""
         own, other = self._translator.bind(target)
@@ -84,6 +91,10 @@ class Intersection:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._translator.keep(rows)
+
+    def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
+        """What the target answers, in the drafter's tokens: the tokens that both have."""
+        return self._translator.translate(teacher, answers, {})
 
     def _translate(self, expand: Expand) -> Expand:
         def translated(frontier: Frontier) -> Proposal:

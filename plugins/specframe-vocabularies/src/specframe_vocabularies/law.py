@@ -70,7 +70,7 @@ class MergedLaw:
         self._nodes: list[dict[int, int]] = [{0: 0} for _ in lexicons]  # of the draft -> of the scaffold
 
     def expand(self, frontier: Frontier) -> Proposal:
-        """The logits after each frontier node of a draft: one level."""
+        """The logits after each frontier node of a draft: one level, with the drafter's confidence."""
         starts = self._starts(frontier)
         self._scaffold.read(starts)
         vocab, reach = self._lexicons[0].vocab, self._lexicons[0].reach
@@ -82,7 +82,8 @@ class MergedLaw:
             if not any(heads):
                 break
             self._scaffold.read([[head.node for head in own] for own in heads])
-        return Proposal(mass[..., :vocab].log()[:, :, None])
+        sure = self._scaffold.confidence(starts)
+        return Proposal(mass[..., :vocab].log()[:, :, None], None if sure is None else sure[..., None])
 
     def _starts(self, frontier: Frontier) -> list[list[int]]:
         """The scaffold's node of every frontier node."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from specframe_vocabularies.law import Prefix
 from specframe_vocabularies.vocabulary import Vocabulary, shared
 
 TEXTS = 256
-"""So many texts are remembered with what each of the drafter's tokens would make of them."""
+"""So many texts or prefixes are remembered with what each of the drafter's tokens would make of them."""
 
 
 class Spellings:
@@ -28,6 +28,11 @@ class Spellings:
         self._drafter = drafter
         self._target = target
         self._found: dict[int, Prefix] = {}
+
+    @cached_property
+    def several(self) -> dict[int, Prefix]:
+        """All tokens that the drafter writes with several of its own."""
+        return {token: spelled for token in range(self.vocab) if len(spelled := self.of(token)) > 1}
 
     def of(self, token: int) -> Prefix:
         """What the drafter reads for a token of the target; nothing where it cannot write it."""
@@ -52,7 +57,12 @@ class NgramLexicon:
         self._complete: dict[Prefix, int] = {}
         self._last: dict[Prefix, dict[int, int]] = {}
         self._longer: dict[Prefix, set[int]] = {}
-        self._found: dict[Prefix, tuple[Tensor, Tensor]] = {}
+        self._find = lru_cache(TEXTS)(self._search)
+
+    @property
+    def ngrams(self) -> dict[int, Prefix]:
+        """The n-grams, by the token of the target that each is."""
+        return {token: spelled for spelled, token in self._complete.items()}
 
     def add(self, tokens: Iterable[int]) -> None:
         """Adds tokens of the target that take two to `reach` of the drafter's; others are left out."""
@@ -63,16 +73,17 @@ class NgramLexicon:
                 self._last.setdefault(spelled[:-1], {})[spelled[-1]] = token
                 for end in range(1, len(spelled)):
                     self._longer.setdefault(spelled[: end - 1], set()).add(spelled[end - 1])
-                self._found.clear()
+                self._find.cache_clear()
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
         """As of `Lexicon`."""
-        if prefix not in self._found:
-            longer = torch.zeros_like(self._direct, dtype=torch.bool)
-            if going := self._longer.get(prefix):
-                longer[list(going)] = True
-            self._found[prefix] = self._into(prefix), longer
-        return self._found[prefix]
+        return self._find(prefix)
+
+    def _search(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
+        longer = torch.zeros_like(self._direct, dtype=torch.bool)
+        if going := self._longer.get(prefix):
+            longer[list(going)] = True
+        return self._into(prefix), longer
 
     def _into(self, prefix: Prefix) -> Tensor:
         if not prefix:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,9 +19,11 @@ from specframe import (
     Promise,
     Sampling,
     Target,
+    Teacher,
     TokenTree,
     TreePolicy,
 )
+from specframe_vocabularies.lexicon import Spellings
 from specframe_vocabularies.reading import Reading
 from specframe_vocabularies.translator import Pair, Translator
 from specframe_vocabularies.untrained import translated
@@ -80,9 +83,14 @@ class Matching:
         made._translator.given = self._translator.given
         return made
 
+    @property
+    def drafter(self) -> Any:
+        """The drafter of another vocabulary."""
+        return self._translator.drafter
+
     def bind(self, target: Target) -> None:
         """Reads both vocabularies."""
-        self._translator.bind(target)
+        self._spellings = Spellings(*self._translator.bind(target), getattr(target, "device", None))
 
     def open(self, slots: int, room: int) -> None:
         """Forgets every row."""
@@ -104,6 +112,10 @@ class Matching:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._translator.keep(rows)
+
+    def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
+        """What the target answers, in the drafter's tokens."""
+        return self._translator.translate(teacher, answers, self._spellings.several)
 
     def _cut(self, row: Reading, drafted: list[int]) -> list[int]:
         """A path of the drafter's tokens as a path of the target's; empty within a character."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from torch import Tensor
 
-from specframe import Committed, Context, Drafter, Promise, Target, TokenTree, TreePolicy
+from specframe import Committed, Context, Drafter, InputError, Promise, Target, Teacher, TokenTree, TreePolicy
 from specframe_vocabularies.lexicon import NgramLexicon
 from specframe_vocabularies.merging import Merging
 from specframe_vocabularies.translator import Pair
@@ -20,13 +20,20 @@ class Ngrams:
     the rest. As published (`q'(t) = q(d)` for both) the mass would be counted twice, and the recorded law would not be
     that of what is proposed. Here it is, so every tree policy and every verifier stays lossless.
 
-    N-grams are those of tokens that a row's text has held so far, prompt included, or those of all tokens.
+    N-grams are those of tokens that a row's text has held so far, prompt included, or those of all tokens. `shared` are
+    those of all texts of a session, as a server has it from its start to its end: a draft then depends on other rows,
+    all of it known before a token is drawn, so that distributions stay as they are.
+
+    Below `online` the drafter learns from the target's answers (OmniDraft's hybrid distillation): the loss compares
+    distributions over the drafter's tokens, in which an n-gram counts for the token that it begins with, and within
+    n-grams that the target wrote, the token that follows is learnt.
 
     Source: OmniDraft (arXiv 2507.02659), its n-gram cache; the law is corrected.
 
     Options:
         drafter: a drafter that reads tokens alone, such as `model`
         cache: seen (n-grams that the row's text has held) or all (every token that the drafter can write)
+        shared: whether n-grams that any row's text has held serve all rows, with `seen`
         width: how many beginnings of n-grams are followed, below each node and level
         reach: the most tokens of an n-gram
         least: the least probability of a beginning that is followed
@@ -34,19 +41,22 @@ class Ngrams:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise()
 
     def __init__(
         self,
         *,
         drafter: Drafter,
         cache: Literal["seen", "all"] = "seen",
+        shared: bool = False,
         width: int = 4,
         reach: int = 4,
         least: float = 0.01,
         replace: dict[str, str] | None = None,
     ) -> None:
-        self.cache = cache
+        if shared and cache == "all":
+            raise InputError("omnidraft: `cache: all` holds every n-gram from the start: leave out shared")
+        self.cache, self.shared = cache, shared
+        self.promise = Promise(alone=not shared)
         self._merging = Merging("omnidraft", drafter, replace, width, least, reach)
         self._rows: list[NgramLexicon] = []
 
@@ -57,12 +67,13 @@ class Ngrams:
         pair: Pair,
         *,
         cache: Literal["seen", "all"] = "seen",
+        shared: bool = False,
         width: int = 4,
         reach: int = 4,
         least: float = 0.01,
     ) -> Ngrams:
         """The same around a drafter whose vocabulary, and the target's, are given."""
-        made = cls(drafter=drafter, cache=cache, width=width, reach=reach, least=least)
+        made = cls(drafter=drafter, cache=cache, shared=shared, width=width, reach=reach, least=least)
         made._merging.translator.given = pair
         return made
 
@@ -70,19 +81,30 @@ class Ngrams:
         """The same around an untrained drafter, over two small vocabularies."""
         own = self._merging
         small = translated(own.translator.drafter, vocab)
-        width, least = own.follow.width, own.follow.least
-        return Ngrams.given(*small, cache=self.cache, width=width, reach=own.reach, least=least)
+        follow = own.follow
+        return Ngrams.given(
+            *small, cache=self.cache, shared=self.shared, width=follow.width, reach=own.reach, least=follow.least
+        )
+
+    @property
+    def drafter(self) -> Any:
+        """The drafter of another vocabulary."""
+        return self._merging.translator.drafter
 
     def bind(self, target: Target) -> None:
         """Reads both vocabularies."""
         self._spellings, _ = self._merging.bind(target)
-        self._all = self._lexicon()
+        self._common: NgramLexicon | None = None
+        """The one lexicon of all rows, if they share one."""
         if self.cache == "all":
-            self._all.add(range(target.vocab_size))
+            self._common = self._lexicon()
+            self._common.add(range(target.vocab_size))
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row."""
+        """Forgets every row, and what they shared."""
         self._rows = []
+        if self.shared:
+            self._common = self._lexicon()
         self._merging.translator.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
@@ -94,7 +116,7 @@ class Ngrams:
         self._merging.translator.commit(committed)
         if (prompts := committed.prompt) is not None:
             for row, count in zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True):
-                self._rows.append(self._all if self.cache == "all" else self._lexicon())
+                self._rows.append(self._common or self._lexicon())
                 self._learn(len(self._rows) - 1, row[:count])
         first = len(self._rows) - len(committed.count)
         pairs = zip(committed.tokens.tolist(), committed.count.tolist(), strict=True)
@@ -105,6 +127,14 @@ class Ngrams:
         """Keeps these rows, int64 [R], in this order."""
         self._rows = [self._rows[row] for row in rows.tolist()]
         self._merging.translator.keep(rows)
+
+    def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
+        """What the target answers, in the drafter's tokens: those that both have, and n-grams by their first."""
+        lexicon = self._common
+        if lexicon is None:
+            lexicon = self._lexicon()
+            lexicon.add(teacher.tokens.flatten().tolist())
+        return self._merging.translator.translate(teacher, answers, lexicon.ngrams)
 
     def _learn(self, row: int, tokens: list[int]) -> None:
         if self.cache == "seen":

@@ -22,6 +22,7 @@ class Scaffold:
         self._real: list[list[bool]] = [[True] for _ in self._tokens]
         self._children: list[dict[tuple[int, int], int]] = [{} for _ in self._tokens]
         self._laws: list[dict[int, Tensor]] = [{} for _ in self._tokens]
+        self._confidence: list[dict[int, Tensor]] = [{} for _ in self._tokens]
 
     def reach(self, row: int, node: int, tokens: Sequence[int]) -> int:
         """The node that these tokens lead to from a row's node."""
@@ -47,10 +48,19 @@ class Scaffold:
             laws = found.logits[:, :, 0].softmax(-1, dtype=torch.promote_types(found.logits.dtype, torch.float32))
             for row, nodes in enumerate(missing):
                 self._laws[row].update({node: laws[row, place] for place, node in enumerate(nodes)})
+                if found.confidence is not None:
+                    sure = found.confidence[row, :, 0]
+                    self._confidence[row].update({node: sure[place] for place, node in enumerate(nodes)})
 
     def law(self, row: int, node: int) -> Tensor:
         """The drafter's law after a node that was read, at temperature 1: [Vd]."""
         return self._laws[row][node]
+
+    def confidence(self, wanted: Sequence[Sequence[int]]) -> Tensor | None:
+        """The drafter's own estimate that what it draws after these nodes is accepted, [B, F]; None without one."""
+        if not any(self._confidence):
+            return None
+        return torch.stack([torch.stack([self._confidence[row][n] for n in nodes]) for row, nodes in enumerate(wanted)])
 
     def _missing(self, row: int, nodes: Sequence[int]) -> list[int]:
         """The uppermost unread nodes on the way to these, each once."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor
 
-from specframe import Committed, Context, Drafter, Promise, Target, TokenTree, TreePolicy
+from specframe import Committed, Context, Drafter, Promise, Target, Teacher, TokenTree, TreePolicy
 from specframe_vocabularies.lexicon import StringLexicon
 from specframe_vocabularies.merging import Merging
 from specframe_vocabularies.translator import Pair
@@ -57,10 +59,15 @@ class Strings:
         small = translated(own.translator.drafter, vocab)
         return Strings.given(*small, width=own.follow.width, reach=own.reach, least=own.follow.least)
 
+    @property
+    def drafter(self) -> Any:
+        """The drafter of another vocabulary."""
+        return self._merging.translator.drafter
+
     def bind(self, target: Target) -> None:
         """Reads both vocabularies."""
-        spellings, pair = self._merging.bind(target)
-        self._lexicon = StringLexicon(spellings, *pair, self._merging.reach)
+        self._spellings, pair = self._merging.bind(target)
+        self._lexicon = StringLexicon(self._spellings, *pair, self._merging.reach)
 
     def open(self, slots: int, room: int) -> None:
         """Forgets every row."""
@@ -77,3 +84,7 @@ class Strings:
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._merging.translator.keep(rows)
+
+    def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
+        """What the target answers, in the drafter's tokens."""
+        return self._merging.translator.translate(teacher, answers, self._spellings.several)

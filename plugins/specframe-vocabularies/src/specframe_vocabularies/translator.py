@@ -17,11 +17,14 @@ from specframe import (
     Expand,
     Prompts,
     Target,
+    Teacher,
     TextDrafter,
     TokenTree,
     TreePolicy,
 )
+from specframe_vocabularies.law import Prefix
 from specframe_vocabularies.reading import Reading
+from specframe_vocabularies.teaching import Translated, Translation
 from specframe_vocabularies.vocabulary import Vocabulary
 
 Pair = tuple[Vocabulary, Vocabulary]
@@ -87,6 +90,7 @@ class Translator:
         device = getattr(target, "device", torch.device("cpu"))
         self.drafter.bind(cast(Target, View(self.drafter.vocab_size, device)))
         self.own, self.other = own, other
+        self._translation = Translation(own, other, self.replace)
         return own, other
 
     def open(self, slots: int, room: int) -> None:
@@ -140,6 +144,10 @@ class Translator:
             return draft
         inside = torch.tensor(complete, device=draft.tokens.device)[:, None]
         return replace(draft, valid=draft.valid & (inside | (draft.parent < 0)))
+
+    def translate(self, teacher: Teacher, answers: Tensor, ngrams: Mapping[int, Prefix]) -> Translated:
+        """The target's answers to texts in the drafter's tokens, as `Translation` has them."""
+        return self._translation(teacher, answers, ngrams)
 
     def _pass_on(self, rows: list[list[int]], device: torch.device, prompt: Prompts | None = None) -> None:
         tokens, count = _padded(rows, device)

@@ -19,7 +19,6 @@ from specframe.sampling.laws import Sampling
 REGISTRY = discover()
 SMALL = {
     "model": lambda: {"model": str(tiny_model(3)), "dtype": "float64"},
-    "self": lambda: {"exit": 1},
     "kangaroo": lambda: {"exit": 1},
     "del": lambda: {"depth": 1},
     "swift": lambda: {"rounds": 0},  # its search lets rows change each other: that is certified with its own tests
@@ -41,14 +40,19 @@ SMALL = {
 """What components need to be small; others come as their defaults have them."""
 
 
+SKIPS = {"skip": {"attention": [1]}}
+FORMS = {"self": [{"exit": 1}, SKIPS]}
+"""Components that work in ways of their own."""
+
+
 def variants(kind):
-    """The components of a kind, one variant for every draw that it can be set to."""
+    """The components of a kind, one variant for every draw that it can be set to, and for each of its ways to work."""
     for entry in REGISTRY.of(kind):
         options = read_options(entry.load())
         if any(o.required and entry.name not in SMALL for o in options.values()):
             continue
         draws = [{"draw": draw.name.lower()} for draw in Draw] if "draw" in options else [{}]
-        yield from ((entry.qualified, draw) for draw in draws)
+        yield from ((entry.qualified, form | draw) for form in FORMS.get(entry.name, [{}]) for draw in draws)
 
 
 THOROUGH = {"specframe/match", "specframe/recursive"}
@@ -77,11 +81,17 @@ def is_run(drafter, tree, verifier):
     """Whether the three meet: any two of them do, but for drafters that build their own trees."""
     if drafter[0] in OWN_TREE:
         return tree[0] == "/none" or (tree[0] == "specframe/chain" and verifier[0] == "specframe/match")
+    if drafter[1] == SKIPS:
+        return verifier[0] in THOROUGH and tree[0] in ("specframe/chain", "specframe/dynamic")
     return verifier[0] in THOROUGH or drafter[0] == WITNESS or tree[0] in ("specframe/chain", "/none")
 
 
+def _named(options, name):
+    return options[name] if name == "draw" else name
+
+
 COMPOSITIONS = [
-    pytest.param(*parts, id="-".join([n.partition("/")[2] + "".join(f"({d})" for d in o.values()) for n, o in parts]))
+    pytest.param(*parts, id="-".join([n.partition("/")[2] + "".join(f"({_named(o, d)})" for d in o) for n, o in parts]))
     for parts in product(variants("drafter"), [*variants("tree"), ("/none", {})], variants("verifier"))
     if is_run(*parts)
 ]
@@ -118,3 +128,4 @@ def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path)
 def test_there_is_something_to_compose():
     names = {parameters.id for parameters in COMPOSITIONS}
     assert {"lookup-none-match", "model-chain(iid)-recursive", "model-dynamic-match"} <= names
+    assert {"self(exit)-chain(iid)-recursive", "self(skip)-chain(iid)-recursive", "self(skip)-dynamic-match"} <= names

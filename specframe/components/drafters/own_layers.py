@@ -58,9 +58,9 @@ class OwnLayers:
         self._bound: tuple[LayeredTarget, LayerChoice] | None = None
 
     def untrained(self, vocab: int) -> OwnLayers:
-        """The same for a target of two layers, the first of which drafts."""
+        """The same for a target of two layers: the first one drafts, or all but such parts as are skipped here."""
         small = copy(self)
-        small.exit, small.skip = (1, None) if self.exit is not None else (None, {"attention": [1], "mlp": [1]})
+        small.exit, small.skip = (1, None) if self.skip is None else (None, _of_two_layers(self.skip))
         small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
         small._bound = None
         return small
@@ -111,6 +111,14 @@ class OwnLayers:
         if max(map(max, filter(None, self.skip.values()))) >= layers or not chosen.kept:
             raise CompositionError(f"self: the target has layers 0 .. {layers - 1}, and skip is {self.skip}")
         return chosen
+
+
+def _of_two_layers(skip: dict[str, list[int]]) -> dict[str, list[int]]:
+    """What is skipped of two layers in place of these: a whole layer, an attention, an MLP, or parts of both."""
+    attention, mlp = (bool(skip[part]) for part in PARTS)
+    if attention and mlp:
+        return {"attention": [0], "mlp": [0] if skip["attention"] == skip["mlp"] else [1]}
+    return {"attention": [1] * attention, "mlp": [1] * mlp}
 
 
 def _checked(skip: list[int] | dict[str, list[int]]) -> dict[str, list[int]]:

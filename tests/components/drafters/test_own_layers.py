@@ -8,12 +8,20 @@ import torch
 
 import specframe
 from specframe import CompositionError, InputError
+from specframe.certify.own.emission import Emission
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model
+from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.policies.dynamic import Dynamic
+from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.decoding.session import Parts
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
+from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from tests.components.targets.registry.walk import build
 
@@ -182,9 +190,70 @@ def test_greedy_output_is_the_targets(options):
     assert texts[0] == texts[1]
 
 
-def test_it_keeps_the_contract_of_drafters():
+SKIPS = [[1], {"attention": [1]}, {"mlp": [1]}, {"attention": [0], "mlp": [2]}]
+"""What is skipped of three layers."""
+
+
+@pytest.mark.parametrize("options", [{"exit": 2}, {"skip": [2]}, *({"skip": skip} for skip in SKIPS)], ids=str)
+def test_greedy_output_of_four_rows_is_the_targets(options):
+    """Rows are admitted while others draft, and leave at different times."""
+    prompts = [[1, 2, 3], [4], [5, 6, 7, 8], [9, 9], [2, 4, 6], [8]]
+    sampling = {"temperature": 0.0, "max_new_tokens": 14}
+    texts = []
+    for drafter in (OwnLayers(**options), "none"):
+        tree = None if drafter == "none" else {"use": "dynamic", "depth": 3, "width": 2, "nodes": 6}
+        target = HFTarget.from_model(random_model(vocab=11, layers=3, seed=1, eos=3))
+        parts = specframe.compose(target=target, drafter=drafter, tree=tree, sampling=sampling, run={"batch": 4})
+        found = parts.generate(prompts)
+        texts.append(found.tokens)
+    assert texts[0] == texts[1]
+    assert len(set(map(len, texts[0]))) > 1
+    assert found.acceptance.cycles > 0
+
+
+@pytest.mark.parametrize("skip", SKIPS, ids=str)
+@pytest.mark.parametrize(
+    ("verifier", "tree"),
+    [
+        (Recursive, lambda: Chain(depth=2, draw=Draw.IID)),
+        (Recursive, lambda: Fixed(widths=[2], draw=Draw.WITHOUT_REPLACEMENT)),
+        (Match, lambda: Dynamic(depth=2, width=2, nodes=4)),
+    ],
+    ids=["recursive-chain", "recursive-fixed", "match"],
+)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_skip_sets_are_certified(skip, verifier, tree, temperature):
+    """Every text of four tokens has the probability that the target gives it."""
+    target = HFTarget.from_model(random_model(vocab=3, layers=3, seed=5))
+    drafter = OwnLayers(skip=skip)
+    drafter.bind(target)
+    emission = Emission(
+        "", lambda: Parts(target, drafter, tree(), verifier()), Sampling(temperature=temperature), 3, (0, 1, 2)
+    )
+    comparison = emission.compare(budget=30_000)
+    assert comparison.enumeration.exhausted and comparison.bound < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("skip", "small"),
+    [
+        ([3, 4], {"attention": [0], "mlp": [0]}),
+        ({"attention": [7, 9], "mlp": [3]}, {"attention": [0], "mlp": [1]}),
+        ({"attention": [7]}, {"attention": [1], "mlp": []}),
+        ({"mlp": [0, 1]}, {"attention": [], "mlp": [1]}),
+    ],
+)
+def test_a_certificate_skips_what_the_recipe_skips(skip, small):
+    drafter = OwnLayers(skip=skip).untrained(3)
+    assert drafter.skip == small and drafter.exit is None
+    drafter.bind(HFTarget.from_model(random_model(vocab=3, layers=2)))
+    assert OwnLayers(exit=9).untrained(3).exit == 1
+
+
+@pytest.mark.parametrize("options", [{"exit": 1}, {"skip": [0]}, {"skip": {"attention": [1]}}], ids=str)
+def test_it_keeps_the_contract_of_drafters(options):
     check_drafter(
-        lambda: OwnLayers(exit=1), target=lambda: HFTarget.from_model(random_model(vocab=3, layers=2, seed=3))
+        lambda: OwnLayers(**options), target=lambda: HFTarget.from_model(random_model(vocab=3, layers=2, seed=3))
     )
 
 

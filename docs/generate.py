@@ -16,6 +16,7 @@ from method_table import render_methods
 
 from specframe.cli.main import COMMANDS, build_parser, main
 from specframe.decoding.transformers.support import ARGUMENTS, FIELDS, Support
+from specframe.kernel.options import about
 from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.plugins.registry import KINDS, Registration
 
@@ -157,8 +158,7 @@ def _render_entry(entry: Registration) -> str:
     if entry.kind == "model":
         return "\n".join([*lines, f"`zoo://{entry.name}`: {entry.summary}.\n"])
     described = _explain(entry)
-    about = described["doc"].partition("\nArgs:\n")[0].strip()
-    lines.append(f"{about}\n")
+    lines.append(f"{about(described['doc'])}\n")
     if described["options"]:
         lines += ["| option | type | default | |", "|---|---|---|---|"]
         lines += [_render_option(option) for option in described["options"]]

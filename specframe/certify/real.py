@@ -13,6 +13,7 @@ from torch import Tensor
 from specframe.certify.own.controls import Unprocessed, WrongBonus
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import as_prompts
+from specframe.files.text import counted
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
@@ -118,7 +119,7 @@ def certify_real(
     """
     listen = listener or (lambda step: None)
     rows = [pipeline.encode(prompt) for prompt in prompts]
-    listen(f"greedy, {len(rows)} prompts, {max_new_tokens} tokens each")
+    listen(f"greedy, {counted(len(rows), 'prompt')}, {counted(max_new_tokens, 'token')} each")
     greedy = check_greedy(pipeline, rows, max_new_tokens)
     return RealReport(greedy=greedy, sampled=check_sampled(pipeline, rows[0], samples, listen))
 

@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     from specframe.cli.main import add_environment_argument
 
-    parser.add_argument("recipe", nargs="?", help="a recipe file, such as recipes/falcon.yaml")
+    parser.add_argument("recipe", nargs="?", help="a recipe file, or the name of one that `specframe recipes` lists")
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
     parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
     add_environment_argument(parser)

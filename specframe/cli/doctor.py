@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Prints the diagnosis; 1 if something is wrong."""
     from specframe.cli.main import prompts_to_measure, read_plan
+    from specframe.cli.printing.columns import fitted, terminal_columns
     from specframe.kernel.errors import InputError
 
     if options.limit is not None and options.prompts is None:
@@ -41,7 +42,7 @@ def execute(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(asdict(found) | {"finding": found.finding}))
     else:
-        print("\n".join(show(found)))
+        print("\n".join(fitted(show(found), terminal_columns())))
     return 1 if found.finding else 0
 
 

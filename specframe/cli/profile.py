@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.components.trees.shapes.optimal import Choice
     from specframe.decoding.pipeline import Prompt
-    from specframe.inspect.forecast import Measured
     from specframe.inspect.profile import Profile
     from specframe.kernel.build import Plan
 
@@ -84,6 +82,8 @@ def execute(options: argparse.Namespace) -> int:
     prompts = prompts_to_measure(options, valid)
     if min(options.depth, options.width) < 1:
         raise InputError("--depth and --width must be at least 1")
+    if min(options.sizes) < 1:
+        raise InputError(f"a tree has a node at least: --sizes {min(options.sizes)} times none")
     if options.json and (options.precisions or options.check is not None):
         raise InputError("--json prints the measured tables alone: leave --check and --precisions out")
 
@@ -94,6 +94,8 @@ def execute(options: argparse.Namespace) -> int:
             raise InputError("--skip measures the target alone: leave --out, --check, --context and --precisions out")
         return search_layers(valid, prompts, as_json=options.json)
 
+    from specframe.cli.printing.columns import fitted, terminal_columns
+    from specframe.cli.printing.profile import show_check, show_table, show_trees
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.profile import lengthen, profile
 
@@ -108,9 +110,10 @@ def execute(options: argparse.Namespace) -> int:
         if options.out is not None:
             found.write(options.out)
         return 0
-    print("\n".join([*show_table(found), "", *show_trees(found, options.depth)]))
+    columns = terminal_columns()
+    print("\n".join([*show_table(found, columns), "", *show_trees(found, options.depth, columns)]))
     if options.precisions:
-        print("\n".join(["", *show_precisions(options, found)]))
+        print("\n".join(["", *fitted(show_precisions(options, found), columns)]))
     choice = found.fastest(options.depth)
     if options.check is not None:
         from dataclasses import replace
@@ -123,7 +126,7 @@ def execute(options: argparse.Namespace) -> int:
         again = replace(pipeline, run=replace(pipeline.run, seed=pipeline.run.seed + 1))
         fastest = measure_tau(again.with_parts(tree=tree), others)
         own = measure_tau(again, others, found.calibration)
-        print("\n".join(["", *show_check(choice, fastest, own)]))
+        print("\n".join(["", *fitted(show_check(choice, fastest, own), columns)]))
     if options.out is not None:
         found.write(options.out)
         size = f"nodes: {choice.shape.nodes - 1}, depth: {choice.shape.depth}"
@@ -153,70 +156,6 @@ def search_layers(plan: Plan, prompts: Sequence[Prompt], *, as_json: bool) -> in
     if best.gain <= 1:
         print("None pays here: plain decoding is faster. That is the best of them.")
     return 0
-
-
-def show_table(found: Profile) -> list[str]:
-    """Acceptance by level and rank as lines of text, and the calibration.
-
-    Nodes behind another choice than the first stand apart.
-    """
-    top, off_path = found.ranks.top, found.ranks.off_path
-    width = max(map(len, top.table), default=0)
-    lines = ["accepted  " + "".join(f"{f'#{rank + 1}':>7}" for rank in range(width)) + "    visits"]
-    for level in range(max(len(top.table), len(off_path.table))):
-        for name, shares in ((f"level {level + 1}", top), ("  off-path", off_path)):
-            row = shares.table[level] if level < len(shares.table) else []
-            if row:
-                figures = "".join(f"{share:7.3f}" for share in row).ljust(7 * width)
-                lines.append(f"{name:10}{figures}{max(shares.visits[level]):10}")
-    powers = "".join(f"{power:7.2f}" for power in found.calibration.powers)
-    return [*lines, "", f"calibration{powers}  (powers of the drafter's distribution, by level)"]
-
-
-def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
-    """Forecasts of tau next to what decoding gave, as lines of text: of the fastest tree, and of the recipe's own."""
-
-    def line(name: str, forecast: str, found: Measured) -> str:
-        return f"{name:26}{forecast:>9}{found.tau:10.2f} +-{found.error:5.2f}"
-
-    lines = [
-        f"{'tau':26} forecast  measured  (+- standard error over prompts)",
-        line(f"fastest, {choice.shape.nodes} nodes", f"{choice.tau:.2f}", fastest),
-    ]
-    if own.expected is None:
-        return [*lines, line("the recipe's tree", "", own)]
-    shares = [" ".join(f"{share:.2f}" for share in row) for row in (own.expected, own.alpha)]
-    return [
-        *lines,
-        line("the recipe's tree", f"{1 + sum(own.expected):.2f}", own),
-        f"  alpha {shares[1]} by depth, by the drafter's calibrated probabilities {shares[0]}",
-    ]
-
-
-def show_trees(found: Profile, depth: int) -> list[str]:
-    """The best tree of every size that was timed as lines of text, the fastest marked."""
-    from specframe.components.trees.shapes.optimal import fastest_shape
-
-    rows = []  # nodes, levels, tau, seconds
-    for size, seconds in sorted(found.cycle_seconds.items()):
-        if size == 1:  # plain decoding
-            rows.append((1, 0, 1.0, seconds))
-            continue
-        choice = fastest_shape(
-            found.ranks.table,
-            draft_seconds=found.draft_seconds,
-            cycle_seconds={size: seconds},
-            depth=depth,
-            block=found.block,
-            off_path=found.ranks.off_path.table,
-        )
-        rows.append((size, choice.shape.depth, choice.tau, choice.seconds))
-    best = max(tau / seconds for *_, tau, seconds in rows)
-    lines = ["nodes  levels    tau   ms a cycle  tokens/s   (forecasts)"]
-    for size, levels, tau, seconds in rows:
-        mark = "  <- fastest" if tau / seconds == best else ""
-        lines.append(f"{size:5}{levels:8}{tau:7.2f}{1000 * seconds:13.2f}{tau / seconds:10.1f}{mark}")
-    return lines
 
 
 def show_precisions(options: argparse.Namespace, found: Profile) -> list[str]:

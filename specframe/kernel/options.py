@@ -18,6 +18,8 @@ from specframe.kernel.plugins.registry import KINDS
 
 REQUIRED: Any = inspect.Parameter.empty
 _BY_PROTOCOL = {protocol: kind for kind, protocol in KINDS.items()}
+_SECTION = re.compile(r"^(?:Args|Options|Attributes):\n((?:[ \t]+.*\n?|\n)+)", re.MULTILINE)
+"""The part of a docstring that describes the options."""
 
 
 class Mismatch(ValueError):
@@ -185,9 +187,14 @@ def _hints(component: Any) -> dict[str, Any]:
         raise PluginError(f"{component.__qualname__}: an annotation cannot be read: {error}") from error
 
 
+def about(docstring: str) -> str:
+    """A component's docstring without its section of options."""
+    return _SECTION.sub("", docstring + "\n").strip()
+
+
 def _helps(docstring: str) -> dict[str, str]:
     """The description of each name in the docstring's Args (or Options) section."""
-    match = re.search(r"^(?:Args|Options|Attributes):\n((?:[ \t]+.*\n?|\n)+)", docstring + "\n", re.MULTILINE)
+    match = _SECTION.search(docstring + "\n")
     if not match:
         return {}
     block = inspect.cleandoc("\n" + match[1])

@@ -17,6 +17,8 @@ from specframe.kernel.errors import WeightsError
 from specframe.neural.weights.checkpoint import reason, replacing
 
 FILE = "state.safetensors"
+SHOWN = 50
+"""How many characters of a setting's value a message shows."""
 
 
 @dataclass
@@ -110,7 +112,13 @@ def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
         for place, pair in enumerate(zip(there, here, strict=True)):
             yield from _differences(*pair, f"{name}.{place}")
     elif there != here:
-        yield f"{name}: {there!r} there, {here!r} here"
+        yield f"{name}: {_short(there)} there, {_short(here)} here"
+
+
+def _short(value: Any) -> str:
+    """A value as a line has room for it."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 3]}..."
 
 
 def _host(tensor: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import nn
 
 from specframe.components.losses.parts import scored
 from specframe.files.provenance import write_json
+from specframe.files.text import counted
 from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.interfaces import Trainable
 from specframe.kernel.types import SteppedRollout
@@ -100,7 +101,7 @@ class Trainer:
                     self.ledger.step = step + 1
                     self._keep(interruption)
             self._finish()
-            note = f"trained {self.ledger.step} steps; the drafter is in {self.settings.out}"
+            note = f"trained {counted(self.ledger.step, 'step')}; the drafter is in {self.settings.out}"
         except KeyboardInterrupt:
             note = "interrupted"
             raise KeyboardInterrupt(
@@ -238,6 +239,6 @@ class Trainer:
         texts = self.lessons.texts
         begin = f"resuming after step {self.ledger.step}: " if self.ledger.step else ""
         return (
-            f"{begin}training {size:,} parameters on {len(texts):,} texts ({len(texts.tokens):,} tokens), "
-            f"{self.total:,} steps, {self.device}"
+            f"{begin}training {size:,} parameters on {counted(len(texts), 'text')} ({len(texts.tokens):,} tokens), "
+            f"{counted(self.total, 'step')}, {self.device}"
         )

@@ -215,6 +215,19 @@ def test_a_wrong_command_is_refused(folder, capsys, command, words):
     assert words in refused(command.split(), capsys)
 
 
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (["100000"], "a tree of 100000 nodes is too large for this target: time at most "),
+        (["1", "4", "100000"], "a tree of 100000 nodes is too large"),
+        (["0"], "a tree has a node at least: --sizes 0"),
+        (["-3"], "a tree has a node at least: --sizes -3"),
+    ],
+)
+def test_trees_that_cannot_be_timed_are_refused(recipe, capsys, sizes, words):
+    assert words in refused(["profile", str(recipe), "--sizes", *sizes], capsys)
+
+
 def test_overrides_are_blamed_on_the_command_line(folder, capsys):
     assert refused(["validate", "grows.yaml", "tree.depth=0"], capsys).startswith("command line: tree.depth: ")
 

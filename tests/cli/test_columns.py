@@ -1,11 +1,14 @@
 """Lists in a terminal: side by side where there is room, one below the other where there is not, whole in a pipe."""
 
+import re
+
 import pytest
 
 from specframe.cli.main import main
 from specframe.cli.printing import columns
-from specframe.cli.printing.columns import in_columns
+from specframe.cli.printing.columns import fitted, in_columns, paragraphs
 
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
 ROWS = [("short", "a word"), ("a-longer-name", " ".join(["explained"] * 12))]
 
 
@@ -27,13 +30,85 @@ def test_in_a_pipe_a_line_stays_a_line():
     assert in_columns([], None) == in_columns([], 40) == []
 
 
+def test_a_line_that_is_too_long_is_broken_and_set_in():
+    assert fitted(["  a " + "word " * 6, "short"], 16) == ["  a word word", "    word word", "    word word", "short"]
+    assert fitted(["a " * 40], None) == ["a " * 40], "in a pipe a line stays a line"
+    assert all(len(line) <= 10 for line in fitted(["unbroken" * 4], 10))
+
+
+def test_running_text_is_filled_and_lists_stay_lists():
+    text = "one two three four\nfive six\n\n* first of the list\n* second"
+    assert paragraphs(text, 12) == ["one two", "three four", "five six", "", "* first of", "  the list", "* second"]
+    assert paragraphs(text, None, indent=2)[:4] == ["  one two three four", "  five six", "", "  * first of the list"]
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """Makes the output that of a terminal of so many columns."""
+
+    def make(width):
+        monkeypatch.setattr(columns.sys.stdout, "isatty", lambda: True, raising=False)
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("NO_COLOR", "1")
+
+    return make
+
+
 @pytest.mark.parametrize("command", ["recipes", "plugins"])
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_commands_keep_to_the_terminal(command, width, monkeypatch, capsys):
-    monkeypatch.setattr(columns.sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_commands_keep_to_the_terminal(command, width, terminal, capsys):
+    terminal(width)
     assert main([command]) == 0
     printed = capsys.readouterr().out
     assert "coral-router" in printed.split() or "hf" in printed.split()
     words = max(map(len, printed.split()))
     assert max(map(len, printed.splitlines())) <= max(width, words + 6)
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120, 200])
+@pytest.mark.parametrize("name", ["dynamic", "falcon", "train", "match", "online"])
+def test_explanations_keep_to_the_terminal(name, width, terminal, capsys):
+    terminal(width)
+    assert main(["explain", name]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    assert "Options:" not in printed and "Args:" not in printed, "the options follow in full"
+
+
+def test_an_explanation_in_a_pipe_is_as_it_is_written(capsys):
+    assert main(["explain", "dynamic"]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "\n  The `nodes` most probable nodes of a beam search below the root (Li et al. 2024, EAGLE-2, section 4).\n"
+        in printed
+    )
+    assert "  depth: integer (default 4)\n      how many levels to draft, at most\n" in printed
+
+
+@pytest.mark.parametrize("width", [40, 50, 60, 80, 200])
+def test_a_profile_keeps_to_the_terminal_and_shows_all_of_it(width, recipe, terminal, capsys):
+    terminal(width)
+    assert main(["profile", str(recipe), "--sizes", "1", "4", "--width", "5", "--depth", "2"]) == 0
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    words = printed.split()
+    assert {"#1", "#5", "visits", "calibration"} <= set(words) and ("fastest" in words or "best" in words)
+    assert words.count("accepted") == (1 if width >= 60 else -(-5 // ((width - 20) // 7)))
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_a_diagnosis_keeps_to_the_terminal(width, recipe, terminal, capsys):
+    terminal(width)
+    assert main(["doctor", str(recipe), "sampling.max_new_tokens=8"]) in (0, 1)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= width
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_trees_and_figures_of_show_keep_to_the_terminal(width, recipe, terminal, capsys):
+    terminal(width)
+    assert main(["show", str(recipe), "--cycles", "2"]) == 0
+    printed = STYLE.sub("", capsys.readouterr().out)
+    trees, _, text_and_figures = printed.rpartition(" more: ")
+    figures = text_and_figures[text_and_figures.index("\ntau") :]
+    for part in (trees, figures):  # between them the text itself is left to the terminal to wrap
+        assert max(len(line.rstrip()) for line in part.splitlines()) <= width

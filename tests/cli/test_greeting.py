@@ -10,6 +10,7 @@ from specframe.cli.about.greeting import TRY, greeting
 from specframe.cli.main import COMMANDS, build_parser, main
 from specframe.cli.printing.figures import print_figures, print_place
 from specframe.files.terminal import open_console
+from specframe.files.text import counted
 
 ESCAPE = "\x1b"
 SUMMARY = {
@@ -69,6 +70,31 @@ def test_figures_fit_every_width(columns, monkeypatch, capsys):
     assert max(map(len, lines)) <= columns
     printed = " ".join(" ".join(lines).split())
     assert "the bonus token included" in printed and "2.7 drafted a cycle" in printed
+
+
+def test_one_is_one(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    print_figures({**SUMMARY, "cycles": 1})
+    assert "(1 cycle)" in capsys.readouterr().out
+    print_figures({**SUMMARY, "cycles": 2})
+    assert "(2 cycles)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 prompts"), (1, "1 prompt"), (2, "2 prompts"), (1234, "1,234 prompts")]
+)
+def test_counts_read_as_words(count, shown):
+    assert counted(count, "prompt") == shown
+
+
+@pytest.mark.parametrize(
+    "command", ["run", "chat", "show", "profile", "doctor", "train", "certify", "validate", "serve"]
+)
+def test_help_names_recipes_by_file_and_name(command, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    assert "a recipe file, or the name of one that `specframe recipes` lists" in capsys.readouterr().out
 
 
 def test_no_colour_where_none_is_wanted(monkeypatch, capsys):

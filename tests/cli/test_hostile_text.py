@@ -211,6 +211,20 @@ def test_a_terminal_without_the_characters_gets_escapes(tmp_path, monkeypatch):
     assert b"gr\\xf6\\xdfe.yaml: no such recipe" in stream.buffer.getvalue()
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("command", [["show"], ["run", "run.repeats=0", "--out", "OUT"], ["profile", "--sizes", "1"]])
+def test_a_terminal_of_few_characters_shows_results(recipe, tmp_path, monkeypatch, encoding, command):
+    stream = io.TextIOWrapper(io.BytesIO(), encoding)
+    monkeypatch.setattr(sys, "stdout", stream)
+    name, *rest = [str(tmp_path / "out") if word == "OUT" else word for word in command]
+    assert main([name, str(recipe), *rest]) == 0
+    stream.flush()
+    printed = stream.buffer.getvalue().decode(encoding)
+    assert len(printed.splitlines()) > 3 and "tau" in printed
+    if name == "show":
+        assert "cycle 1" in printed and ("\\u2713" in printed or "accepted" in printed)
+
+
 def test_a_full_disk_behind_the_output_is_one_line():
     with Path("/dev/full").open("w") as full:
         command = [sys.executable, "-m", "specframe", "plugins"]

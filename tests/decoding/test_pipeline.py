@@ -74,6 +74,12 @@ def test_prompts_that_cannot_be_decoded(recipe, prompt, words):
         specframe.load(recipe).generate(prompt)
 
 
+@pytest.mark.parametrize("prompt", [None, 3, 2.5, object()])
+def test_what_is_no_prompt_is_named(recipe, prompt):
+    with pytest.raises(InputError, match=r"^a prompt is a text or a list of token ids, .*; got "):
+        specframe.load(recipe).generate(prompt)
+
+
 def test_chat_wraps_prompts_in_the_template(recipe):
     pipeline = specframe.load(recipe, overrides=["run.chat=true"])
     plain = specframe.load(recipe)

@@ -1,5 +1,6 @@
 """`specframe new`: for every kind a package that is clean, fits its recipe, and passes its own tests."""
 
+import json
 import os
 import subprocess
 import sys
@@ -45,6 +46,15 @@ def packages(tmp_path_factory) -> list[Path]:
 
 def test_there_is_a_template_for_every_kind():
     assert set(COMMANDS) == set(KINDS)
+
+
+def test_json_lists_what_was_written(tmp_path, capsys):
+    assert new("bigram", "--kind", "drafter", "--out", str(tmp_path), "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    folder = tmp_path / "specframe-bigram"
+    assert found["folder"] == str(folder) and found["module"] == "specframe_bigram" and found["kind"] == "drafter"
+    assert sorted(found["files"]) == sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
+    assert found["command"] == "specframe run small/falcon drafter.use=bigram"
 
 
 def test_the_tests_of_every_package_pass_as_written(packages):

@@ -20,6 +20,7 @@ from safetensors.torch import load_file
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.rollouts.glancing import Glancing
+from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.kernel.types import Student
@@ -52,11 +53,11 @@ class Watch(Silent):
 def run(make_target, make_drafter, tokenizer):
     float32 = make_target(vocab=257)
 
-    def start(settings, seed=0, dropout=0.2, target=float32, **more):
+    def start(settings, seed=0, dropout=0.2, target=float32, losses=LOSSES, **more):
         torch.manual_seed(seed)
         drafter = make_drafter(target, dropout=dropout)
         return drafter, lambda **again: train(
-            target, drafter, LOSSES, settings, tokenizer=tokenizer, **{**more, **again}
+            target, drafter, losses, settings, tokenizer=tokenizer, **{**more, **again}
         )
 
     return start
@@ -218,6 +219,12 @@ def test_another_run_s_state_is_not_taken_over(run, settings):
     _, go = run(replace(settings, lr=1e-3))
     with pytest.raises(WeightsError, match=r"another run's training state.*\n.*settings"):
         go()
+    _, go = run(replace(settings, lr=1e-3, betas=(0.5, 0.6), rollout=MultiStep(steps=3)), losses=LOSSES[:1])
+    with pytest.raises(WeightsError) as refusal:
+        go()
+    first, *differences = str(refusal.value).splitlines()
+    assert first.endswith("What differs:") and len(differences) > 4
+    assert max(map(len, differences)) <= 160, "a line for each value, however long that is"
     _, go = run(replace(settings, save_every=3, log_every=5))
     go()
     (settings.out / "state.safetensors").write_bytes(b"rubbish")

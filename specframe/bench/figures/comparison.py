@@ -249,7 +249,7 @@ def _warnings(old: Results, new: Results, prompts: Sequence[str], changes: Seque
             )
     for name, results in (("old", old), ("new", new)):
         if left := len(results["prompts"]) - len(prompts):
-            yield f"{left} prompts of the {name} bench are not in the other and were left out."
+            yield f"Left out, for the other bench does not have it: {counted(left, 'prompt')} of the {name} bench."
         if len({run["repeat"] for run in results["runs"]}) < 2:
             yield f"The {name} bench has one repeat: whether a time changed is unknown."
     for name in sorted({e["name"] for e in old["contestants"]} ^ {e["name"] for e in new["contestants"]}):

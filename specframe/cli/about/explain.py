@@ -19,7 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Prints every component of that name."""
+    from specframe.cli.printing.columns import fitted, paragraphs, terminal_columns
     from specframe.kernel.errors import PluginError
+    from specframe.kernel.options import about
     from specframe.kernel.plugins.discovery import discover
     from specframe.kernel.plugins.registry import suggest
 
@@ -48,13 +50,14 @@ def execute(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps({"kind": entry.kind, "name": entry.qualified, "doc": document, **described}))
             continue
-        about = document.partition("\nArgs:\n")[0].strip()  # the options follow in full
-        print(f"{entry.kind} {entry.qualified}\n\n{_indent(about)}\n")
+        columns = terminal_columns()
+        lines = [f"{entry.kind} {entry.qualified}", "", *paragraphs(about(document), columns, indent=2), ""]
         for option in described["options"]:
             default = "required" if option["required"] else f"default {option['default']}"
-            print(f"  {option['name']}: {option['type']} ({default})")
+            lines.append(f"  {option['name']}: {option['type']} ({default})")
             if option["help"]:
-                print(f"      {option['help']}")
+                lines.append(f"      {option['help']}")
+        print("\n".join(fitted(lines, columns)))
     return 0
 
 
@@ -83,7 +86,3 @@ def _show(value: Any) -> str:
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return str(name).lower() if name is not None else str(value)
-
-
-def _indent(text: str) -> str:
-    return "\n".join(f"  {line}".rstrip() for line in text.splitlines())

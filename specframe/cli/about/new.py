@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import keyword
 import re
 import tempfile
@@ -53,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=as_path, default=Path(), metavar="DIR", help="where the folder goes (default: here)"
     )
+    parser.add_argument("--json", action="store_true", help="what was written, as one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:
@@ -67,7 +69,12 @@ def execute(options: argparse.Namespace) -> int:
         raise InputError(f"there is no kind '{options.kind}'{hint} (kinds: {', '.join(COMMANDS)})")
     words = name_parts(options.name, options.kind)
     folder = options.out / words["package"]
-    write(render(words), folder)
+    package = render(words)
+    write(package, folder)
+    if options.json:
+        about = {name: words[name] for name in ("kind", "name", "package", "module", "command")}
+        print(json.dumps({"folder": str(folder), "files": sorted(package), **about}))
+        return 0
     print(f"{folder} has a {options.kind}, '{words['name']}', that works. Make it yours:\n")
     print(f"  pip install -e {folder}\n  pytest {folder}\n  {words['command']}")
     return 0

@@ -56,7 +56,7 @@ def _progress_lines() -> Callable[[str, Progress], None]:
     def listen(name: str, progress: Progress) -> None:
         if name not in shown or progress.seconds - shown[name] >= QUIET_SECONDS:
             shown[name] = progress.seconds
-            done = f"{progress.branches} branches, {100 * progress.mass:.4g} %"
+            done = f"{_branches(progress.branches)}, {100 * progress.mass:.4g} %"
             print(f"{printable(name)}: {done}", file=sys.stderr, flush=True)
 
     return listen
@@ -111,7 +111,7 @@ def verdict(certificate: dict[str, Any]) -> str:
             return NOT_SHOWN
         return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
     if certificate["lossless"]:
-        shown = f"{certificate['branches']} branches, total variation {certificate['tv']:.1e}"
+        shown = f"{_branches(certificate['branches'])}, total variation {certificate['tv']:.1e}"
         if certificate["real"] is not None and not certificate["real"]["passed"]:
             return f"not lossless on the recipe's own model, though by enumeration: {shown}"
         if certificate["real"] is not None and not certificate["real"]["sampled"]["conclusive"]:
@@ -175,3 +175,7 @@ def _print_real(console: Console, real: dict[str, Any]) -> None:
         f"{sampled['error_rate']:.1%}; a verifier broken on purpose gives p = {sampled['control_p_value']:.3f})",
     )
     console.print(table)
+
+
+def _branches(count: int) -> str:
+    return f"{count} branch" if count == 1 else f"{count} branches"

@@ -9,6 +9,7 @@ import torch
 
 import specframe
 from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.passes.compiled import CompiledPasses, Steps
 from specframe.decoding.clock import Clock
 from tests.small_model import make_model
 
@@ -23,7 +24,7 @@ FALCON = {
 def cuda_target(compiled: bool) -> HFTarget:
     target = HFTarget.from_model(make_model().double().cuda())
     if compiled:
-        target._take_compiled()
+        target.passes = CompiledPasses(target._model_passes, Steps(target._model_passes, target.dtype))
     return target
 
 

@@ -1,4 +1,4 @@
-"""A small random Llama as a GGUF file, with or without a tokenizer."""
+"""A small random model as a GGUF file, a Llama or another, with or without a tokenizer."""
 
 from __future__ import annotations
 
@@ -8,6 +8,21 @@ import numpy as np
 
 BYTES = 256
 VOCABULARY = BYTES + 2
+WIDTH, INNER, HEADS = 32, 64, 2
+HEAD = {"qwen3": 128}
+"""The numbers of an attention head, where transformers takes the architecture's own, whatever the file has."""
+FURTHER = {
+    "qwen2": {"attn_q.bias": WIDTH, "attn_k.bias": WIDTH, "attn_v.bias": WIDTH},
+    "qwen3": {"attn_q_norm.weight": HEAD["qwen3"], "attn_k_norm.weight": HEAD["qwen3"]},
+    "gemma2": {"post_attention_norm.weight": WIDTH, "post_ffw_norm.weight": WIDTH},
+    "gemma3": {
+        "post_attention_norm.weight": WIDTH,
+        "post_ffw_norm.weight": WIDTH,
+        "attn_q_norm.weight": WIDTH // HEADS,
+        "attn_k_norm.weight": WIDTH // HEADS,
+    },
+}
+"""What a layer of these architectures has that Llama's does not, by name, and how many numbers each is."""
 
 
 def write_gguf(
@@ -19,25 +34,32 @@ def write_gguf(
     blocks: str = "Q8_0",
     context: int = 128,
 ) -> Path:
-    """Writes the file: width 32, two heads, a byte-level vocabulary of 258 tokens, blocks and float32 norms.
+    """Writes the file: width 32, two heads, a byte-level vocabulary of 258 tokens, blocks, float32 norms and biases.
 
     The embedding, which is the LM head too, has Q8_0 blocks.
     """
     from gguf import GGMLQuantizationType, GGUFWriter, quants
 
-    width, inner, heads = 32, 64, 2
+    head = HEAD.get(architecture, WIDTH // HEADS)
     writer = GGUFWriter(path, architecture)
     writer.add_name("small")
     writer.add_block_count(layers)
     writer.add_context_length(context)
-    writer.add_embedding_length(width)
-    writer.add_feed_forward_length(inner)
-    writer.add_head_count(heads)
-    writer.add_head_count_kv(heads)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(10000.0)
-    writer.add_rope_dimension_count(width // heads)
+    writer.add_rope_dimension_count(head)
     writer.add_vocab_size(VOCABULARY)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    if architecture.startswith("gemma"):
+        writer.add_sliding_window(16)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(50.0)
+        writer.add_final_logit_softcapping(30.0)
     if tokenizer:
         writer.add_tokenizer_model("gpt2")
         writer.add_tokenizer_pre("gpt-2")
@@ -49,20 +71,24 @@ def write_gguf(
         writer.add_chat_template("{% for m in messages %}{{ m.content }}{% endfor %}!")
     draw = np.random.default_rng(0)
 
-    def add(name: str, rows: int) -> None:
-        values = draw.normal(0, 0.3, (rows, inner if name.endswith("ffn_down") else width)).astype(np.float32)
+    def add(name: str, rows: int, inputs: int = WIDTH) -> None:
+        values = draw.normal(0, 0.3, (rows, inputs)).astype(np.float32)
         kind = GGMLQuantizationType["Q8_0" if name == "token_embd" else blocks]
         writer.add_tensor(f"{name}.weight", quants.quantize(values, kind), raw_dtype=kind)
 
     add("token_embd", VOCABULARY)
-    writer.add_tensor("output_norm.weight", np.ones(width, np.float32))
+    writer.add_tensor("output_norm.weight", np.ones(WIDTH, np.float32))
     for layer in range(layers):
         for norm in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(width, np.float32))
-        for name in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_down"):
-            add(f"blk.{layer}.{name}", width)
+            writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(WIDTH, np.float32))
+        for name in ("attn_q", "attn_k", "attn_v"):
+            add(f"blk.{layer}.{name}", HEADS * head)
+        add(f"blk.{layer}.attn_output", WIDTH, HEADS * head)
+        add(f"blk.{layer}.ffn_down", WIDTH, INNER)
         for name in ("ffn_up", "ffn_gate"):
-            add(f"blk.{layer}.{name}", inner)
+            add(f"blk.{layer}.{name}", INNER)
+        for name, size in FURTHER.get(architecture, {}).items():
+            writer.add_tensor(f"blk.{layer}.{name}", draw.normal(1, 0.1, size).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specframe import convert_gguf
+from specframe import compose, convert_gguf
 from specframe.cli.main import main
 from specframe.components.targets import conversion
 from specframe.components.targets import gguf as reading
@@ -34,6 +34,51 @@ def test_a_gguf_file_is_a_target(file):
     weight = target.model.model.layers[1].mlp.up_proj.weight
     assert type(target.model.model.layers[1].mlp.up_proj) is torch.nn.Linear, "its blocks are unpacked"
     torch.testing.assert_close(weight, torch.from_numpy(gguf.dequantize(stored.data, stored.tensor_type)))
+
+
+OTHERS = {
+    "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM",
+    "gemma2": "Gemma2ForCausalLM",
+    "gemma3": "Gemma3ForCausalLM",
+}
+"""Architectures with biases, norms of queries and keys, norms behind the parts, caps and windows."""
+
+
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_files_of_other_architectures_are_targets_too(architecture, tmp_path):
+    file = write_gguf(tmp_path / "small.gguf", architecture=architecture, context=256)
+    target = HFTarget(model=str(file), device="cpu")
+    assert type(target.model).__name__ == OTHERS[architecture]
+    assert (target.vocab_size, target.context, target.ends) == (VOCABULARY, 256, {VOCABULARY - 1})
+    assert target.tokenizer is not None and target.tokenizer.decode(target.tokenizer("drab")["input_ids"]) == "drab"
+    target.check()  # a tree scores as its paths do
+    parameters = dict(target.model.named_parameters())
+    stored = {t.name: torch.tensor(gguf.dequantize(t.data, t.tensor_type)) for t in gguf.GGUFReader(file).tensors}
+    torch.testing.assert_close(parameters["model.layers.1.mlp.up_proj.weight"], stored["blk.1.ffn_up.weight"])
+    lines = [name for name in parameters if ".1." in name]
+    assert len(lines) == len([name for name in stored if name.startswith("blk.1.")]), "every tensor has its place"
+
+
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_drafts_for_them_leave_greedy_text_as_it_is(architecture, tmp_path):
+    file = write_gguf(tmp_path / "small.gguf", architecture=architecture)
+    target = HFTarget(model=str(file), device="cpu")
+    prompt = target.tokenizer("a crab, a crab, a")["input_ids"]
+    wanted = target.model.generate(torch.tensor([prompt]), max_new_tokens=24, do_sample=False, pad_token_id=0)
+    sampling = {"temperature": 0.0, "max_new_tokens": 24}
+    found = compose(target=target, drafter="suffix-recycling", sampling=sampling).generate([prompt])
+    assert found.tokens[0] == wanted[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_files_of_other_architectures_convert(architecture, tmp_path):
+    file = write_gguf(tmp_path / "small.gguf", architecture=architecture)
+    convert_gguf(file, tmp_path / "out")
+    places = (file, tmp_path / "out")
+    original, converted = (HFTarget(model=str(place), dtype="bfloat16", device="cpu") for place in places)
+    for name, weight in original.model.state_dict().items():
+        assert torch.equal(weight, converted.model.state_dict()[name]), name
 
 
 def test_its_dtype_can_be_chosen(file):

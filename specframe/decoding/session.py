@@ -17,7 +17,7 @@ from specframe.decoding.requests import Entry, Request, as_prompts, enter, follo
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of
-from specframe.kernel.trees.costs import Costs
+from specframe.kernel.trees.costs import Costs, Pause
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.random import SeededRandom
@@ -193,7 +193,7 @@ class Session:
         require_claim(self.parts.target, self)
         parts, sampling = self.parts, following(self._sampling, self.live, self._device)
         with self.clock.phase("draft"):
-            costs = parts.costs and parts.costs.together(len(self.live))
+            costs = parts.costs and parts.costs.together(len(self.live), self._pause)
             context = Context(sampling, self._random.draft, costs)
             draft = parts.drafter.propose(self._root, parts.tree, context)
         with self.clock.phase("score"):
@@ -276,6 +276,7 @@ class Session:
     def _open(self) -> None:
         """Begins with no rows: parts need not know how to keep none."""
         claim(self.parts.target, self)
+        self._pause = Pause()
         for part in self._stateful:
             part.open(self.slots, self._room)
 

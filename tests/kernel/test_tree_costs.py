@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.kernel.errors import InputError
-from specframe.kernel.trees.costs import Costs, rising
+from specframe.kernel.trees.costs import REST, Costs, Pause, rising
 
 CHANCES = st.lists(st.floats(0, 1), max_size=12).map(lambda found: sorted(found, reverse=True))
 
@@ -25,7 +25,25 @@ def test_rows_share_a_pass():
     """Two rows of two nodes take the time of four nodes, in which plain decoding gives each row 20 / 12 tokens."""
     costs = Costs(((1, 10.0), (2, 12.0), (4, 20.0)), draft=3.0, rows=2)
     assert costs.score(2) == pytest.approx(20 / 12) and costs.level == pytest.approx(3 / 12)
-    assert costs.together(5) == costs and replace(costs, rows=None).together(2) == costs
+    assert costs.together(5, Pause()) is costs and replace(costs, rows=None).together(2, Pause()) == costs
+
+
+def test_rows_that_choose_together_have_as_many_nodes_as_pay_for_their_mean():
+    """A pass has as many nodes of every row as of the one with most: what one row alone wants costs all of them."""
+    apart = Costs(((1, 1.0), (2, 1.5), (8, 4.5)), rows=2)  # a row's second node takes two thirds of its first
+    together = replace(apart, rows=None).together(2, Pause())
+    chances = [[0.9, 0.8], [0.1]]
+    assert apart.counts(chances) == [2, 0]
+    assert together.counts(chances) == [0, 0], "half a token each, which is less than a node costs both"
+    assert together.counts([[0.9, 0.8], [0.9]]) == [1, 1]
+    assert replace(apart, rows=None).together(1, Pause()).pause is None, "one row chooses alone"
+
+
+def test_a_batch_pauses_before_it_drafts_again():
+    pause = Pause()
+    assert pause.over()
+    pause.begin()
+    assert [pause.over() for _ in range(REST + 1)] == [False] * (REST - 1) + [True, True]
 
 
 @pytest.mark.parametrize(

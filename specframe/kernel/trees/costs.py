@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 from specframe.kernel.errors import InputError
+
+REST = 16
+"""For so many cycles a batch drafts nothing after one in which nothing paid."""
+
+
+class Pause:
+    """How many cycles a session's rows still go without drafts, since none would pay."""
+
+    def __init__(self) -> None:
+        self._left = 0
+
+    def begin(self) -> None:
+        """Nothing paid in this cycle: the next ones draft nothing."""
+        self._left = REST
+
+    def over(self) -> bool:
+        """Whether this cycle drafts; one that does not is counted."""
+        self._left -= self._left > 0
+        return self._left == 0
 
 
 @dataclass(frozen=True)
@@ -27,6 +46,8 @@ class Costs:
     """How many rows are decoded together; None: those that a session has at the time, one where it is not known."""
     taken: int = 0
     """How many drafted nodes are scored anyway, before any that is asked for."""
+    pause: Pause | None = field(default=None, compare=False)
+    """Where rows choose together, since a row's text does not depend on what it drafts: when they draft nothing."""
 
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.passes]
@@ -44,9 +65,11 @@ class Costs:
         """The same for what joins so many drafted nodes that are scored anyway."""
         return replace(self, taken=self.taken + nodes)
 
-    def together(self, rows: int) -> Costs:
-        """The same for so many rows, unless their number is fixed."""
-        return self if self.rows is not None else replace(self, rows=rows)
+    def together(self, rows: int, pause: Pause) -> Costs:
+        """The same for so many rows, which choose together if they are several, unless their number is fixed."""
+        if self.rows is not None:
+            return self
+        return replace(self, rows=rows, pause=pause if rows > 1 else None)
 
     def score(self, nodes: int) -> float:
         """What scoring so many nodes of every row takes, the root included.
@@ -70,6 +93,19 @@ class Costs:
             if gain > most:
                 best, most = count, gain
         return best
+
+    def counts(self, chances: Sequence[Sequence[float]]) -> list[int]:
+        """How many drafted nodes of each row to score, by its nodes' chances, the highest first.
+
+        A forward pass has as many nodes of every row as of the one with most, so rows that choose together take as many
+        as pay for the mean of them.
+        """
+        if self.pause is None:
+            return [self.worth(row) for row in chances]
+        most = max(map(len, chances))
+        means = [sum(row[rank] for row in chances if rank < len(row)) / len(chances) for rank in range(most)]
+        count = self.worth(means)
+        return [min(count, len(row)) for row in chances]
 
     def _seconds(self, nodes: int) -> float:
         """A pass over so many nodes: on the line through the timed sizes next to it, or through the last two."""

@@ -72,6 +72,10 @@ class QuantizedLinear(nn.Module):
         load_kernels().specframe_multiply(ctypes.byref(weight), rows.data_ptr(), len(rows), out.data_ptr())
         return out.to(torch.promote_types(x.dtype, torch.float32)).view(*x.shape[:-1], self.out_features)
 
+    def extra_repr(self) -> str:
+        """Its shape and bits."""
+        return f"{self.in_features}, {self.out_features}, bits={self.bits}"
+
 
 def logits_of(head: nn.Module, features: Tensor) -> Tensor:
     """What an LM head makes of features, where no gradients are wanted: [..., K] -> [..., N].
@@ -80,7 +84,3 @@ def logits_of(head: nn.Module, features: Tensor) -> Tensor:
     """
     logits: Tensor = head.product(features) if isinstance(head, QuantizedLinear) else head(features)
     return logits
-
-    def extra_repr(self) -> str:
-        """Its shape and bits."""
-        return f"{self.in_features}, {self.out_features}, bits={self.bits}"

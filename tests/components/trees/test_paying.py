@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.kernel.trees.costs import Costs
+from specframe.kernel.trees.costs import REST, Costs, Pause
 from specframe.kernel.types import Context, TokenTree
 from specframe.sampling.laws import Sampling
 from tests.components.path_drafter import Path, PathDrafter, Ranked, assert_sound, path, path_drafters
@@ -96,3 +96,20 @@ def test_a_level_is_drafted_only_where_it_promises_more_than_it_costs():
         grown(drafter, costs)
         calls.append(drafter.calls)
     assert calls == [4, 1]
+
+
+def test_rows_that_choose_together_have_trees_of_one_size():
+    drafter = NearlySure(5, 1)
+    costs = Costs.of({1: 1.0, 2: 1.1, 20: 6.0}).together(2, Pause())
+    tree = grown(drafter, costs)
+    assert tree.valid.sum(1).tolist() == [tree.valid.shape[1]] * 2 and tree.levels > 0
+
+
+def test_a_batch_to_which_nothing_pays_does_without_the_drafter_for_a_while():
+    drafter, costs = PathDrafter(5, 1), DEAR.together(2, Pause())
+    calls = []
+    for _ in range(REST + 1):
+        tree = grown(drafter, costs)
+        assert tree.tokens.tolist() == [[3], [0]]
+        calls.append(drafter.calls)
+    assert calls == [1, *[0] * (REST - 1), 1]

@@ -49,12 +49,15 @@ class Trie:
             node = self.add(node, token)
         return node
 
-    def worth(self, costs: Costs) -> Trie:
-        """The trie of the nodes that are worth scoring; a child's chance is at most its parent's."""
-        order = sorted(
+    def ranked(self) -> list[int]:
+        """The nodes but the root, those with the highest chances first; a child's is at most its parent's."""
+        return sorted(
             range(1, len(self)), key=self.chances.__getitem__, reverse=True
         )  # of equal ones parents come first
-        kept = set(order[: costs.worth([self.chances[node] for node in order])])
+
+    def best(self, count: int) -> Trie:
+        """The trie of the root and so many of the nodes with the highest chances."""
+        kept = set(self.ranked()[:count])
         trie, places = Trie(self.tokens[0]), {0: 0}
         for node in range(1, len(self)):
             if node in kept:
@@ -77,7 +80,8 @@ def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> 
     With costs, it has of each trie what is worth scoring.
     """
     if costs is not None:
-        tries = [trie.worth(costs) for trie in tries]
+        counts = costs.counts([[trie.chances[node] for node in trie.ranked()] for trie in tries])
+        tries = [trie.best(count) for trie, count in zip(tries, counts, strict=True)]
     width = max(map(len, tries), default=1)
     if width == 1:
         return TokenTree.root_only(root)

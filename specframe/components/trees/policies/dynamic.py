@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -82,8 +83,16 @@ class Dynamic:
         return Dynamic(depth=most[0], width=most[1], nodes=most[2], gain=self.gain, calibration=calibration)
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
-        """The tree below root [B]: `nodes` nodes; the context is not used."""
-        return self.search_on_host(expand, root, context.costs) if root.is_cpu else self.search(expand, root)
+        """The tree below root [B]: `nodes` nodes, or as many as pay by the context's costs."""
+        if not root.is_cpu:
+            return self.search(expand, root)
+        pause = context.costs.pause if context.costs is not None else None
+        if pause is not None and not pause.over():
+            return TokenTree.root_only(root)
+        tree = self.search_on_host(expand, root, context.costs)
+        if pause is not None and not tree.valid[:, 1:].any():
+            pause.begin()
+        return tree
 
     def search_on_host(self, expand: Expand, root: Tensor, costs: Costs | None = None) -> TokenTree:
         """What `search` gives, or as much of it as pays.
@@ -109,22 +118,31 @@ class Dynamic:
                         before, expected[index] = expected[index], row.expected_tokens(self.nodes)
                         row.ended = expected[index] - before <= self.gain
                 if costs is not None and j == gains.shape[2] - 1:
-                    for row in rows:
-                        row.ended = row.ended or not self._pays(row, costs, j + 1)
+                    self._end(rows, costs, j + 1)
                 if level == self.depth or all(row.ended for row in rows):
                     return self._drafted(rows, level, root, costs)
                 for row in rows:
                     row.choose(self.width)
 
-    def _pays(self, row: Candidates, costs: Costs, levels: int) -> bool:
-        """Whether a further forward pass of the drafter, of so many levels, brings more than it and a node cost."""
-        nodes = row.paying(costs, self.nodes)
-        node = costs.score(nodes + 1) - costs.score(nodes)
-        return row.promising(nodes, levels) > costs.level + node
+    def _end(self, rows: list[Candidates], costs: Costs, levels: int) -> None:
+        """Ends rows to which a further forward pass of the drafter, of so many levels, brings less than it costs."""
+        counts = self._counts(rows, costs)
+        gains = [row.promising(count, levels) for row, count in zip(rows, counts, strict=True)]
+        if costs.pause is not None:
+            gains = [fmean(gains)] * len(rows)
+        for row, count, gain in zip(rows, counts, gains, strict=True):
+            node = costs.score(count + 1) - costs.score(count)
+            row.ended = row.ended or gain <= costs.level + node
+
+    def _counts(self, rows: list[Candidates], costs: Costs | None) -> list[int]:
+        """How many of each row's best candidates are scored, the root counted too."""
+        if costs is None:
+            return [self.nodes] * len(rows)
+        return [1 + count for count in costs.counts([row.chances(self.nodes) for row in rows])]
 
     def _drafted(self, rows: list[Candidates], levels: int, root: Tensor, costs: Costs | None) -> TokenTree:
         """The tree of every row's best candidates."""
-        counts = [self.nodes if costs is None else row.paying(costs, self.nodes) for row in rows]
+        counts = self._counts(rows, costs)
         ranked = [row.best(max(counts)) for row in rows]
         best = [sorted(row) for row in ranked]
         left_out = [set(row[count:]) for row, count in zip(ranked, counts, strict=True)]

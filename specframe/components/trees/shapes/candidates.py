@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Draw, TokenTree
 
 
@@ -56,9 +55,9 @@ class Candidates:
         """Which of these candidates have a probability."""
         return [self.values[candidate] > -math.inf for candidate in chosen]
 
-    def paying(self, costs: Costs, most: int) -> int:
-        """How many of the best `most` candidates are worth scoring, the root counted too."""
-        return 1 + costs.worth([math.exp(self.values[candidate]) for candidate in self.best(most)[1:]])
+    def chances(self, most: int) -> list[float]:
+        """The probabilities of the best `most` candidates' paths, the root left out, best first."""
+        return [math.exp(self.values[candidate]) for candidate in self.best(most)[1:]]
 
     def promising(self, most: int, levels: int) -> float:
         """How many more tokens `levels` levels below the newest would bring, among the best `most` candidates.

@@ -113,9 +113,14 @@ def test_a_trie_keeps_what_is_worth_its_costs():
     one, two = trie.add(0, 1, 0.8), trie.add(0, 2, 0.3)
     trie.add(one, 3, 0.6), trie.add(two, 4, 0.1)
     assert trie.add(0, 2, 0.2) == two and trie.chances == [1.0, 0.8, 0.3, 0.6, 0.1]
-    kept = trie.worth(Costs.of({1: 1.0, 5: 3.0}))  # half a token a node
+    kept = trie.best(2)
     assert (kept.tokens, kept.parents, kept.chances) == ([9, 1, 3], [-1, 0, 1], [1.0, 0.8, 0.6])
-    assert len(trie.worth(Costs.of({1: 1.0, 5: 5.0}))) == 1 and len(trie.worth(Costs.of({1: 1.0, 2: 1.0}))) == 5
+
+    def drafted(costs):
+        return int(as_tree(torch.tensor([9]), [trie], costs).valid.sum()) - 1
+
+    assert drafted(Costs.of({1: 1.0, 5: 3.0})) == 2  # half a token a node
+    assert drafted(Costs.of({1: 1.0, 5: 5.0})) == 0 and drafted(Costs.of({1: 1.0, 2: 1.0})) == 4
 
 
 def test_of_two_chances_the_higher_counts():

@@ -87,7 +87,7 @@ _PUBLIC = {
     "specframe.decoding.session": ("Session",),
     "specframe.decoding.transformers.decoder": ("decoder",),
     "specframe.files.prompts": ("read_prompts",),
-    "specframe.neural.weights.identity": ("Identified", "Identity"),
+    "specframe.neural.weights.identity": ("Identified", "TargetIdentity"),
     "specframe.inspect.trace.collect": ("trace",),
     "specframe.inspect.trace.records": ("Trace",),
     "specframe.inspect.profile": ("Profile", "profile"),
@@ -192,7 +192,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         Verdict as Verdict,
     )
     from specframe.kernel.zoo import model_folder as model_folder
-    from specframe.neural.weights.identity import Identified as Identified, Identity as Identity
+    from specframe.neural.weights.identity import Identified as Identified, TargetIdentity as TargetIdentity
     from specframe.sampling.laws import Sampling as Sampling
     from specframe.sampling.random import SeededRandom as SeededRandom
     from specframe.training.validation import simulated_tau as simulated_tau

@@ -13,7 +13,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.identity import fingerprint
 from specframe.decoding.compose import compose
 from specframe.neural.weights.export import Export
-from specframe.neural.weights.identity import Identity
+from specframe.neural.weights.identity import TargetIdentity
 from specframe.neural.weights.origin import TRAINED_FOR, trained_for_another
 from specframe_falcon.drafter import Falcon
 from tests.small_model import make_model, make_tokenizer
@@ -111,8 +111,8 @@ def test_folders_of_earlier_releases_load_as_before(trained, model_folder, tmp_p
     ],
 )
 def test_a_name_of_the_hub_or_the_zoo_is_a_model_whatever_the_rounding(theirs, ours, same):
-    assert Identity(theirs, "1").is_of(Identity(ours, "2")) == same
-    assert Identity(theirs, "1").is_of(Identity(ours, "1"))
+    assert TargetIdentity(theirs, "1").is_of(TargetIdentity(ours, "2")) == same
+    assert TargetIdentity(theirs, "1").is_of(TargetIdentity(ours, "1"))
 
 
 def test_models_of_one_shape_differ_by_their_norms():

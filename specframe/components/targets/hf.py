@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
-from specframe.components.targets.identity import Identity, identify
+from specframe.components.targets.identity import TargetIdentity, identify
 from specframe.components.targets.passes.compiled import CompiledPasses, Steps
 from specframe.components.targets.passes.drafted import Drafted
 from specframe.components.targets.passes.finishing import finish
@@ -118,7 +118,7 @@ class HFTarget:
         taken = kernel_passes(self.model, (self.config, self._decoder, self._layers), self._taps, option, unfit)
         self.passes = taken or self.passes
 
-    def identify(self) -> Identity:
+    def identify(self) -> TargetIdentity:
         """Which model it is."""
         return identify(self.model, self.config, self.source.name)
 

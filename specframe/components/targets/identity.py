@@ -11,15 +11,15 @@ from torch import nn
 
 from specframe.kernel.zoo import ZOO
 from specframe.neural.state.places import find_place
-from specframe.neural.weights.identity import Identity
+from specframe.neural.weights.identity import TargetIdentity
 
 SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 
 
-def identify(model: nn.Module, config: Any, name: str | None) -> Identity:
+def identify(model: nn.Module, config: Any, name: str | None) -> TargetIdentity:
     """The identity of a model with this text config; `name` is what it was asked for by, None for one in memory."""
     given = name or getattr(model, "name_or_path", None) or f"a {config.model_type} model in memory"
-    return Identity(_bare(str(given)), fingerprint(model, config))
+    return TargetIdentity(_bare(str(given)), fingerprint(model, config))
 
 
 @torch.no_grad()

@@ -9,14 +9,14 @@ from specframe.kernel.zoo import canonical_name
 
 
 @dataclass(frozen=True)
-class Identity:
+class TargetIdentity:
     """A target's name and a hash of what rounding its matrices leaves alone."""
 
     name: str
     """Of the zoo or the Hub; a folder or file without the place where it lies."""
     fingerprint: str
 
-    def is_of(self, other: Identity) -> bool:
+    def is_of(self, other: TargetIdentity) -> bool:
         """Whether both are the same model: equal fingerprints, or equal names where these are the zoo's or the Hub's.
 
         A copy in the zoo counts as the Hub's model.
@@ -30,5 +30,5 @@ class Identity:
 class Identified(Protocol):
     """A target that has an identity."""
 
-    def identify(self) -> Identity:
+    def identify(self) -> TargetIdentity:
         """Which model it is."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from specframe.kernel.errors import WeightsError
 from specframe.neural.state.places import find_place
 from specframe.neural.weights.checkpoint import CONFIG, read_config, reason, replacing
-from specframe.neural.weights.identity import Identified, Identity
+from specframe.neural.weights.identity import Identified, TargetIdentity
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target
@@ -57,13 +57,13 @@ def warn_of_another(part: str, weights: str | Path, target: Target) -> None:
         )
 
 
-def _read(config: dict[str, Any]) -> Identity | None:
+def _read(config: dict[str, Any]) -> TargetIdentity | None:
     """The identity in a config; None where there is none, or one of another form."""
     found = config.get(TRAINED_FOR)
     values = [found.get(name) for name in ("name", "fingerprint")] if isinstance(found, dict) else []
     if not values or not all(isinstance(value, str) for value in values):
         return None
-    return Identity(*map(str, values))
+    return TargetIdentity(*map(str, values))
 
 
 def _shown(text: str) -> str:

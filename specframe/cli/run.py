@@ -66,12 +66,14 @@ def execute(options: argparse.Namespace) -> int:
     result = _decode(pipeline, prompts, quiet=options.json)
     figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
     summary = summarise(pipeline, result, figures)
-    if options.json:
-        print(json.dumps(summary | {"target": target}), flush=True)
-    else:
-        print_figures(summary)
     out = folder / "run.json"
-    write_json(out, describe_run(valid, summary, target))  # after the figures, which a full disk must not cost
+    try:
+        if options.json:
+            print(json.dumps(summary | {"target": target}), flush=True)
+        else:
+            print_figures(summary)
+    finally:  # neither of a full disk and a pipe without a reader costs more than its own
+        write_json(out, describe_run(valid, summary, target))
     if not options.json:
         print_place(out)
     return 0

@@ -162,6 +162,16 @@ def test_a_full_disk_does_not_cost_a_runs_figures(recipe, tmp_path, monkeypatch,
     assert last in printed.out and "written to" not in printed.out
 
 
+def test_a_pipe_without_a_reader_does_not_cost_the_file(recipe, tmp_path, monkeypatch):
+    def gone(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr("specframe.cli.printing.figures.print_figures", gone)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())  # it is closed
+    assert main(["run", str(recipe), "run.repeats=0", "--out", str(tmp_path)]) == 141
+    assert json.loads((tmp_path / "run.json").read_text())["figures"]["tau"] >= 1
+
+
 def test_a_full_disk_does_not_cost_a_profiles_figures(recipe, tmp_path, monkeypatch, capsys):
     fill_disk(monkeypatch, "found.json")
     out = tmp_path / "found.json"

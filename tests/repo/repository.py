@@ -16,7 +16,7 @@ BASES = sorted(ROOT.glob("recipes/base/*.yaml"))
 RECIPES = sorted({*ROOT.glob("recipes/**/*.yaml")} - {*BASES})
 METHODS = sorted(
     path
-    for folder in ("recipes", "recipes/vocabularies", "recipes/small")
+    for folder in ("recipes", "recipes/without-training", "recipes/vocabularies", "recipes/small")
     for path in (ROOT / folder).glob("*.yaml")
     if not path.stem.endswith("-int4")
 )

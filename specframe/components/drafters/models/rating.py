@@ -43,7 +43,8 @@ class Rating:
             return
         if loaded.kernels is not None:
             raise CompositionError(
-                "a model drafter's head reads what transformers' own LM head reads: leave out quantize, or the head"
+                "a model drafter's head reads what transformers' own LM head reads, and compiled kernels compute this "
+                "model: leave out `quantize` and the target's `kernels`, or the head"
             )
         self.head.bind(loaded.reader)
 

@@ -15,7 +15,16 @@ from specframe.kernel.recipes.recipe import Recipe
 
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"
-PLACES = (".", "vocabularies", "small", "small/compositions", "small/families", "small/own-layers")
+PLACES = (
+    ".",
+    "without-training",
+    "vocabularies",
+    "small",
+    "small/compositions",
+    "small/families",
+    "small/own-layers",
+    "training",
+)
 """Where a method's recipe is looked for: for the published target or, where there is none, the small one."""
 
 Method = Mapping[str, Any]

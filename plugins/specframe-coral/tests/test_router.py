@@ -132,6 +132,7 @@ def test_it_is_what_the_drafter_trains_and_saves(drafter: type, tmp_path: Path) 
             weight.copy_(torch.randn_like(weight).bfloat16())
     made.save(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("trained_for").keys() == {"name", "fingerprint"}
     assert config == {"format": "router", "groups": 4, "hidden_size": 8, "vocab_size": texts.VOCAB}
     again = Router(groups=4, active=3, weights=str(tmp_path))
     again.bind(texts.target())

@@ -95,6 +95,7 @@ def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(release: dict[s
     for name, tensor in published.items():
         assert again[name].dtype == torch.float16 and torch.equal(again[name], tensor), name
     configs = [json.loads((tmp_path / folder / "config.json").read_text()) for folder in ("theirs", "again")]
+    assert configs[1].pop("trained_for").keys() == {"name", "fingerprint"}
     assert configs[0] == configs[1]
 
 

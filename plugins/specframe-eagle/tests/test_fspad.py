@@ -95,6 +95,7 @@ def test_a_published_checkpoint_comes_in_and_goes_out_bit_by_bit(config: dict[st
     assert again.keys() == published.keys()
     assert all(torch.equal(again[name], tensor) for name, tensor in published.items())
     configs = [json.loads((tmp_path / folder / "config.json").read_text()) for folder in ("theirs", "again")]
+    assert configs[1].pop("trained_for").keys() == {"name", "fingerprint"}
     assert configs[0] == configs[1]
 
 

@@ -8,7 +8,7 @@ from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.kernel.plugins.discovery import discover
 from specframe.testing import check_loss
 
-NEEDED = {"d_pace": {"loss": CrossEntropy()}}
+NEEDED = {"d_pace": {"loss": CrossEntropy()}, "hybrid": {"loss": CrossEntropy()}}
 """Options without a default."""
 DETACHED = {"d_pace", "lk_hybrid", "tvd_plus"}
 """Losses through whose weights no gradient flows: each has a test of its own with the weights held."""

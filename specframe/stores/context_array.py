@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,7 @@ class ContextArray:
         self.order = order  # [n], the places of `tokens` sorted by the REACH tokens up to there, the last one first
         self._bytes = np.ascontiguousarray(tokens, dtype=LITTLE).view(np.uint8).data
         self._places = np.ascontiguousarray(order).data
+        self._signs = list(map(self._read, self._places[::STEP].tolist()))  # what is read at every STEP-th place
 
     def __len__(self) -> int:
         """The number of tokens, separators included."""
@@ -106,11 +106,6 @@ class ContextArray:
         """The array of tokens, found the sooner the nearer the order `near` is to it."""
         last = np.uint32(max(len(tokens) - 1, 0))
         return cls(tokens, last - suffix_order(tokens[::-1], None if near is None else last - near))
-
-    @cached_property
-    def _signs(self) -> list[bytes]:
-        """What is read at every STEP-th place of the order."""
-        return list(map(self._read, self._places[::STEP].tolist()))
 
     def _place(self, wanted: bytes) -> int:
         """The first place of the order where no less is read."""

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ class Corpus:
             return
         folder = self.path.expanduser()
         with files.writing(folder):
-            index, known = files.read(folder)  # another process may have appended
+            index, known = files.read(folder, self._arrays)  # another process may have appended
             arrays = _joined(known, added, self.limit)
             index = replace(index, segments={name: len(array) for name, array in arrays.items()})
             files.write(folder, index, [(name, array) for name, array in arrays.items() if name not in known])
@@ -125,9 +124,10 @@ def build(folder: Path, texts: Sequence[Sequence[int]], target: Target) -> int:
         raise InputError("there is no text to store")
     if int(array.tokens[array.tokens < 0xFFFFFFFF].max()) >= target.vocab_size:
         raise InputError(f"a text has a token outside the target's vocabulary of {target.vocab_size}")
-    index = files.Index(target.vocab_size, fingerprint(target), {"0": len(array)})
+    name = next(files.new_names())
+    index = files.Index(target.vocab_size, fingerprint(target), {name: len(array)})
     with files.writing(folder):
-        files.write(folder, index, [("0", array)])
+        files.write(folder, index, [(name, array)])
     return len(array)
 
 
@@ -144,7 +144,7 @@ def _joined(arrays: dict[str, ContextArray], added: ContextArray, limit: int | N
 
     The last arrays are merged while they are small, or not twice as large as the next.
     """
-    names = map(str, count(max(map(int, arrays), default=-1) + 1))
+    names = files.new_names(arrays)
     kept = _shortened(arrays | {next(names): added}, limit, names)
     last = [kept.popitem()[1]]
     while kept and len(kept[next(reversed(kept))]) < max(SMALL, 2 * sum(map(len, last))):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from time import time_ns
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -36,8 +37,12 @@ class Index:
     format: int = FORMAT
 
 
-def read(folder: Path) -> tuple[Index, dict[str, ContextArray]]:
-    """A store's index, and its arrays by name, memory-mapped. Raises InputError with what is wrong with it."""
+def read(folder: Path, known: Mapping[str, ContextArray] | None = None) -> tuple[Index, dict[str, ContextArray]]:
+    """A store's index, and its arrays by name, memory-mapped. Raises InputError with what is wrong with it.
+
+    Arrays that are `known` from an earlier reading are taken as they are: a name never stands for another array.
+    """
+    known = known or {}
     try:
         written = json.loads((folder / INDEX).read_text(encoding="utf-8"))
         if written.get("format") != FORMAT:
@@ -46,7 +51,7 @@ def read(folder: Path) -> tuple[Index, dict[str, ContextArray]]:
                 "make it again with specframe store build"
             )
         index = Index(**written)
-        arrays = {name: _open(folder, name, size) for name, size in index.segments.items()}
+        arrays = {name: known.get(name) or _open(folder, name, size) for name, size in index.segments.items()}
     except FileNotFoundError as error:
         if (folder / INDEX).exists():
             raise _broken(folder, f"{Path(error.filename).name} is missing") from error
@@ -56,6 +61,14 @@ def read(folder: Path) -> tuple[Index, dict[str, ContextArray]]:
     except OSError as error:
         raise InputError(f"the store {folder} cannot be read: {error.strerror or error}") from error
     return index, arrays
+
+
+def new_names(known: Iterable[str] = ()) -> Iterator[str]:
+    """Names for new arrays, which no array has had: numbers that rise with time."""
+    last = max(map(int, known), default=0)
+    while True:
+        last = max(last + 1, time_ns())
+        yield str(last)
 
 
 def write(folder: Path, index: Index, added: Sequence[tuple[str, ContextArray]]) -> None:

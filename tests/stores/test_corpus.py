@@ -182,6 +182,37 @@ def test_two_processes_append_to_one_folder(tmp_path: Path) -> None:
     assert one.find([0], length=1, limit=9).tokens == [[1]], "files that it reads from were replaced"
 
 
+def test_a_store_that_is_made_again_under_its_readers(tmp_path: Path) -> None:
+    """What is open stays what it was, whole; an append joins the new texts."""
+    build(tmp_path, [[0, 1, 0]], TableTarget(vocab=3))
+    store = Corpus(path=tmp_path)
+    assert store.find([0], length=1, limit=9).tokens == [[1], []]
+    build(tmp_path, [[0, 2, 0]], TableTarget(vocab=3))
+    assert store.find([0], length=1, limit=9).tokens == [[1], []]
+    store.append([[2, 2]])
+    for each in (store, Corpus(path=tmp_path)):
+        assert each.find([0], length=1, limit=9).tokens == [[2], []]
+        assert len(each) == 7
+
+
+def test_an_append_opens_no_array_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "SMALL", 2)
+    build(tmp_path, [[0, 1, 2] * 10], TableTarget(vocab=3))
+    store = Corpus(path=tmp_path)
+    store.append([[2, 2]])
+    opened: list[Path] = []
+    loaded = np.load
+    monkeypatch.setattr(np, "load", lambda path, **options: (opened.append(path), loaded(path, **options))[1])
+    store.append([[2, 1]])
+    assert not opened and len(store) == 31 + 3 + 3
+    other = Corpus(path=tmp_path)
+    other.append([[1]])
+    opened.clear()
+    store.append([[0] * 10])
+    assert len(opened) == 2, "the array of the other process, and no other"
+    assert len(store) == 31 + 3 + 3 + 2 + 11
+
+
 def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build(tmp_path, [[0, 1]], TableTarget(vocab=3))
     store = Corpus(path=tmp_path)
@@ -203,6 +234,17 @@ def test_a_full_disk_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(Corpus(path=tmp_path)) == 6
 
 
+def part(folder: Path, name: str) -> Path:
+    """The file of the store's one array."""
+    (found,) = folder.glob(f"*.{name}.npy")
+    return found
+
+
+def named(folder: Path) -> str:
+    """The name of the store's one array."""
+    return part(folder, "order").name.split(".")[0]
+
+
 def change(path: Path, **values: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
@@ -215,12 +257,15 @@ def change(path: Path, **values: object) -> None:
         (lambda f: (f / "store.json").write_text("[]"), "is broken: "),
         (lambda f: (f / "store.json").write_text('{"format": 2}'), "is broken: "),
         (lambda f: change(f / "store.json", format=7), "is a store of format 7, this release reads 2; make it again"),
-        (lambda f: change(f / "store.json", segments={"0": 4}), "is broken: .*is not of 4 tokens"),
+        (
+            lambda f: change(f / "store.json", segments={part(f, "order").name.split(".")[0]: 4}),
+            "is broken: .*is not of 4 tokens",
+        ),
         (lambda f: change(f / "store.json", segments={}), "is empty; make it again"),
-        (lambda f: (f / "0.order.npy").unlink(), "is broken: 0.order.npy is missing"),
-        (lambda f: (f / "0.order.npy").write_bytes(b""), "is broken: "),
-        (lambda f: (f / "0.tokens.npy").write_bytes((f / "0.tokens.npy").read_bytes()[:-4]), "is broken: "),
-        (lambda f: np.save(f / "0.tokens.npy", np.array([None])), "is broken: "),
+        (lambda f: part(f, "order").unlink(), r"is broken: \d+\.order\.npy is missing"),
+        (lambda f: part(f, "order").write_bytes(b""), "is broken: "),
+        (lambda f: part(f, "tokens").write_bytes(part(f, "tokens").read_bytes()[:-4]), "is broken: "),
+        (lambda f: np.save(part(f, "tokens"), np.array([None])), "is broken: "),
     ],
 )
 def test_a_damaged_store_is_refused_in_one_line(tmp_path: Path, damage, message: str) -> None:
@@ -233,9 +278,9 @@ def test_a_damaged_store_is_refused_in_one_line(tmp_path: Path, damage, message:
 
 def test_damage_inside_an_array_proposes_no_foreign_token(tmp_path: Path) -> None:
     build(tmp_path, [[0, 1, 2, 0, 1, 2]], TableTarget(vocab=3))
-    broken = np.load(tmp_path / "0.tokens.npy")
+    broken = np.load(part(tmp_path, "tokens"))
     broken[2] = 70_000
-    np.save(tmp_path / "0.tokens.npy", broken)
+    np.save(part(tmp_path, "tokens"), broken)
     found = Corpus(path=tmp_path).find([0, 1], length=3, limit=9)
     assert all(token < 3 for row in found.tokens for token in row)
 

@@ -9,8 +9,9 @@ from tests.repo.repository import ROOT
 
 @pytest.fixture
 def analysis(monkeypatch):
-    """Imports a module of docs/analysis by name."""
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "analysis"))
+    """Imports a module of docs/analysis, or of a folder in it, by name."""
+    for folder in ("copying", ""):
+        monkeypatch.syspath_prepend(str(ROOT / "docs" / "analysis" / folder))
     return importlib.import_module
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from specframe import compose
 from specframe.certify.own.miniature import Miniature
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.tiny import tiny_llama
@@ -34,6 +35,27 @@ def test_intersection() -> None:
 @pytest.mark.parametrize("tree", [Chain(depth=3), Fixed(widths=[2, 1])])
 def test_matching(tree) -> None:
     check_drafter(lambda: Matching(drafter=inner(), tree=tree).untrained(3))
+
+
+def test_what_slem_asks_of_its_drafter_can_be_watched() -> None:
+    """So that its forward passes are booked as the drafter's, and the draft stays as it is."""
+    asked: list[int] = []
+
+    def wrap(expand):
+        def watched(frontier):
+            asked.append(frontier.nodes.shape[1])
+            return expand(frontier)
+
+        return watched
+
+    drafter = Matching(drafter=inner(), tree=Chain(depth=3)).untrained(3)
+    results = []
+    for each in (drafter, drafter.watched(wrap)):
+        parts = {"target": {"use": "table", "vocab": 3}, "drafter": each, "tree": None, "verifier": "match"}
+        composed = compose(**parts, sampling={"temperature": 0.0, "max_new_tokens": 8}, run={"batch": 2})
+        results.append(composed.generate([[0, 1], [2]]))
+    assert len(asked) >= 6 and results[0].tokens == results[1].tokens
+    assert results[0].acceptance.drafted == results[1].acceptance.drafted > 0
 
 
 def test_strings() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from specframe import (
     Context,
     Drafter,
     Draw,
+    Expand,
     InputError,
     Observer,
     Promise,
@@ -25,7 +27,7 @@ from specframe import (
 )
 from specframe_vocabularies.lexicon import Spellings
 from specframe_vocabularies.reading import Reading
-from specframe_vocabularies.translator import Pair, Translator
+from specframe_vocabularies.translator import Grown, Pair, Translator
 from specframe_vocabularies.untrained import translated
 
 TAIL = 4
@@ -64,6 +66,7 @@ class Matching:
         self.promise = Promise(frozenset({Draw.TOP}), most)
         self._most = most
         self._translator = Translator(drafter, replace, None)
+        self._wrap: Callable[[Expand], Expand] | None = None
 
     @classmethod
     def given(cls, drafter: Drafter, pair: Pair, tree: TreePolicy, nodes: int | None = None) -> Matching:
@@ -88,6 +91,12 @@ class Matching:
         """The drafter of another vocabulary."""
         return self._translator.drafter
 
+    def watched(self, wrap: Callable[[Expand], Expand]) -> Matching:
+        """The same drafter, whose forward passes go through `wrap`."""
+        twin, before = copy(self), self._wrap
+        twin._wrap = wrap if before is None else lambda expand: wrap(before(expand))
+        return twin
+
     def bind(self, target: Target) -> None:
         """Reads both vocabularies."""
         self._spellings = Spellings(*self._translator.bind(target), getattr(target, "device", None))
@@ -99,10 +108,11 @@ class Matching:
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B] of the texts that the drafter proposes."""
         translator = self._translator
-        own = Context(Sampling(temperature=1.0), context.random)
-        draft = translator.drafter.propose(translator.roots, self.tree, own)
+        own = Context(Sampling(temperature=1.0), context.random, context.costs)
+        tree = self.tree if self._wrap is None else Grown(self.tree, self._wrap, translator.roots)
+        draft = translator.drafter.propose(translator.roots, tree, own)
         rows = zip(translator.rows, draft.tokens.tolist(), draft.parent.tolist(), draft.valid.tolist(), strict=True)
-        paths = [[path for drafted in leaves(*tree) if (path := self._cut(row, drafted))] for row, *tree in rows]
+        paths = [[path for drafted in leaves(*nodes) if (path := self._cut(row, drafted))] for row, *nodes in rows]
         return united(root, paths, self._most)
 
     def commit(self, committed: Committed) -> None:

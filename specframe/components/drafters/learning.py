@@ -20,7 +20,7 @@ from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Drafts
 from specframe.neural.drafts import draft_positions, visible_drafts
 from specframe.neural.state.cache import cache_name
-from specframe.neural.weights.checkpoint import CONFIG, PART, UNFINISHED
+from specframe.neural.weights.checkpoint import CONFIG, PART, UNFINISHED, share
 
 SIZES = (
     "hidden_size",
@@ -167,6 +167,7 @@ def save_model(
                 config.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
             if tokenizer is not None:
                 tokenizer.save_pretrained(part)
+            share(part)
             for file in sorted(Path(part).iterdir()):
                 os.replace(file, folder / file.name)
     except (OSError, RuntimeError) as error:  # safetensors reports a full disk as an error of its own

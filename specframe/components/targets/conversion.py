@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from specframe.components.targets.loading import TokenizerSource, load
 from specframe.components.targets.source import first_line, quiet
 from specframe.kernel.errors import WeightsError
+from specframe.neural.weights.checkpoint import share
 
 
 def convert_gguf(
@@ -30,6 +31,7 @@ def convert_gguf(
             model.save_pretrained(folder)
             if tokenizer is not None:
                 tokenizer.save_pretrained(folder)
+        share(folder)
         _compare(model.state_dict(), folder)
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"{folder} cannot be written: {first_line(error)}") from error

@@ -184,6 +184,17 @@ class replacing:
         self.temporary.replace(self.path)
 
 
+def share(folder: str | Path) -> None:
+    """Gives the files in a folder the permissions that new ones get; safetensors keeps its own to their owner."""
+    probe = Path(folder) / f".mode.{os.getpid()}{PART}"
+    probe.touch()
+    mode = probe.stat().st_mode
+    probe.unlink()
+    for file in Path(folder).iterdir():
+        if file.is_file():
+            file.chmod(mode)
+
+
 def remove_parts(folder: Path) -> None:
     """Removes what killed processes left unfinished in a folder that no process writes to now.
 

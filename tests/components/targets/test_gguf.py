@@ -98,6 +98,8 @@ def test_it_converts_to_safetensors(file, tmp_path):
     assert converted.tokenizer(text)["input_ids"] == original.tokenizer(text)["input_ids"]
     assert converted.tokenizer.chat_template == original.tokenizer.chat_template
     assert converted.ends == original.ends
+    (tmp_path / "out" / "new").touch()
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1, "as the user's other files"
     assert not hasattr(converted.config, "quantization_config")
 
 

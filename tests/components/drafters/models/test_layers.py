@@ -103,6 +103,8 @@ def test_a_drafter_that_is_trained_leaves_the_target_alone(folder, tmp_path):
             parameter.add_(1.0)
     assert all(torch.equal(value, before[name]) for name, value in target.model.state_dict().items())
     drafter.save(tmp_path / "trained")
+    (tmp_path / "trained" / "new").touch()
+    assert len({path.stat().st_mode for path in (tmp_path / "trained").iterdir()}) == 1, "as the user's other files"
     again = ModelDrafter(weights=str(tmp_path / "trained"))
     again.bind(target)
     assert again.depth == 2

@@ -8,7 +8,7 @@
 
 #include <atomic>
 
-#include "products.h"
+#include "attention.h"
 
 namespace {
 
@@ -50,6 +50,31 @@ struct Batch {
   const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
 };
 
+// What `count` queries from `first` on see, of a row's nodes in turns of `sharing`.
+View view_of(const Batch& b, int64_t row, int64_t first, int64_t count, int64_t sharing) {
+  const int64_t high = (first + count - 1) / sharing;  // the last node
+  View view;
+  const auto look = [&](int64_t slot, auto sees) {
+    float mask[LANE] = {};
+    int64_t all = 0;
+    for (int64_t q = 0; q < count; ++q) all += (mask[q] = sees((first + q) / sharing));
+    if (all == count && view.masks.empty()) view.add(slot);
+    else if (all) view.add(slot, mask);
+  };
+  if (b.sees) {
+    for (int64_t slot = 0; slot < b.length[row]; ++slot) view.add(slot);
+    const uint8_t* sees = b.sees + row * b.nodes * b.nodes;
+    for (int64_t j = 0; j <= high; ++j)
+      look(b.base + j, [&](int64_t node) { return j <= node && sees[node * b.nodes + j]; });
+  } else {
+    const uint8_t* visible = b.visible + row * b.nodes * b.width;
+    for (int64_t slot = 0; slot < b.width; ++slot)
+      look(slot, [&](int64_t node) { return visible[node * b.width + slot]; });
+  }
+  view.close();
+  return view;
+}
+
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -86,6 +111,13 @@ struct Worker {
   template <typename Work>
   void share(int64_t count, Work work) const {
     for (int64_t item = count * id / threads; item < count * (id + 1) / threads; ++item) work(item);
+    if (threads > 1) barrier.wait(threads);
+  }
+
+  // The same, where neighbours take about the same time and later items more than earlier ones.
+  template <typename Work>
+  void deal(int64_t count, Work work) const {
+    for (int64_t item = id; item < count; item += threads) work(item);
     if (threads > 1) barrier.wait(threads);
   }
 };
@@ -131,30 +163,27 @@ void multiply(const Worker& worker, const Weight& w, const Weight* next, const C
 #endif
 }
 
-// exp for x <= 0 within a few units in the last place (Cephes' polynomial); loops over it become vector code.
-inline float exponential(float x) {
-  x = std::max(x, -87.f);
-  const float power = std::floor(x * 1.44269504f + 0.5f);
-  const float rest = (x - power * 0.693359375f) + power * 2.12194440e-4f;
-  float series = 1.9875691500e-4f;
-  for (float next : {1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f, 5.0000001201e-1f})
-    series = series * rest + next;
-  series = series * rest * rest + rest + 1.f;
-  const int32_t bits = (static_cast<int32_t>(power) + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &bits, 4);
-  return series * scale;
+inline float sum(Lane lane) {
+  typedef float Quarter __attribute__((vector_size(16)));
+  Quarter parts[LANE / 4];
+  std::memcpy(parts, &lane, sizeof(lane));
+  for (int width = LANE / 8; width; width /= 2)
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
 }
 
-// Without a weight nothing is normalized.
+// Without a weight nothing is normalized; a width is a multiple of 16.
 inline void normalize(const float* from, const float* weight, float epsilon, int64_t width, float* to) {
   if (!weight) {
     std::memcpy(to, from, width * sizeof(float));
     return;
   }
-  float squares = 0;
-  for (int64_t i = 0; i < width; ++i) squares += from[i] * from[i];
-  const float factor = 1.f / std::sqrt(squares / width + epsilon);
+  Lane squares = {};
+  for (int64_t i = 0; i < width; i += LANE) {
+    const Lane part = *reinterpret_cast<const Lane*>(from + i);
+    squares += part * part;
+  }
+  const float factor = 1.f / std::sqrt(sum(squares) / width + epsilon);
   for (int64_t i = 0; i < width; ++i) to[i] = from[i] * factor * weight[i];
 }
 
@@ -166,43 +195,6 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
     head[half + i] = b * cosine[i] + a * sine[i];
   }
 }
-
-inline float sum(Lane lane) {
-  typedef float Quarter __attribute__((vector_size(16)));
-  Quarter parts[LANE / 4];
-  std::memcpy(parts, &lane, sizeof(lane));
-  for (int width = LANE / 8; width; width /= 2)
-    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
-  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
-}
-
-// One head's attention of one node, over the slots `seen`; heads have SIXTEENS * 16 numbers.
-template <int SIXTEENS>
-void attend(const float* query, const float* keys, const float* values, const int32_t* seen, int64_t count, float scale,
-            float* shares, float* out) {
-  constexpr int LANES = SIXTEENS * 16 / LANE;
-  Lane q[LANES], sums[LANES] = {};
-  for (int j = 0; j < LANES; ++j) q[j] = *reinterpret_cast<const Lane*>(query + LANE * j) * scale;
-  for (int64_t i = 0; i < count; ++i) {
-    const Lane* key = reinterpret_cast<const Lane*>(keys + static_cast<int64_t>(seen[i]) * LANE * LANES);
-    Lane product = q[0] * key[0];
-    for (int j = 1; j < LANES; ++j) product += q[j] * key[j];
-    shares[i] = sum(product);
-  }
-  float most = -INFINITY, total = 0;
-  for (int64_t i = 0; i < count; ++i) most = std::max(most, shares[i]);
-  for (int64_t i = 0; i < count; ++i) shares[i] = exponential(shares[i] - most);
-  for (int64_t i = 0; i < count; ++i) total += shares[i];
-  for (int64_t i = 0; i < count; ++i) {
-    const Lane* value = reinterpret_cast<const Lane*>(values + static_cast<int64_t>(seen[i]) * LANE * LANES);
-    for (int j = 0; j < LANES; ++j) sums[j] += shares[i] * value[j];
-  }
-  for (int j = 0; j < LANES; ++j) *reinterpret_cast<Lane*>(out + LANE * j) = sums[j] / total;
-}
-
-using Attend = void (*)(const float*, const float*, const float*, const int32_t*, int64_t, float, float*, float*);
-constexpr Attend ATTEND[] = {attend<1>, attend<2>, attend<3>, attend<4>, attend<5>, attend<6>, attend<7>, attend<8>,
-                             attend<9>, attend<10>, attend<11>, attend<12>, attend<13>, attend<14>, attend<15>, attend<16>};
 
 }  // namespace
 
@@ -230,26 +222,19 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
   const int64_t head_stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * head_stride;
   Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
-  std::unique_ptr<int32_t[]> seen(new int32_t[rows * most]);
-  std::unique_ptr<int64_t[]> counts(new int64_t[rows]);
+  const int64_t sharing = s.heads / s.kv_heads, asking = b.nodes * sharing;  // queries of a key, and of a row's nodes
+  int64_t together = LANE;
+  while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < omp_get_max_threads()) together /= 2;
+  const int64_t groups = (asking + together - 1) / together;  // of each row
+  std::vector<View> views(b.rows * groups);
   Barrier barrier;
 #pragma omp parallel
   {
     const Worker worker(barrier);
-    std::unique_ptr<float[]> shares(new float[most]), values(new float[wide]);
-    worker.share(rows, [&](int64_t row) {
-      int32_t* to = seen.get() + row * most;
-      int64_t count = 0;
-      if (b.sees) {
-        const int64_t length = b.length[row / b.nodes], node = row % b.nodes;
-        for (; count < length; ++count) to[count] = static_cast<int32_t>(count);
-        for (int64_t j = 0; j <= node; ++j)
-          if (b.sees[row * b.nodes + j]) to[count++] = static_cast<int32_t>(b.base + j);
-      } else {
-        for (int64_t slot = 0; slot < most; ++slot)
-          if (b.visible[row * most + slot]) to[count++] = static_cast<int32_t>(slot);
-      }
-      counts[row] = count;
+    std::unique_ptr<float[]> shares(new float[most * LANE]), values(new float[wide]);
+    worker.share(b.rows * groups, [&](int64_t at) {
+      const int64_t row = at / groups, first = at % groups * together;
+      views[at] = view_of(b, row, first, std::min(together, asking - first), sharing);
     });
     for (int64_t l = 0; l < s.layers; ++l) {
       const Layer& layer = layers[l];
@@ -278,12 +263,18 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
             std::memcpy(value_plane + place, at + queries + keys + h * s.head_size, s.head_size * sizeof(float));
           }
         });
-        worker.share(rows * s.heads, [&](int64_t item) {
-          const int64_t row = item % rows, h = item / rows;
-          const int64_t place = ((b.first + row / b.nodes) * s.kv_heads + h * s.kv_heads / s.heads) * head_stride;
-          ATTEND[s.head_size / 16 - 1](qkv.get() + row * line + h * s.head_size, key_plane + place, value_plane + place,
-                                       seen.get() + row * most, counts[row], s.scale, shares.get(),
-                                       attended.get() + row * queries + h * s.head_size);
+        worker.deal(b.rows * s.kv_heads * groups, [&](int64_t item) {
+          const int64_t at = item % (b.rows * groups), row = at / groups, h = item / (b.rows * groups);
+          const int64_t first = at % groups * together, count = std::min(together, asking - first);
+          const int64_t place = ((b.first + row) * s.kv_heads + h) * head_stride;
+          const float* query[LANE];
+          float* out[LANE];
+          for (int64_t q = 0; q < count; ++q) {
+            const int64_t node = row * b.nodes + (first + q) / sharing, head = h * sharing + (first + q) % sharing;
+            query[q] = qkv.get() + node * line + head * s.head_size;
+            out[q] = attended.get() + node * queries + head * s.head_size;
+          }
+          attend(query, out, count, s.head_size, s.scale, key_plane + place, value_plane + place, views[at], shares.get());
         });
         worker.share(rows, [&](int64_t row) {
           codes.set(row, attended.get() + row * queries, queries);
@@ -298,9 +289,10 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
         multiply(worker, layer.gate_up, &layer.down, codes, rows, mlp.get(), 2 * s.mlp, false);
         worker.share(rows, [&](int64_t row) {
           const float *gate = mlp.get() + row * 2 * s.mlp, *up = gate + s.mlp;
-          for (int64_t i = 0; i < s.mlp; ++i) {
-            const float small = exponential(-std::fabs(gate[i]));  // silu(x) = x / (1 + exp(-x))
-            values[i] = gate[i] * up[i] * (gate[i] >= 0 ? 1.f : small) / (1.f + small);
+          for (int64_t i = 0; i < s.mlp; i += LANE) {  // silu(x) = x / (1 + exp(-x))
+            const Lane x = *reinterpret_cast<const Lane*>(gate + i), small = exponential(x < 0.f ? x : -x);
+            const Lane product = x * *reinterpret_cast<const Lane*>(up + i) * (x < 0.f ? small : Lane{} + 1.f);
+            *reinterpret_cast<Lane*>(values.get() + i) = product / (small + 1.f);
           }
           codes.set(row, values.get(), s.mlp);
         });

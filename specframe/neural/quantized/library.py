@@ -16,12 +16,13 @@ from tempfile import TemporaryDirectory
 from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-PRODUCTS = Path(__file__).with_name("products.h")
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("products.h", "attention.h"))
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
-    # Sums may become vector code. -ffast-math would change how the whole process treats tiny numbers.
-    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
+    # Sums keep their order, which vectors of the source have. -ffast-math would change how the whole process treats tiny
+    # numbers.
+    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
 
 
@@ -68,7 +69,7 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
     if compiler is None:
         raise InputError("there is no C++ compiler (g++)")
-    sources = [path.read_bytes() for path in (SOURCE, PRODUCTS)]
+    sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
     key = sha256(b"\0".join([*sources, *map(str.encode, (compiler, *flags)), processor().encode()])).hexdigest()[:16]
     library = _folder() / f"quantized-{key}.so"
     if not library.is_file():

@@ -141,3 +141,15 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> tu
 def as_prompts(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> Prompts:
     """The rows as a batch of prompts."""
     return Prompts(*pad(rows, device))
+
+
+def refilled(alive: Sequence[bool]) -> list[int]:
+    """The rows that stay, in their new order: each hole is filled with the last row, the others keep their places."""
+    order = list(range(len(alive)))
+    place = 0
+    while place < len(order):
+        if alive[order[place]]:
+            place += 1
+        elif alive[last := order.pop()]:  # so it is not the hole itself
+            order[place] = last
+    return order

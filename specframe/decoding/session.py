@@ -10,17 +10,18 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.greedy import GreedyVerifier
+from specframe.components.verifiers.shortcuts import greedy_of, visiting_of
 from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
-from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, register, sampling_of
+from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, refilled, register, sampling_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
 from specframe.kernel.promises import Promise, draft_of
 from specframe.kernel.trees.costs import Costs, Pause
-from specframe.kernel.types import Context, Cycle, Scores, TokenTree
+from specframe.kernel.types import Context, Cycle, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.random import SeededRandom
+from specframe.sampling.visits import Visits
 
 
 class Streams(Protocol):
@@ -130,7 +131,8 @@ class Session:
         self._sampling: Sampling | RowSampling = Sampling()
         self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]
         verifier = parts.verifier
-        self._greedy = verifier if isinstance(verifier, GreedyVerifier) else None
+        self._greedy = greedy_of(verifier)
+        self._visiting = visiting_of(verifier)
         self._by_position = verifier.needs.by_position
         self._observers = parts.observers
         self._watch = watch
@@ -239,9 +241,8 @@ class Session:
                 tokens, gaps = sampling.argmax_and_gaps(scores.logits, draft)
                 verdict = self._greedy.follow(draft, tokens, gaps)
             else:
-                law, gaps = sampling.law_and_gaps(scores.logits, draft)
                 source = random.position if self._by_position else random.verify
-                verdict = self.parts.verifier.verify(draft, law, source)
+                verdict, gaps = self._verify(draft, sampling, scores.logits, source)
         with self.clock.phase("commit"):
             committed = self.parts.target.commit(draft, verdict)
             self.cycle_rows = entries
@@ -280,14 +281,12 @@ class Session:
         for part in self._stateful:
             part.open(self.slots, self._room)
 
-
-def refilled(alive: Sequence[bool]) -> list[int]:
-    """The rows that stay, in their new order: each hole is filled with the last row, the others keep their places."""
-    order = list(range(len(alive)))
-    place = 0
-    while place < len(order):
-        if alive[order[place]]:
-            place += 1
-        elif alive[last := order.pop()]:  # so it is not the hole itself
-            order[place] = last
-    return order
+    def _verify(
+        self, draft: TokenTree, sampling: Sampling | RowSampling, logits: Tensor, random: RandomSource
+    ) -> tuple[Verdict, Tensor | None]:
+        """The verdict on a sampled draft, and the nodes [B, N] after which no token has mass; None: there are none."""
+        if self._visiting is not None:
+            laws = Visits(sampling, logits, draft)
+            return self._visiting.visit(draft, laws, random), laws.gaps
+        law, gaps = sampling.law_and_gaps(logits, draft)
+        return self.parts.verifier.verify(draft, law, random), gaps

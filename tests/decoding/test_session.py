@@ -19,7 +19,8 @@ from specframe.components.trees.policies.dynamic import Dynamic
 from specframe.components.trees.policies.fixed import Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.decoding.session import Parts, refilled
+from specframe.decoding.requests import refilled
+from specframe.decoding.session import Parts
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.testing import tiny_target
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from specframe.components.verifiers.shortcuts import AllLaws, Laws
 from specframe.kernel.interfaces import RandomSource
 from specframe.kernel.promises import Needs
 from specframe.kernel.types import HostVerdict, TokenTree, Verdict
@@ -27,17 +28,20 @@ class Match:
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-        batch, count, vocab = p.shape
         if p[:, 0].amax() == 1:  # the roots' laws are looked at first: of a sampled law one look is enough
             peak, argmax = p.max(-1)  # [B, N]
             if peak.min() == 1:
                 return self.follow(tree, argmax)
+        return self.visit(tree, AllLaws(p), random)
+
+    def visit(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus; the laws on the way are asked for, level by level."""
+        child = tree.parent.new_zeros(len(tree.parent))  # [B]; 0, the root, is no node's child and so stands for none
+        law = laws.after(child)  # [B, V]
+        vocab = law.shape[1]
         # One number holds a node's parent and its token; negative for the root and for padding.
         child_of = (tree.parent * vocab + tree.tokens).where(tree.valid, -1)  # [B, N]
-        laws = p.reshape(batch * count, vocab)
-        first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
-        bonus = random.categorical(laws.index_select(0, first))  # [B]
-        child = torch.zeros_like(first)  # [B]; 0, the root, is no node's child and so stands for none
+        bonus = random.categorical(law)  # [B]
         path: list[Tensor] = []
         for _ in range(tree.levels):
             found = (child_of == (child * vocab + bonus)[:, None]).byte().argmax(1)  # the first child that is y
@@ -45,12 +49,12 @@ class Match:
             path.append(child)
             if not child.any():
                 break
-            law = laws.index_select(0, first + child)  # [B, V]
-            if batch > 1:  # a row that has stopped draws from a law of one option: in a certificate a draw is a fork
-                law = law.where((child > 0)[:, None], torch.arange(vocab, device=p.device) == 0)
+            law = laws.after(child)
+            if len(law) > 1:  # a row that has stopped draws from a law of one option: in a certificate a draw is a fork
+                law = law.where((child > 0)[:, None], torch.arange(vocab, device=law.device) == 0)
             bonus = random.categorical(law).where(child > 0, bonus)
-        path += [torch.zeros_like(first)] * (tree.levels - len(path))
-        nodes = torch.stack(path, 1) if path else first.new_zeros(batch, 0)  # [B, A]
+        path += [torch.zeros_like(child)] * (tree.levels - len(path))
+        nodes = torch.stack(path, 1) if path else child.new_zeros(len(child), 0)  # [B, A]
         found = nodes > 0
         return Verdict(path=nodes.where(found, -1), length=found.sum(1), bonus=bonus)
 

@@ -20,8 +20,7 @@ HEADERS = tuple(Path(__file__).with_name(name) for name in ("products.h", "atten
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
-    # Sums keep their order, which vectors of the source have. -ffast-math would change how the whole process treats tiny
-    # numbers.
+    # Sums keep the order of the source. -ffast-math would change how the whole process treats tiny numbers.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
 

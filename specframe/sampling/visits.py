@@ -1,0 +1,37 @@
+"""Laws after the nodes that a verifier comes to, made one by one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.types import TokenTree
+from specframe.sampling.laws import RowSampling, Sampling
+
+
+class Visits:
+    """The target's laws after the nodes of a draft, each made when it is asked for.
+
+    A law over a large vocabulary takes longer to make than a small tree takes to walk.
+    """
+
+    def __init__(self, sampling: Sampling | RowSampling, logits: Tensor, tree: TokenTree) -> None:
+        """The laws that the sampling makes of logits [B, N, V]."""
+        self._sampling = sampling
+        self._logits = logits
+        self._tree = tree
+        batch, count, _ = logits.shape
+        self._first = torch.arange(0, batch * count, count, device=logits.device)  # [B], where a row's logits begin
+        self.gaps: Tensor | None = None
+        """After which of the nodes asked for no token has mass, [B, N] bool; None: there was none."""
+
+    def after(self, nodes: Tensor) -> Tensor:
+        """The law after one node of each row, nodes [B] -> [B, V]."""
+        place = nodes[:, None]
+        logits = self._logits.flatten(0, 1).index_select(0, self._first + nodes)[:, None]  # [B, 1, V]
+        law, gaps = self._sampling.law_and_gaps(logits, self._tree, place)
+        if gaps is not None:
+            if self.gaps is None:
+                self.gaps = torch.zeros_like(self._logits[..., 0], dtype=torch.bool)
+            self.gaps.scatter_(1, place, gaps | self.gaps.gather(1, place))
+        return law[:, 0]

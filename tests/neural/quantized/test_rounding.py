@@ -24,6 +24,7 @@ from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.wide import WideLayer
 from specframe_falcon.drafter import Falcon
+from specframe_parallelspec.drafter import ParallelSpec
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6], [5, 3, 5, 8, 9, 7, 9]]
 
@@ -38,7 +39,7 @@ def layers(network: nn.Module) -> list[QuantizedLinear]:
 
 
 @pytest.mark.parametrize("quantization", ["int4", "int8"])
-@pytest.mark.parametrize("kind", [Eagle, Eagle3, Falcon])
+@pytest.mark.parametrize("kind", [Eagle, Eagle3, Falcon, ParallelSpec])
 def test_texts_are_those_of_the_target(kind, quantization, target):
     head = Trimmed(keep=40, quantize=quantization)
     drafter = kind(quantize=quantization, head=head)

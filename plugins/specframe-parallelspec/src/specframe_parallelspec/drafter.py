@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
+from torch import nn
+
 from specframe import InputError
-from specframe.neural import NeuralDrafter, checkpoint
+from specframe.neural import NeuralDrafter, Quantization, checkpoint
 from specframe_parallelspec.network import Network
 
 if TYPE_CHECKING:
     from specframe import Head, NeuralTarget
+
+logger = logging.getLogger(__name__)
+
+EAGLE = {"fc.weight", "layers.0.mlp.up_proj.weight"}
+"""Some of the names in a checkpoint of EAGLE's drafter."""
 
 
 class ParallelSpec(NeuralDrafter[Network]):
@@ -30,18 +38,26 @@ class ParallelSpec(NeuralDrafter[Network]):
         masks: the paper's K: how many [MASK] tokens; a group has one more, and so many levels a forward.
         features: whether it reads the target's features with the tokens.
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Of more masks the first serve.
+            With `features` it may be EAGLE's, from which training then begins: its layer is kept, the masks are new.
         head: how its outputs become logits; none: the target's own head.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
     """
 
     # Of tokens alone it drafts without features, but it may be trained on them: its outputs are the LM head's inputs.
     name = "parallelspec"
 
     def __init__(
-        self, *, masks: int = 4, features: bool = True, weights: str | None = None, head: Head | None = None
+        self,
+        *,
+        masks: int = 4,
+        features: bool = True,
+        weights: str | None = None,
+        head: Head | None = None,
+        quantize: Quantization | None = None,
     ) -> None:
         if masks < 1:
             raise InputError(f"parallelspec: masks must be at least 1, got {masks}; without any, use the drafter eagle")
-        super().__init__(weights=weights, head=head)
+        super().__init__(weights=weights, head=head, quantize=quantize)
         self._masks = masks
         self.features = features
 
@@ -51,11 +67,24 @@ class ParallelSpec(NeuralDrafter[Network]):
 
     def load(self, target: NeuralTarget, weights: str) -> Network:
         """The network of a checkpoint; of more masks than are wanted the first serve."""
-        wanted, trained = self._masks, checkpoint.read_config(weights).get("masks")
+        config = checkpoint.read_config(weights)
+        if self.features and "masks" not in config and checkpoint.shapes(weights).keys() >= EAGLE:
+            return self._begun(target, weights)
+        wanted, trained = self._masks, config.get("masks")
         self._masks = max(wanted, trained) if isinstance(trained, int) else wanted
         network = super().load(target, weights)
         network.keep_masks(wanted)
         self._masks = wanted
+        return network
+
+    def _begun(self, target: NeuralTarget, weights: str) -> Network:
+        """A network that is EAGLE's layer with new masks."""
+        network = self.fresh(target)
+        checkpoint.load(nn.ModuleDict({"fc": network.fc, "layers": nn.ModuleList([network.layer.layer])}), weights)
+        logger.warning(
+            "drafter parallelspec: %s is EAGLE's and has no masks: train it; drafts beyond a first token are random",
+            weights,
+        )
         return network
 
     def identity(self, config: Any) -> dict[str, Any]:

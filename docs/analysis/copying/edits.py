@@ -62,6 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("recipes", nargs="+", help="recipes whose drafters read the text alone")
     for recipe in parser.parse_args(arguments).recipes:
         pipeline = load(recipe, overrides=["run.costs=null"])
+        if pipeline.parts.drafter.taps:
+            parser.error(f"{recipe}: its drafter reads the target's states, which a replay without the target lacks")
         pairs = list(answers(pipeline))
         cycles = [replay(pipeline.parts.drafter, *pair) for pair in pairs]
         tokens = [len(answer) - 1 for _, answer in pairs]

@@ -1,5 +1,7 @@
 """The replay of drafters that copy on the reference answers of `edits`."""
 
+import pytest
+
 from specframe.components.drafters.suffix import Suffix
 from tests.repo.repository import ROOT
 
@@ -21,3 +23,9 @@ def test_a_draft_is_accepted_as_far_as_the_answer_has_it(analysis):
     changed = [*text[:6], 99, *text[7:]]
     assert replay(Suffix(cap=15, doubt=0.1), text, changed) == 3, "up to the change, one without a copy, and the rest"
     assert replay(Suffix(cap=3, doubt=0.1), text, text) == 3, "four tokens a cycle"
+
+
+def test_a_drafter_that_reads_states_is_refused(analysis, capsys):
+    with pytest.raises(SystemExit):
+        analysis("edits").main([str(ROOT / "recipes" / "small" / "eagle.yaml")])
+    assert "eagle.yaml: its drafter reads the target's states" in capsys.readouterr().err

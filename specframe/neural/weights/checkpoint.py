@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
 from specframe.neural.state.places import find_place
+from specframe.neural.weights.rounded import CODES, SCALE, restore_matrices, round_matrices, rounded_names
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -59,6 +60,23 @@ def save(
         raise WeightsError(f"cannot write the checkpoint to {folder}: {reason(error)}") from error
 
 
+def shrink(folder: str | Path, out: str | Path) -> None:
+    """Writes a checkpoint again with its matrices in 8 bits, as `load` reads them; the other files are copied.
+
+    Raises WeightsError for a checkpoint that cannot be read, or a folder that cannot be written.
+    """
+    where, out = locate(folder), Path(out)
+    try:
+        tensors = round_matrices(restore_matrices(load_file(where / WEIGHTS)))
+        out.mkdir(parents=True, exist_ok=True)
+        for path in where.glob("*.json"):
+            shutil.copyfile(path, out / path.name)
+        with replacing(out / WEIGHTS) as weights:
+            save_file(tensors, weights, metadata={"format": "pt"})
+    except (OSError, SafetensorError) as error:
+        raise WeightsError(f"cannot write {folder} in 8 bits to {out}: {reason(error)}") from error
+
+
 def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS) -> dict[str, Any]:
     """The checkpoint's config, after its weights were copied into the module, in the module's own dtype.
 
@@ -73,7 +91,7 @@ def load(module: nn.Module, folder: str | Path, *, file: str = WEIGHTS) -> dict[
         stored = load_file(where / file)
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"cannot read {where / file}: {reason(error)}") from error
-    wanted = module.state_dict()
+    stored, wanted = restore_matrices(stored), module.state_dict()
     if problems := _problems(wanted, stored):
         lines = "".join(f"\n  {line}" for line in problems)
         raise WeightsError(f"the weights in {where} do not fit:{lines}")
@@ -101,9 +119,13 @@ def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
     _refuse_pickles(path.parent, file)
     try:
         with safe_open(path, framework="pt") as stored:
-            return {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118 - no mapping
+            found = {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118 - no mapping
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"cannot read {path}: {reason(error)}") from error
+    for name in rounded_names(found):
+        found[name] = found.pop(name + CODES)
+        del found[name + SCALE]
+    return found
 
 
 def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:

@@ -80,6 +80,7 @@ class ParallelSpec(NeuralDrafter[Network]):
     def _begun(self, target: NeuralTarget, weights: str) -> Network:
         """A network that is EAGLE's layer with new masks."""
         network = self.fresh(target)
+        assert network.fc is not None  # there are features
         checkpoint.load(nn.ModuleDict({"fc": network.fc, "layers": nn.ModuleList([network.layer.layer])}), weights)
         logger.warning(
             "drafter parallelspec: %s is EAGLE's and has no masks: train it; drafts beyond a first token are random",

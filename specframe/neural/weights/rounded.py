@@ -1,0 +1,39 @@
+"""Weights stored in 8 bits: half the size of bfloat16, and what a drafter with `quantize: int8` decodes with anyway."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from specframe.neural.quantized.blocks import BLOCK, PackedBlocks, round_to_blocks
+
+CODES, SCALE = ".codes", ".scale"
+"""How the names of a rounded matrix's two tensors end: [N, K] uint8 and [N, K / 32] float16."""
+
+
+def round_matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors with each matrix in 8 bits, in blocks of 32 inputs; what blocks do not divide is in bfloat16."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.dim() == 2 and tensor.shape[1] % BLOCK == 0:
+            blocks = round_to_blocks(tensor, 8)
+            stored |= {name + CODES: blocks.codes, name + SCALE: blocks.scale}
+        else:
+            stored[name] = tensor.to(torch.bfloat16) if tensor.is_floating_point() else tensor
+    return {name: tensor.contiguous() for name, tensor in stored.items()}
+
+
+def restore_matrices(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors as they were before `round_matrices`, but for the rounding: matrices in float32."""
+    whole = dict(stored)
+    for name in rounded_names(stored):
+        whole[name] = PackedBlocks(whole.pop(name + CODES), whole.pop(name + SCALE), None).values()
+    return whole
+
+
+def rounded_names(stored: Mapping[str, object]) -> list[str]:
+    """The names of the matrices that are stored in 8 bits."""
+    names = (name.removesuffix(CODES) for name in stored if name.endswith(CODES))
+    return [name for name in names if name + SCALE in stored]

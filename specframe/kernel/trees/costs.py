@@ -49,6 +49,9 @@ class Costs:
     pause: Pause | None = field(default=None, compare=False)
     """Where rows choose together, since a row's text does not depend on what it drafts: when they draft nothing."""
 
+    known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
+    """Seconds by nodes, of these passes, once they were asked for."""
+
     def __post_init__(self) -> None:
         sizes = [size for size, _ in self.passes]
         if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)):
@@ -109,6 +112,11 @@ class Costs:
 
     def _seconds(self, nodes: int) -> float:
         """A pass over so many nodes: on the line through the timed sizes next to it, or through the last two."""
+        if (known := self.known.get(nodes)) is None:
+            known = self.known[nodes] = self._between(nodes)
+        return known
+
+    def _between(self, nodes: int) -> float:
         if len(self.passes) == 1:
             return self.passes[0][1] * nodes
         place = min(max(bisect_left(self.passes, (nodes,)), 1), len(self.passes) - 1)

@@ -174,13 +174,12 @@ class HFTarget:
         check_prompts(prompts, self.context, self.vocab_size)
         start = state.aim_prompts(prompts)
         last = prompts.count - 1
-        ends, which = torch.unique(last, return_inverse=True)
         self._require_evaluation()
-        logits, features = self.passes.read(prompts.tokens[:, start:], state, ends - start, start)  # [A, ends, V]
+        logits, features = self.passes.read(prompts.tokens[:, start:], state, last - start, start)  # [A, V]
         state.features = state.take_ahead(features)
-        rows = torch.arange(len(last), device=which.device)
         state.admitted = prompts
-        return TokenTree.root_only(prompts.tokens[rows, last]), Scores(logits[rows, which][:, None], state.features)
+        rows = torch.arange(len(last), device=last.device)
+        return TokenTree.root_only(prompts.tokens[rows, last]), Scores(logits[:, None], state.features)
 
     @torch.no_grad()
     def read_ahead(self, prompt: Sequence[int], limit: int) -> int:

@@ -104,9 +104,9 @@ class CompiledPasses:
         """The same with other taps; what is compiled is shared."""
         return CompiledPasses(self._eager.around(taps), self._steps)
 
-    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
+    def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
         """As transformers has it: every prompt has another length."""
-        return self._eager.read(tokens, state, wanted, start)
+        return self._eager.read(tokens, state, last, start)
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""

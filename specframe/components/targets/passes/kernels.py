@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,25 @@ CHUNK = 256
 """Tokens of a prompt that are read at once, which bounds the memory it takes."""
 
 
+FREE = 16
+"""So many tokens are read in the time of one: weights are what takes it."""
+
+
+def together(last: Sequence[int]) -> Iterator[int]:
+    """How many prompts, in order, are read at once, given the places of their last tokens.
+
+    A prompt waits for the longest that it is read with. Where tokens take time of their own, none has to.
+    """
+    count = longest = 0
+    for place in last:
+        longest = max(longest, place + 1)
+        if count and (count + 1) * longest > FREE:
+            yield count
+            count, longest = 0, place + 1
+        count += 1
+    yield count
+
+
 class KernelPasses:
     """The forward pass of the compiled kernels, and the LM head. They know no window."""
 
@@ -39,23 +58,38 @@ class KernelPasses:
         """The same with other taps."""
         return KernelPasses(self._decoder, self.head, taps)
 
-    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
-        """In chunks, which changes no bit of the result."""
-        batch = len(tokens)
-        features: list[Mapping[str, Tensor]] = []
+    def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
+        """Each prompt by itself, and in chunks, which changes no bit of the result."""
         hidden: list[Tensor] = []
+        features: dict[str, Tensor] = {}
+        first = 0
+        for count in together(last.tolist()):
+            rows = slice(first, first + count)
+            width = int(last[rows].max()) + 1
+            found, captured = self._read(tokens[rows, :width], state, state.cache.row + first, start)
+            hidden.append(found[torch.arange(count), last[rows]])
+            for tap, values in captured.items():
+                whole = features.setdefault(tap, values.new_zeros(*tokens.shape, values.shape[2]))
+                whole[rows, :width] = values
+            first += count
+        return logits_of(self.head, torch.cat(hidden)), features
+
+    def _read(self, tokens: Tensor, state: State, row: int, start: int) -> tuple[Tensor, dict[str, Tensor]]:
+        """The hidden states and features [B, N, D] of tokens [B, N] behind `start` others, from the cache's row on."""
+        batch = len(tokens)
+        hidden: list[Tensor] = []
+        features: list[Mapping[str, Tensor]] = []
         for chunk in tokens.split(CHUNK, 1):
             count = chunk.shape[1]
             positions = torch.arange(start, start + count).expand(batch, -1)
             sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
             seen = Tree(sees, torch.full((batch,), start), start)
-            nodes = Nodes(chunk, positions, seen, state.cache.row)
             start += count
-            found, captured = self._decoder.run(nodes, state.cache, self._taps.wanted)
+            found, captured = self._decoder.run(Nodes(chunk, positions, seen, row), state.cache, self._taps.wanted)
             hidden.append(found)
             features.append({tap: values.to(found.dtype) for tap, values in captured.items()})
         whole = {tap: torch.cat([captured[tap] for captured in features], 1) for tap in features[0]}
-        return logits_of(self.head, torch.cat(hidden, 1)[:, wanted]), whole
+        return torch.cat(hidden, 1), whole
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""

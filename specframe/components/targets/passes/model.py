@@ -42,17 +42,19 @@ class ModelPasses:
         """The same with other taps."""
         return ModelPasses(self.model, taps, self.views, self.masked)
 
-    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
+    def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
         """Right padding needs no mask: causal attention keeps it from the tokens before it."""
         count = tokens.shape[1]
-        options: dict[str, Any] = {"logits_to_keep": wanted} if self._trims else {}
+        ends, which = torch.unique(last, return_inverse=True)
+        options: dict[str, Any] = {"logits_to_keep": ends} if self._trims else {}
         if start:
             options["attention_mask"] = self._masks(lambda view: state.mask_piece(start, count, view), start + count)
         positions = torch.arange(start, start + count, device=tokens.device).expand(tokens.shape)
         logits, features = self.run(
             tokens, position_ids=positions, use_cache=True, **self._over(state), **options
         )  # [A, E, V], or [A, L, V] from models that cannot leave positions out
-        return logits if self._trims else logits[:, wanted], features
+        rows = torch.arange(len(last), device=which.device)
+        return logits[rows, which if self._trims else last], features
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""

@@ -43,8 +43,8 @@ class Passes(Protocol):
         """The same with other taps."""
         ...
 
-    def read(self, tokens: Tensor, state: State, wanted: Tensor, start: int = 0) -> Found:
-        """Over prompts [A, L]: logits at the `wanted` of them [E], in order, and features of all.
+    def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
+        """Over prompts [A, L]: the logits [A, V] at their last tokens, whose places are `last` [A], and all features.
 
         `start` of their tokens were read before: they are the rest, of one prompt. The state is aimed at their slots.
         """

@@ -151,6 +151,30 @@ def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantization, qu
         assert torch.equal(read(), whole), chunk
 
 
+def test_no_prompt_waits_for_a_longer_one(quantized):
+    """A batch of prompts takes as many tokens as they have, and gives what each of them alone does."""
+    target = quantized(quantization="int8")
+    target.request(frozenset({"last", "layer.0"}))
+    prompts = [torch.randint(VOCABULARY, (length,)).tolist() for length in (3, 2, 40, 17, 1, 300)]
+    read = []
+    run = target.passes._decoder.run
+
+    def counted(nodes, *rest):
+        read.append(nodes.tokens.shape)
+        return run(nodes, *rest)
+
+    target.passes._decoder.run = counted
+    target.open(len(prompts), 400)
+    together = target.admit(batch(prompts))[1]
+    assert [tuple(shape) for shape in read] == [(2, 3), (1, 40), (1, 17), (1, 1), (1, 256), (1, 44)]
+    for row, prompt in enumerate(prompts):
+        target.open(1, 400)
+        alone = target.admit(batch([prompt]))[1]
+        assert torch.equal(together.logits[row], alone.logits[0])
+        for tap, features in alone.features.items():
+            assert torch.equal(together.features[tap][row, : len(prompt)], features[0]), tap
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["lookup", {"use": "recycling", "nodes": 8}])
 @pytest.mark.parametrize("quantization", ["int4", *KERNELS])

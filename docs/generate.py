@@ -63,7 +63,7 @@ def render_commands() -> str:
         NOTE,
         "| exit status | meaning |\n|---|---|\n"
         "| 0 | done |\n"
-        "| 1 | a promise does not hold: a certificate failed |\n"
+        "| 1 | a certificate failed, a contestant of a bench failed, or `doctor` found a mistake |\n"
         "| 2 | the input is wrong; the message on stderr names what to change |\n"
         "| 130 | interrupted from the keyboard |\n"
         "| 141 | the reader of a pipe went away |\n",
@@ -82,7 +82,7 @@ def _render_command(name: str, command: argparse.ArgumentParser, package: str | 
     places = [_placed(action) for action in actions if not action.option_strings]
     usage = " ".join(["specframe", name, *places, *(["[options]"] if len(places) < len(actions) else [])])
     about = command.description or ""
-    lines = [f"## specframe {name}\n", f"{about[:1].upper()}{about[1:]}.\n", f"```text\n{usage}\n```\n"]
+    lines = [f"## specframe {name}\n", f"{about}\n", f"```text\n{usage}\n```\n"]
     if package:
         lines.insert(1, f"Of the package `{package}`.\n")
     lines += ["| argument | |", "|---|---|"]

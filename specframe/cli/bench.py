@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "contestants",
         nargs="*",
         metavar="CONTESTANT",
-        help="recipes, by file or name; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup, hf:assisted; "
+        help="a recipe, by file or name; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup or hf:assisted; "
         "a plugin's contestant; or KEY=VALUE, which replaces a value in every recipe",
     )
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=A,B,..",
-        help="every recipe once with each of these values; may be repeated: all combinations that fit together",
+        help="measure every recipe with each of these values; may be repeated, for all combinations that are valid",
     )
     parser.add_argument(
         "--data",
@@ -49,46 +49,59 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a prompt set by name, a file, or hub:owner/name:split:column; may be repeated (default: specframe)",
     )
     parser.add_argument(
-        "--limit", type=int, metavar="N", help="N prompts of all sets together, spread over their tasks"
+        "--limit", type=int, metavar="N", help="only N prompts of all sets together, spread over their tasks"
     )
-    parser.add_argument("--turns", type=int, default=1, metavar="N", help="decode up to N turns of a conversation")
-    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="how often everything is decoded")
+    parser.add_argument(
+        "--turns", type=int, default=1, metavar="N", help="decode up to N turns of a conversation (default: 1)"
+    )
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help="decode everything N times (default: 3)")
     parser.add_argument(
         "--pause",
         type=float,
         default=0.0,
         metavar="SECONDS",
-        help="between repeats, so that they sample more of a shared machine's load variation (default: 0)",
+        help="wait between repeats, to sample more of a shared machine's load variation (default: 0)",
     )
-    parser.add_argument("--max-new-tokens", type=int, metavar="N", help="the budget of every answer")
+    parser.add_argument(
+        "--max-new-tokens", type=int, metavar="N", help="new tokens per answer, at most (default: the recipe's)"
+    )
     parser.add_argument(
         "--engine",
         choices=("inprocess", "ray"),
         default="inprocess",
-        help="who decodes: this process, or workers of a Ray cluster, each on rounds of its own",
+        help="where to decode: in this process, or on workers of a Ray cluster, each with rounds of its own",
     )
     parser.add_argument(
-        "--address", help="of a running Ray cluster: auto, HOST:PORT (default: one on this machine, for this bench)"
+        "--address", help="a running Ray cluster: auto or HOST:PORT (default: start one here for this bench)"
     )
     parser.add_argument(
         "--bound",
         action="store_true",
-        help="next to the acceptance at the first level, that of the best verifier for the same drafts "
-        "(each prompt is decoded once more)",
+        help="report the first level's acceptance by the best possible verifier, too (decodes each prompt once more)",
     )
-    parser.add_argument("--batch", type=int, default=1, metavar="B", help="how many prompts are decoded together")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the sample, the order and all sampling")
+    parser.add_argument("--batch", type=int, default=1, metavar="B", help="decode B prompts together (default: 1)")
     parser.add_argument(
-        "--assistant", metavar="MODEL", help="the assistant model of hf:assisted: folder, name or zoo://"
+        "--seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of the prompts' choice and order and of all sampling (default: 0)",
     )
     parser.add_argument(
-        "--out", type=as_path, default=Path("runs/bench"), metavar="DIR", help="where results and report go"
+        "--assistant", metavar="MODEL", help="the assistant model of hf:assisted: a folder, a Hub name or zoo://NAME"
+    )
+    parser.add_argument(
+        "--out",
+        type=as_path,
+        default=Path("runs/bench"),
+        metavar="DIR",
+        help="where results and report go (default: runs/bench)",
     )
     parser.add_argument("--fresh", action="store_true", help="drop the unfinished bench in DIR instead of resuming it")
     parser.add_argument(
-        "--compare", nargs=2, type=as_path, metavar="RESULTS", help="compare two results.json, run nothing"
+        "--compare", nargs=2, type=as_path, metavar="RESULTS", help="compare two results.json files; decode nothing"
     )
-    parser.add_argument("--json", action="store_true", help="the summary as one JSON object on the last line")
+    parser.add_argument("--json", action="store_true", help="print the summary as one JSON object on the last line")
     parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
     add_environment_argument(parser)
     parser.set_defaults(overrides=[])

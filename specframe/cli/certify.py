@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (3, 2)
 """The first tokens whose joint law is compared for a function: fewer where more are out of the budget's reach."""
-SUMMARY = "prove a recipe's composition lossless: every random outcome of the real code, enumerated"
+SUMMARY = "prove that a recipe is lossless: enumerate every random outcome of the real code"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
     parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
     add_environment_argument(parser)
-    parser.add_argument("--json", action="store_true", help="the certificate as one JSON object")
-    parser.add_argument("--budget", type=int, default=100_000, metavar="N", help="branches per case, at most")
-    parser.add_argument("--exact-only", action="store_true", help="leave the recipe's own model unloaded")
+    parser.add_argument("--json", action="store_true", help="print the certificate as one JSON object")
+    parser.add_argument(
+        "--budget",
+        type=int,
+        default=100_000,
+        metavar="N",
+        help="branches to enumerate per case, at most (default: 100000)",
+    )
+    parser.add_argument("--exact-only", action="store_true", help="only enumerate; do not load the recipe's own model")
     parser.add_argument(
         "--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead"
     )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from specframe.decoding.requests import Entry
     from specframe.kernel.types import Cycle
 
-SUMMARY = "talk with the recipe's target in the terminal, drafted tokens coloured"
+SUMMARY = "chat with the recipe's target in the terminal, with drafted tokens in colour"
 NEW = "/new"
 """What begins another conversation."""
 HALVES = ("\ufffd", "\r")
@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from specframe.cli.main import add_recipe_arguments
 
     add_recipe_arguments(parser)
-    parser.add_argument("--system", metavar="TEXT", help="what the conversation begins with, as the system's turn")
+    parser.add_argument("--system", metavar="TEXT", help="the system message that the conversation begins with")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MANY = 32
 """For fewer prompts, finding the fastest way would take longer than it saves."""
-SUMMARY = "let the recipe's target answer prompts, as data to train drafters on; interrupted work goes on"
+SUMMARY = "let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,23 +33,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--prompts", type=as_path, required=True, metavar="FILE", help="chats, questions or texts: JSONL or text lines"
+        "--prompts",
+        type=as_path,
+        required=True,
+        metavar="FILE",
+        help="chats, questions or texts, as JSONL or as lines of text",
     )
     parser.add_argument(
         "--out", type=as_path, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
-    parser.add_argument("--seed", type=int, metavar="N", help="of all sampling (default: the recipe's run.seed)")
-    parser.add_argument("--finished-only", action="store_true", help="drop answers that the budget cut off")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed of all sampling (default: the recipe's run.seed)")
+    parser.add_argument(
+        "--finished-only", action="store_true", help="drop answers that were cut off at the token budget"
+    )
     parser.add_argument(
         "--endpoint", metavar="URL", help="ask an OpenAI-compatible server, such as http://localhost:8000/v1"
     )
     parser.add_argument("--model", metavar="NAME", help="the target's name at the endpoint")
-    parser.add_argument("--concurrency", type=int, default=8, metavar="N", help="conversations in flight (default: 8)")
     parser.add_argument(
-        "--timeout", type=float, default=600.0, metavar="SECONDS", help="for one answer of the endpoint (default: 600)"
+        "--concurrency", type=int, default=8, metavar="N", help="conversations answered at the same time (default: 8)"
     )
-    parser.add_argument("--json", action="store_true", help="the figures as one JSON object on the last line")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="time limit for one answer of the endpoint (default: 600)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object on the last line")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_recipe_arguments(parser)
     add_prompts_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="the diagnosis as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:

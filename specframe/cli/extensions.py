@@ -14,6 +14,11 @@ PACKAGES = {"serve": "specframe-serve"}
 """Commands of this project that have a package of their own, because they need more than the core does."""
 
 
+def as_sentence(summary: str) -> str:
+    """The summary of a command with a capital and a full stop."""
+    return f"{summary[:1].upper()}{summary[1:]}."
+
+
 def add_plugin_commands(
     commands: argparse._SubParsersAction[argparse.ArgumentParser], called: str | None, taken: Collection[str]
 ) -> None:
@@ -29,7 +34,7 @@ def add_plugin_commands(
     names = Counter([*taken, *(entry.name for entry in entries)])
     for entry in entries:
         name = entry.name if names[entry.name] == 1 else entry.qualified
-        parser = commands.add_parser(name, help=entry.summary, description=entry.summary)
+        parser = commands.add_parser(name, help=entry.summary, description=as_sentence(entry.summary))
         if called in (None, name):
             command = entry.load()()
             command.add_arguments(parser)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from specframe import __version__
 from specframe.cli.about.greeting import greeting
-from specframe.cli.extensions import add_plugin_commands
+from specframe.cli.extensions import add_plugin_commands, as_sentence
 from specframe.files.text import printable, require_unicode
 from specframe.kernel.errors import InputError, SpecframeError
 
@@ -118,7 +118,7 @@ def build_parser(called: str | None = None) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for name, place in COMMANDS.items():
         module = import_module(f"specframe.cli.{place}")
-        command = commands.add_parser(name, help=module.SUMMARY, description=module.SUMMARY)
+        command = commands.add_parser(name, help=module.SUMMARY, description=as_sentence(module.SUMMARY))
         module.add_arguments(command)
         command.set_defaults(execute=module.execute)
     if called not in COMMANDS:
@@ -129,7 +129,7 @@ def build_parser(called: str | None = None) -> argparse.ArgumentParser:
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that reads one recipe."""
     parser.add_argument("recipe", help="a recipe file, or the name of one that `specframe recipes` lists")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="a value that replaces the recipe's")
     parser.add_argument(
         "--no-local-code", action="store_true", help="refuse components from ./file.py:Name in the recipe's folder"
     )
@@ -139,7 +139,10 @@ def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
 def add_prompts_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the prompts of a file, for commands that measure a drafter on more than the recipe's own."""
     parser.add_argument(
-        "--prompts", type=as_path, metavar="FILE", help="a JSONL benchmark file or text file of prompts"
+        "--prompts",
+        type=as_path,
+        metavar="FILE",
+        help="prompts to measure: a JSON, JSONL or text file (default: the recipe's)",
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
 

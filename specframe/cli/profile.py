@@ -24,7 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_recipe_arguments(parser)
     add_prompts_arguments(parser)
     parser.add_argument(
-        "--context", type=int, default=0, metavar="N", help="put other prompts before each, up to N tokens"
+        "--context",
+        type=int,
+        default=0,
+        metavar="N",
+        help="lengthen each prompt to at least N tokens by other prompts before it",
     )
     parser.add_argument("--depth", type=int, default=4, metavar="N", help="levels to measure (default: 4)")
     parser.add_argument("--width", type=int, default=8, metavar="N", help="choices to measure per node (default: 8)")
@@ -40,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[1, 4, 8, 16, 32],
         metavar="N",
-        help="trees to time, by nodes, root included; 1 is plain decoding (default: 1 4 8 16 32)",
+        help="sizes of trees to time, in nodes, root included; 1 is plain decoding (default: 1 4 8 16 32)",
     )
     parser.add_argument(
         "--check",
@@ -53,20 +57,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--precisions",
         action="store_true",
-        help="time the target's forward passes in float32, bfloat16, int8 and int4, by kernels and on fewer threads, "
-        "and with target.compile=true compiled; recommend one with its tree",
+        help="time the target's forward passes in float32, bfloat16, int8 and int4, with kernels, on fewer threads "
+        "and, with target.compile=true, compiled; recommend one of them and its tree",
     )
     parser.add_argument(
         "--skip",
         action="store_true",
-        help="search for the layers that drafts of the target itself can do without, and forecast what `self` gains",
+        help="search for layers that the target can skip when it drafts for itself; forecast what drafter `self` gains",
     )
-    parser.add_argument("--json", action="store_true", help="what --out would write, as one JSON object, and no table")
+    parser.add_argument(
+        "--json", action="store_true", help="print what --out would write, as one JSON object, instead of the table"
+    )
     parser.add_argument(
         "--out",
         type=as_path,
         metavar="FILE",
-        help="where to write what `sequoia`, `adaptive`, `goodput` and `dynamic` trees read",
+        help="where to write the profile, which the trees `sequoia`, `adaptive`, `goodput` and `dynamic` read",
     )
 
 

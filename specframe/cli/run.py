@@ -22,12 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from specframe.cli.main import add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
-    parser.add_argument("--prompt", action="append", metavar="TEXT", help="decode this instead; may be repeated")
+    parser.add_argument(
+        "--prompt", action="append", metavar="TEXT", help="decode this prompt instead of the recipe's; may be repeated"
+    )
     parser.add_argument(
         "--prompts", type=as_path, metavar="FILE", help="decode the prompts of a JSON, JSONL or text file"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
-    parser.add_argument("--json", action="store_true", help="figures as one JSON object on the last line")
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object on the last line")
     parser.add_argument("--out", type=as_path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
 
 

@@ -15,8 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from specframe.cli.main import add_recipe_arguments, as_path
 
     add_recipe_arguments(parser)
-    parser.add_argument("--prompt", metavar="TEXT", help="decode this (default: the recipe's first prompt)")
-    parser.add_argument("--cycles", type=int, default=4, metavar="N", help="trees to print (default: 4)")
+    parser.add_argument("--prompt", metavar="TEXT", help="decode this prompt (default: the recipe's first)")
+    parser.add_argument(
+        "--cycles", type=int, default=4, metavar="N", help="print the trees of the first N cycles (default: 4)"
+    )
     parser.add_argument("--html", type=as_path, metavar="FILE", help="write a page with every cycle's tree")
     parser.add_argument("--json", action="store_true", help="print the whole trace as one JSON object instead")
 

@@ -13,7 +13,7 @@ SUMMARY = "build a store of texts for drafters that copy from it"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
-    parser.add_argument("action", choices=("build",), help="build: tokenize and index texts")
+    parser.add_argument("action", choices=("build",), help="`build` tokenizes and indexes texts")
     parser.add_argument(
         "files", nargs="+", type=Path, metavar="FILE", help="a text file, a JSONL file, or a folder of them"
     )
@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="where to write the store (default: `path` of the recipe's store)"
     )
-    parser.add_argument("--json", action="store_true", help="folder, tokens and texts as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print folder, tokens and texts as one JSON object")
     parser.set_defaults(overrides=[])  # KEY=VALUE may follow
 
 

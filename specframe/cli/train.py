@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from specframe.decoding.pipeline import Pipeline
 
-SUMMARY = "train the recipe's drafter; an interrupted training resumes"
+SUMMARY = "train the recipe's drafter; an interrupted run resumes"
 
 EVALUATION_TOKENS = 48
 """New tokens per prompt when a validation decodes the recipe's prompts."""
@@ -28,9 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--warm-start", action="store_true", help="start from the recipe's drafter.weights instead of afresh"
+        "--warm-start", action="store_true", help="start from the recipe's drafter.weights, not from new weights"
     )
-    parser.add_argument("--json", action="store_true", help="the outcome as one JSON object on the last line")
+    parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object on the last line")
 
 
 def execute(options: argparse.Namespace) -> int:

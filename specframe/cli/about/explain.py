@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("name", help="a component, package/component, or a section: sampling, run, train")
     parser.add_argument("--kind", help="the component's kind, where several kinds share a name")
-    parser.add_argument("--json", action="store_true", help="one JSON object per component")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per component")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -50,11 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("what", help="what to write: `plugin`")
     parser.add_argument("name", help="the component's name in recipes; `bigram` becomes the package specframe-bigram")
-    parser.add_argument("--kind", default="drafter", metavar="KIND", help=f"{', '.join(COMMANDS)} (default: drafter)")
     parser.add_argument(
-        "--out", type=as_path, default=Path(), metavar="DIR", help="where the folder goes (default: here)"
+        "--kind",
+        default="drafter",
+        metavar="KIND",
+        help=f"what the component is: {', '.join(COMMANDS)} (default: drafter)",
     )
-    parser.add_argument("--json", action="store_true", help="what was written, as one JSON object")
+    parser.add_argument(
+        "--out",
+        type=as_path,
+        default=Path(),
+        metavar="DIR",
+        help="where to create the package's folder (default: the current folder)",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was written, as one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -16,9 +16,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     from specframe.cli.main import as_path
 
-    parser.add_argument("name", nargs="?", help="a recipe's name, to print it with all that it extends")
-    parser.add_argument("--out", type=as_path, metavar="FILE", help="write it to a new file instead")
-    parser.add_argument("--json", action="store_true", help="one JSON object per recipe")
+    parser.add_argument(
+        "name", nargs="?", help="print this recipe, with everything that it extends (default: list all recipes)"
+    )
+    parser.add_argument("--out", type=as_path, metavar="FILE", help="write the recipe to a new file instead")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per recipe")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from specframe.files.text import printable
 
-SUMMARY = "check a recipe: names, options, types, and whether its parts compose"
+SUMMARY = "check a recipe: names, options, types, and whether its parts fit together"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from specframe.cli.main import add_recipe_arguments
 
     add_recipe_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="parts, values and their origins as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print parts, values and their origins as one JSON object")
     parser.add_argument("--show", action="store_true", help="print the resolved recipe and each value's origin")
 
 

@@ -15,12 +15,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_recipe_arguments(parser)
     parser.add_argument(
-        "--to", required=True, metavar="FORM", help="vllm, sglang, speculators, eagle or medusa, as the drafter has it"
+        "--to",
+        required=True,
+        metavar="FORM",
+        help="vllm, sglang, speculators, eagle, medusa, qwen or deepseek; a drafter has some of these",
     )
     parser.add_argument(
         "--out", type=as_path, metavar="FOLDER", help="where to write it (default: exports/RECIPE-FORM)"
     )
-    parser.add_argument("--json", action="store_true", help="folder, size, checklist and command as one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="print folder, size, checklist and command as one JSON object"
+    )
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_recipe_arguments(parser)
     parser.add_argument("--out", required=True, type=as_path, metavar="FOLDER", help="where to write it")
-    parser.add_argument("--json", action="store_true", help="folder, size and checklist as one JSON object")
+    parser.add_argument("--json", action="store_true", help="print folder, size and checklist as one JSON object")
 
 
 def execute(options: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ def convert(folder: Path, out: Path) -> None:
 def main(arguments: list[str] | None = None) -> int:
     """The command: 0, or 2 after a message on stderr."""
     parser = argparse.ArgumentParser(prog="python -m specframe_eagle.convert", description=__doc__)
-    parser.add_argument("folder", type=Path, help=f"holds config.json and {PICKLED}")
+    parser.add_argument("folder", type=Path, help=f"the folder with config.json and {PICKLED}")
     parser.add_argument("out", type=Path, help="where config.json and model.safetensors go")
     options = parser.parse_args(arguments)
     try:

@@ -17,5 +17,5 @@ def specframe_register(register: Register) -> None:
         "command",
         "serve",
         "specframe_serve.command:Serve",
-        summary="answer OpenAI clients over HTTP, requests decoded together",
+        summary="serve OpenAI clients over HTTP, decoding their requests together",
     )

@@ -22,15 +22,45 @@ class Serve:
         add_recipe_arguments(parser)
         add = parser.add_argument
         add("--host", default="127.0.0.1", help="the address to listen on (default: this machine alone)")
-        add("--port", type=int, default=8000, help="the port (default 8000; 0 takes a free one)")
+        add("--port", type=int, default=8000, help="the port (default: 8000; 0 takes a free one)")
         add("--name", help="what clients call the model (default: the recipe's name)")
-        add("--slots", type=int, default=8, metavar="N", help="rows decoded together (default 8)")
-        add("--queue", type=int, default=64, metavar="N", help="rows that may wait; more get 429 (default 64)")
-        add("--context", type=int, default=4096, metavar="N", help="tokens of a row, answer included (default 4096)")
-        add("--prefill", type=int, default=512, metavar="N", help="prompt tokens between two cycles (default 512)")
-        add("--timeout", type=float, default=600.0, metavar="S", help="seconds a request may take (default 600)")
-        add("--body", type=int, default=1 << 20, metavar="BYTES", help="size of a request (default 1 MiB)")
-        add("--drain", type=float, default=60.0, metavar="S", help="seconds for what runs at shutdown (default 60)")
+        add("--slots", type=int, default=8, metavar="N", help="rows decoded together (default: 8)")
+        add(
+            "--queue",
+            type=int,
+            default=64,
+            metavar="N",
+            help="rows that may wait; further ones get status 429 (default: 64)",
+        )
+        add(
+            "--context",
+            type=int,
+            default=4096,
+            metavar="N",
+            help="tokens of a row, prompt and answer together (default: 4096)",
+        )
+        add(
+            "--prefill",
+            type=int,
+            default=512,
+            metavar="N",
+            help="prompt tokens to process between two cycles (default: 512)",
+        )
+        add("--timeout", type=float, default=600.0, metavar="S", help="seconds that a request may take (default: 600)")
+        add(
+            "--body",
+            type=int,
+            default=1 << 20,
+            metavar="BYTES",
+            help="size of a request's body, at most (default: 1 MiB)",
+        )
+        add(
+            "--drain",
+            type=float,
+            default=60.0,
+            metavar="S",
+            help="seconds to finish running requests at shutdown (default: 60)",
+        )
 
     def execute(self, options: argparse.Namespace) -> int:
         """Serves until SIGTERM or Ctrl-C; requests that are being answered then are finished."""

@@ -163,11 +163,17 @@ def read_prompts(path: Path) -> Iterator[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints the figures as one JSON object; exit status 1 if a request failed."""
     parser = argparse.ArgumentParser(prog="specframe_serve.load", description=__doc__)
-    parser.add_argument("url", help="up to and with the version: http://127.0.0.1:8000/v1")
+    parser.add_argument("url", help="the endpoint, up to and including the version: http://127.0.0.1:8000/v1")
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE", help="JSONL with `prompt` or `turns`")
     parser.add_argument("--requests", type=int, default=64, metavar="N")
     parser.add_argument("--concurrency", type=int, default=8, metavar="N")
-    parser.add_argument("--max-tokens", type=int, default=64, metavar="N", help="answers have a quarter to all of it")
+    parser.add_argument(
+        "--max-tokens",
+        type=int,
+        default=64,
+        metavar="N",
+        help="tokens of the longest answers; others have a quarter, half or three quarters",
+    )
     parser.add_argument("--temperature", type=float, default=0.0)
     parser.add_argument("--ignore-eos", action="store_true", help="decode every answer to its budget")
     parser.add_argument("--texts", type=Path, metavar="FILE", help="write every answer there, a line each")

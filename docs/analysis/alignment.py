@@ -236,8 +236,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--conversations", type=int, default=426, help="that the target answers")
     parser.add_argument("--distilled", type=int, default=200, help="steps on these answers")
     parser.add_argument("--aligned", type=int, default=40, help="steps of each further training")
-    parser.add_argument("--requests", type=int, default=512, help="programming tasks that are served")
-    parser.add_argument("--retrained", type=int, default=120, help="steps of the training on the same tasks")
+    parser.add_argument("--requests", type=int, default=2048, help="programming tasks that are served")
+    parser.add_argument("--retrained", type=int, default=480, help="steps of the training on the same tasks")
     options = choose(parser, ANALYSES, arguments)
     if FOLDER not in os.environ:
         parser.error(f"{FOLDER} names the folder with the prompts; set it")

@@ -287,6 +287,6 @@ class Session:
         """The verdict on a sampled draft, and the nodes [B, N] after which no token has mass; None: there are none."""
         if self._visiting is not None:
             laws = Visits(sampling, logits, draft)
-            return self._visiting.visit(draft, laws, random), laws.gaps
+            return self._visiting.verify_on_demand(draft, laws, random), laws.gaps
         law, gaps = sampling.law_and_gaps(logits, draft)
         return self.parts.verifier.verify(draft, law, random), gaps

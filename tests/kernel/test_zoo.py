@@ -97,7 +97,7 @@ def test_a_recipes_weights_are_found_for_its_target_in_nested_parts_too(tmp_path
     assert drafter.options["weights"] == "zoo://talk-7m-eagle"
     assert drafter.options["head"].options["weights"] == "zoo://talk-7m-eagle-acceptance"
     other = plan(
-        Recipe.read(path, ["target.model=zoo://smollm2-135m", "drafter.weights=zoo://medusa"]), discover()
+        Recipe.read(path, ["target.model=zoo://smollm2-135m", "drafter.weights=zoo://hydra"]), discover()
     ).parts["drafter"]
-    with pytest.raises(PluginError, match="'medusa' is trained for smollm2-135m"):
+    with pytest.raises(PluginError, match="'hydra' is trained for smollm2-135m"):
         model_folder(other.options["weights"])

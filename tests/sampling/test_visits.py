@@ -60,7 +60,7 @@ def test_match_gives_the_verdict_of_all_laws():
         logits = logits.scatter_add(2, TREE.tokens.roll(-1, 1)[..., None], torch.full((2, 6, 1), 2.5))
         laws = sampling.law(logits, TREE)
         whole = Match().verify(TREE, laws, SeededRandom(seed, 2).position)
-        alone = Match().visit(TREE, Visits(sampling, logits, TREE), SeededRandom(seed, 2).position)
+        alone = Match().verify_on_demand(TREE, Visits(sampling, logits, TREE), SeededRandom(seed, 2).position)
         for name in ("path", "length", "bonus"):
             assert torch.equal(getattr(whole, name), getattr(alone, name))
         lengths.update(whole.length.tolist())

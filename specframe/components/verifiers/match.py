@@ -32,9 +32,9 @@ class Match:
             peak, argmax = p.max(-1)  # [B, N]
             if peak.min() == 1:
                 return self.follow(tree, argmax)
-        return self.visit(tree, AllLaws(p), random)
+        return self.verify_on_demand(tree, AllLaws(p), random)
 
-    def visit(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """The accepted path and the bonus; the laws on the way are asked for, level by level."""
         child = tree.parent.new_zeros(len(tree.parent))  # [B]; 0, the root, is no node's child and so stands for none
         law = laws.after(child)  # [B, V]

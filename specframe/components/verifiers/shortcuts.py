@@ -36,7 +36,7 @@ class Laws(Protocol):
 class VisitingVerifier(Verifier, Protocol):
     """A verifier that needs the laws after the nodes on its way alone."""
 
-    def visit(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
         """What `verify` gives for all of the laws."""
         ...
 
@@ -48,7 +48,7 @@ def greedy_of(verifier: Verifier) -> GreedyVerifier | None:
 
 def visiting_of(verifier: Verifier) -> VisitingVerifier | None:
     """The verifier, if it asks for laws."""
-    return verifier if isinstance(verifier, VisitingVerifier) and _own(verifier, "visit") else None
+    return verifier if isinstance(verifier, VisitingVerifier) and _own(verifier, "verify_on_demand") else None
 
 
 def _own(verifier: Verifier, shortcut: str) -> bool:

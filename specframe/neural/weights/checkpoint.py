@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
 from specframe.neural.state.places import find_place
-from specframe.neural.weights.rounded import CODES, SCALE, restore_matrices, round_matrices, rounded_names
+from specframe.neural.weights.rounded import restore_matrices, restore_shapes, round_matrices
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
@@ -119,13 +119,11 @@ def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
     _refuse_pickles(path.parent, file)
     try:
         with safe_open(path, framework="pt") as stored:
-            found = {name: stored.get_slice(name).get_shape() for name in stored.keys()}  # noqa: SIM118 - no mapping
+            names = stored.keys()
+            found = {name: stored.get_slice(name).get_shape() for name in names}
     except (OSError, SafetensorError) as error:
         raise WeightsError(f"cannot read {path}: {reason(error)}") from error
-    for name in rounded_names(found):
-        found[name] = found.pop(name + CODES)
-        del found[name + SCALE]
-    return found
+    return restore_shapes(found)
 
 
 def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:

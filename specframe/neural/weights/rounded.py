@@ -28,12 +28,21 @@ def round_matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def restore_matrices(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors as they were before `round_matrices`, but for the rounding: matrices in float32."""
     whole = dict(stored)
-    for name in rounded_names(stored):
+    for name in _rounded(stored):
         whole[name] = PackedBlocks(whole.pop(name + CODES), whole.pop(name + SCALE), None).values()
     return whole
 
 
-def rounded_names(stored: Mapping[str, object]) -> list[str]:
+def restore_shapes(stored: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """The shapes of the tensors as they were before `round_matrices`."""
+    whole = dict(stored)
+    for name in _rounded(stored):
+        whole[name] = whole.pop(name + CODES)
+        del whole[name + SCALE]
+    return whole
+
+
+def _rounded(stored: Mapping[str, object]) -> list[str]:
     """The names of the matrices that are stored in 8 bits."""
     names = (name.removesuffix(CODES) for name in stored if name.endswith(CODES))
     return [name for name in names if name + SCALE in stored]

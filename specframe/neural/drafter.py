@@ -194,6 +194,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What the head, or the target's, makes of what the network gives it to read: [.., H] -> [.., V]."""
+        hidden = hidden.contiguous()  # of strided rows with gradients, PyTorch multiplies each by a copy of the weights
         if self._reader is not None:
             return self._reader(hidden)
         return self.target.head(hidden) if self.head is None else self.head(hidden)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -36,8 +37,31 @@ class Teaching(Protocol):
         ...
 
 
+class Unasked(Teacher):
+    """A teacher whose target is asked when its features or logits are first read: losses over the text need neither."""
+
+    def __init__(self, tokens: Tensor, mask: Tensor, target: NeuralTarget) -> None:
+        self.__dict__.update(tokens=tokens, mask=mask, target=target)
+
+    @cached_property
+    def answers(self) -> Teacher:
+        """What the target answers, in its own precision whatever the training's."""
+        with torch.autocast(self.tokens.device.type, enabled=False):
+            return self.__dict__["target"].teach(self.tokens, self.mask)
+
+    @property
+    def features(self) -> Mapping[str, Tensor]:
+        """The taps' features, [B, L, D] each."""
+        return self.answers.features
+
+    @property
+    def logits(self) -> Tensor:
+        """The law after each position, [B, L, V]."""
+        return self.answers.logits
+
+
 class Online:
-    """The target's forward, anew for every batch."""
+    """The target's forward, anew for every batch whose features or laws are read."""
 
     def __init__(self, target: NeuralTarget, texts: Texts) -> None:
         self.target = target
@@ -45,7 +69,7 @@ class Online:
 
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for texts [B]."""
-        return self.target.teach(*self.texts.batch(rows))
+        return Unasked(*self.texts.batch(rows), self.target)
 
 
 class Rewritten:

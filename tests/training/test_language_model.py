@@ -60,6 +60,16 @@ def test_a_fresh_model_learns_is_saved_and_drafts(rollout, settings, make_target
     assert found.tokens == pipeline.plain().generate([1, 2, 3], max_new_tokens=12).tokens
 
 
+@pytest.mark.parametrize(("labels", "asked"), [("text", 0), ("law", 4)])
+def test_the_target_is_asked_where_a_loss_reads_its_law(labels, asked, settings, make_target, tokenizer, monkeypatch):
+    target = make_target(vocab=257)
+    teach, calls = target.teach, []
+    monkeypatch.setattr(target, "teach", lambda *texts: calls.append(1) or teach(*texts))
+    losses = [(CrossEntropy(labels=labels), 1.0, "cross_entropy")]
+    train(target, fresh(target), losses, replace(settings, steps=4, validation=0.0), tokenizer=tokenizer)
+    assert len(calls) == asked
+
+
 @pytest.mark.parametrize("rollout", [OnPolicy(share=0.5), Replay(levels=3, temperature=1.0)])
 def test_an_on_policy_run_resumes_bit_for_bit(rollout, settings, make_target, tokenizer) -> None:
     target = make_target(vocab=257)

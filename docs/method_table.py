@@ -15,6 +15,8 @@ from specframe.kernel.plugins.discovery import discover
 from specframe.kernel.plugins.registry import Registry
 
 BENCH = "specframe bench recipes/small/*.yaml recipes/small/*/*.yaml --limit 12 --out docs/benchmark"
+WIDE = "---\nhide: [toc]\n---\n"
+"""The widest table needs the place of the table of contents."""
 NOTE = "<!-- Written by docs/generate.py from docs/methods.yaml, the registry and the results in docs/benchmark. -->\n"
 HEAD = "| method | here | recipe | the target's law | measured |\n|---|---|---|---|---|"
 
@@ -26,7 +28,7 @@ def render_methods(folder: Path = FOLDER) -> str:
     """
     registry, benches = discover(), read_benches(folder)
     measured = newest(benches)
-    parts = ["# Methods\n", NOTE, *_render_opening(benches), render_overview(measured)]
+    parts = [WIDE, "# Methods\n", NOTE, *_render_opening(benches), render_overview(measured)]
     for group in read_table()["groups"]:
         rows = [_render_row(method, registry, measured) for method in group["methods"]]
         parts.append(f"## {group['title']}\n\n{group['about']}\n\n" + "\n".join([HEAD, *rows]) + "\n")

@@ -112,6 +112,12 @@ def test_the_page_is_whole_and_fetches_nothing(found):
     assert page.all("meta", name="viewport") and page.all("input", type="range")
 
 
+def test_headings_skip_no_level(found):
+    levels = [int(level) for level in re.findall(r"<h([1-6])", render(found))]
+    assert levels[0] == 1
+    assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+
+
 def test_the_page_shows_what_the_trace_holds(found):
     page = Page(render(found))
     assert f"{found.tau:.2f}" in page.text

@@ -74,7 +74,7 @@ def _figures(trace: Trace) -> str:
         f"<span>{share:.0%} <small>{count} of {len(trace.cycles)}</small></span></li>"
         for depth, (share, count) in enumerate(zip(trace.alpha, trace.reached, strict=True), 1)
     )
-    chart = f'<h3>Accepted by depth</h3>\n<ol class="depths">{depths}</ol>' if depths else ""
+    chart = f'<h2>Accepted by depth</h2>\n<ol class="depths">{depths}</ol>' if depths else ""
     return f'<section aria-label="Figures">\n<dl class="cards">{listed}</dl>\n{chart}\n</section>'
 
 

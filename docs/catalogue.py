@@ -19,6 +19,7 @@ PLACES = (
     ".",
     "without-training",
     "vocabularies",
+    "compositions",
     "small",
     "small/compositions",
     "small/families",

@@ -52,12 +52,14 @@ def execute(options: argparse.Namespace) -> int:
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.lock import writing
+    from specframe.training.processes import keep_freed
     from specframe.training.progress import watch
     from specframe.training.train import REMEDY, train
 
     # Under `accelerate launch` and torchrun it gives every process its own device, before models load.
     state = PartialState(cpu=not torch.accelerator.is_available())
     torch.manual_seed(settings.seed)
+    keep_freed()
     with writing(settings.out, REMEDY) if state.is_main_process else nullcontext():  # before models load, too
         pipeline = Pipeline.build(valid)
         report = train(

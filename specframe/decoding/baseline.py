@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from specframe.components.targets.architectures import context
 from specframe.decoding.settings import SamplingSettings
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def generate_with_transformers(
 ) -> list[list[int]]:
     """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
 
+    A row ends where the model's context does, which `generate` alone would decode past.
     It decodes by the settings alone: a repetition penalty, for example, that the model's own generation config asks
     for is no part of the target's law. `options` are further arguments of `generate`.
     """
@@ -37,9 +39,11 @@ def generate_with_transformers(
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
     # `generate` fills what a config leaves open from the model's: give it a twin that shares all but the config.
     twin = copy.copy(model)
-    twin.generation_config = describe_generation(settings, ends)
+    rooms = [context(model.config.get_text_config()) - len(row) for row in rows]
+    limit = min(settings.max_new_tokens, max(rooms))
+    twin.generation_config = describe_generation(replace(settings, max_new_tokens=limit), ends)
     output = twin.generate(tokens, attention_mask=mask, **options)
-    return [_until(row, ends) for row in output[:, width:].tolist()]
+    return [_until(row[:room], ends) for row, room in zip(output[:, width:].tolist(), rooms, strict=True)]
 
 
 def describe_generation(settings: SamplingSettings, ends: frozenset[int]) -> GenerationConfig:

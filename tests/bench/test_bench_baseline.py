@@ -49,6 +49,17 @@ def test_generate_decodes_by_the_settings_alone(wishful):
     assert wishful.generation_config.to_dict() == before
 
 
+def test_generate_ends_where_the_context_does():
+    model = make_model(max_position_embeddings=20)
+    model.generation_config = GenerationConfig(pad_token_id=2)
+    settings = SamplingSettings(max_new_tokens=1000)
+    contestant = Plain()
+    contestant.prepare(HFTarget.from_model(model), settings, 2)
+    ours = contestant.decode(ROWS, 0).tokens
+    assert [len(row) + len(new) for row, new in zip(ROWS, ours, strict=True)] == [20] * len(ROWS)
+    assert generate_with_transformers(model, ROWS, settings, frozenset()) == ours
+
+
 def test_assisted_generation_does_so_too(wishful):
     settings = SamplingSettings(max_new_tokens=24)
     contestants = (Plain(), PromptLookup())

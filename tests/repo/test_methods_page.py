@@ -61,9 +61,10 @@ def test_the_newest_bench_counts(generators, tmp_path):
 
 def test_the_overview_has_what_training_cost(generators):
     overview, planned = generators("overview"), generators("catalogue").planned
-    names = ("eagle", "eagle-suffix", "eagle3", "suffix", "vocabularies/tli")
+    names = ("eagle", "hass", "eagle-suffix", "eagle3", "suffix", "vocabularies/tli")
     cost = {name: overview.training(planned(f"{name}.yaml")) for name in names}
-    assert cost["eagle"] == cost["eagle-suffix"] == "4.2", "a drafter within another counts"
+    assert cost["eagle"] == "4.2"
+    assert cost["hass"] == cost["eagle-suffix"] == "2.2", "three levels each, and a drafter within another counts"
     assert cost["eagle3"] == "6.2", "three levels each"
     assert cost["suffix"] == "none" and cost["vocabularies/tli"] == "a model"
 

@@ -58,6 +58,7 @@ smollm2_eagle = drafter("smollm2-135m", "eagle", "EAGLE's drafter for SmolLM2, o
 smollm2_eagle3 = drafter("smollm2-135m", "eagle3", "EAGLE-3's drafter for SmolLM2, over its draft vocabulary")
 smollm2_router = drafter("smollm2-135m", "coral-router", "CORAL's LM head router for SmolLM2 and EAGLE's drafter")
 smollm2_falcon = drafter("smollm2-135m", "falcon", "Falcon's drafter for SmolLM2, over its draft vocabulary")
+smollm2_hass = drafter("smollm2-135m", "hass", "HASS's drafter for SmolLM2, trained on from EAGLE's")
 smollm2_parallelspec = drafter("smollm2-135m", "eagle-parallelspec", "ParallelSpec's drafter for SmolLM2, on features")
 smollm2_medusa = drafter("smollm2-135m", "medusa", "three of Medusa's heads for SmolLM2")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")

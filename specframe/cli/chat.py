@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from specframe.files.text import counted
+from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,10 +63,13 @@ def execute(options: argparse.Namespace) -> int:
 
 def _ask(console: Console) -> str | None:
     try:
-        return console.input("\n> ").strip()
+        question = console.input("\n> ").strip()
     except EOFError:
         console.print()
         return None
+    if not sys.stdin.isatty():  # a terminal shows what is typed, a pipe does not
+        console.out(printable(question), highlight=False)
+    return question
 
 
 def answer(pipeline: Pipeline, turns: list[dict[str, str]], console: Console) -> str:

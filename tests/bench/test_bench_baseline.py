@@ -50,7 +50,8 @@ def test_generate_decodes_by_the_settings_alone(wishful):
 
 
 def test_generate_ends_where_the_context_does():
-    model = make_model(max_position_embeddings=20)
+    model = make_model()
+    model.config.max_position_embeddings = 20
     model.generation_config = GenerationConfig(pad_token_id=2)
     settings = SamplingSettings(max_new_tokens=1000)
     contestant = Plain()

@@ -27,6 +27,7 @@ def test_an_answer_is_that_of_a_run_and_the_conversation_goes_on(monkeypatch, re
     printed = capsys.readouterr().out
     assert printed.count(first) >= 2 and second in printed
     assert printed.count("; tau ") == 3 and "20 tokens, " in printed
+    assert f"> hello\n{first}" in printed  # a question from a pipe stands above its answer
 
 
 def test_accepted_drafts_are_coloured(recipe, monkeypatch):

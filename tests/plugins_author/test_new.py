@@ -112,6 +112,13 @@ def test_what_cannot_be_is_one_line_and_writes_nothing(arguments, pattern, tmp_p
     assert [path.name for path in tmp_path.rglob("*")] == ["specframe-there"]
 
 
+def test_the_next_commands_install_what_the_tests_need(tmp_path, capsys):
+    assert main(["new", "plugin", "wren", "--out", str(tmp_path)]) == 0
+    folder = tmp_path / "specframe-wren"
+    assert f"  pip install -e '{folder}[test]'\n  pytest {folder}\n" in capsys.readouterr().out
+    assert 'test = ["specframe[testing]"' in (folder / "pyproject.toml").read_text()
+
+
 def test_only_plugins_are_written(capsys):
     assert main(["new", "drafter", "mine"]) == 2
     assert "specframe new plugin NAME" in capsys.readouterr().err

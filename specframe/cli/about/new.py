@@ -6,6 +6,7 @@ import argparse
 import json
 import keyword
 import re
+import shlex
 import tempfile
 from importlib.resources import files
 from pathlib import Path
@@ -85,7 +86,8 @@ def execute(options: argparse.Namespace) -> int:
         print(json.dumps({"folder": str(folder), "files": sorted(package), **about}))
         return 0
     print(f"{folder} has a {options.kind}, '{words['name']}', that works. Make it yours:\n")
-    print(f"  pip install -e {folder}\n  pytest {folder}\n  {words['command']}")
+    place, testing = shlex.quote(str(folder)), shlex.quote(f"{folder}[test]")
+    print(f"  pip install -e {testing}\n  pytest {place}\n  {words['command']}")
     return 0
 
 

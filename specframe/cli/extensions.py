@@ -38,7 +38,7 @@ def add_plugin_commands(
         if called in (None, name):
             command = entry.load()()
             command.add_arguments(parser)
-            parser.set_defaults(execute=command.execute)
+            parser.set_defaults(execute=command.execute, parser=parser)
     if called in PACKAGES and not names[called]:
         require_package(registry, called)
 

@@ -90,18 +90,26 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     options, rest = parser.parse_known_args(words)
     late = [word for word in rest if not word.startswith("-")]
     if len(late) < len(rest) or (late and not hasattr(options, "overrides")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        command: _Parser = options.parser
+        wrong = next((word for word in rest if word.startswith("-")), rest[0])
+        command.error(f"unrecognized arguments: {' '.join(rest)}{command.nearest(wrong)}")
     if late:
         options.overrides = [*options.overrides, *late]
     return options
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose messages show the command line's words as text."""
+    """A parser whose messages are one line, and show the command line's words as text."""
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with exit status 2."""
-        super().error(printable(message))
+        self.exit(2, printable(f"{self.prog}: {message} (`{self.prog} --help` lists all)\n"))
+
+    def nearest(self, word: str) -> str:
+        """A "; did you mean '--x'?" for an option that is nearly one of this command's, or an empty string."""
+        from specframe.kernel.plugins.registry import suggest
+
+        return suggest(word.partition("=")[0], self._option_string_actions)
 
 
 def _empty_parser() -> argparse.ArgumentParser:
@@ -120,16 +128,22 @@ def build_parser(called: str | None = None) -> argparse.ArgumentParser:
         module = import_module(f"specframe.cli.{place}")
         command = commands.add_parser(name, help=module.SUMMARY, description=as_sentence(module.SUMMARY))
         module.add_arguments(command)
-        command.set_defaults(execute=module.execute)
+        command.set_defaults(execute=module.execute, parser=command)
     if called not in COMMANDS:
         add_plugin_commands(commands, called, COMMANDS)
+    if called and called not in commands.choices:
+        from specframe.kernel.plugins.registry import suggest
+
+        parser.error(f"there is no command '{called}'{suggest(called, commands.choices)}")
     return parser
 
 
 def add_recipe_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of every command that reads one recipe."""
     parser.add_argument("recipe", help="a recipe file, or the name of one that `specframe recipes` lists")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="a value that replaces the recipe's")
+    parser.add_argument(
+        "overrides", nargs="*", default=[], metavar="KEY=VALUE", help="a value that replaces the recipe's"
+    )
     parser.add_argument(
         "--no-local-code", action="store_true", help="refuse components from ./file.py:Name in the recipe's folder"
     )

@@ -176,6 +176,18 @@ COMMANDS = [
     ("profile r.yaml", "nothing to decode"),
 ]
 
+ARGUMENTS = [
+    ("runn falcon", "specframe: there is no command 'runn'; did you mean 'run'?"),
+    ("run falcon --promt a", "specframe run: unrecognized arguments: --promt a; did you mean '--prompt'?"),
+    ("recipes --copy falcon", "specframe recipes: unrecognized arguments: --copy"),
+    ("run", "the following arguments are required: recipe ("),
+    ("explain", "the following arguments are required: name"),
+    ("chat falcon --system", "argument --system: expected one argument"),
+    ("certify falcon --budget many", "argument --budget: invalid int value: 'many'"),
+    ("run falcon --limit 2.5", "argument --limit: invalid int value: '2.5'"),
+    ("export falcon --out e", "the following arguments are required: --to"),
+]
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -213,6 +225,14 @@ def test_a_wrong_tree_is_refused(folder, capsys, override, words):
 @pytest.mark.parametrize(("command", "words"), COMMANDS)
 def test_a_wrong_command_is_refused(folder, capsys, command, words):
     assert words in refused(command.split(), capsys)
+
+
+@pytest.mark.parametrize(("command", "words"), ARGUMENTS)
+def test_wrong_arguments_are_refused(folder, capsys, command, words):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(command.split())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert words in line and "--help` lists all" in line
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ PLACES = (
     "without-training",
     "vocabularies",
     "compositions",
+    "drafting-models",
     "small",
     "small/compositions",
     "small/families",

@@ -77,3 +77,19 @@ def test_decoding_in_8_bits_computes_with_the_stored_codes(tmp_path):
         with torch.no_grad():
             found.append(drafter.decoding.inputs(pairs, ())[0])
     assert torch.allclose(*found, atol=1e-5)
+
+
+def test_a_language_model_in_8_bits_loads_as_any(tmp_path):
+    model = random_model("llama", vocab=40, size=64).float()
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    model.save_pretrained(tmp_path / "whole")
+    checkpoint.shrink(tmp_path / "whole", tmp_path / "small")
+
+    found = HFTarget(model=str(tmp_path / "small")).model.state_dict()
+
+    assert found.keys() == model.state_dict().keys()
+    assert found["lm_head.weight"].data_ptr() == found["model.embed_tokens.weight"].data_ptr()
+    for name, weight in model.state_dict().items():
+        step = weight.abs().max() / 127 if weight.dim() == 2 else 0
+        assert (found[name] - weight).abs().max() <= step, name

@@ -15,6 +15,8 @@ from specframe.components.targets.gguf import has_tokenizer, make_plain, read_co
 from specframe.components.targets.source import Source, first_line, quiet
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.neural.state.places import GGUF, find_place
+from specframe.neural.weights.checkpoint import WEIGHTS
+from specframe.neural.weights.rounded import read_rounded
 from specframe.neural.weights.shards import check_shards
 
 if TYPE_CHECKING:
@@ -66,13 +68,14 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
         check_shards(place, getattr(config, "transformers_weights", None), revision)
     wanted = "float32" if dtype == "auto" and chosen.type == "cpu" else dtype
     try:
+        rounded = read_rounded(place / WEIGHTS) if isinstance(place, Path) else None
+        where = {**source.options, **source.unpacking} if rounded is None else {"state_dict": rounded}
         with quiet():
-            loaded, report = loader.from_pretrained(
-                source.name,
+            loaded, report = (loader if rounded is None else model_class).from_pretrained(
+                source.name if rounded is None else None,
                 config=config,
                 dtype="auto" if wanted == "auto" else getattr(torch, wanted),
-                **source.options,
-                **source.unpacking,
+                **where,
                 attn_implementation=attention,
                 use_safetensors=True,
                 trust_remote_code=False,

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor
 
 from specframe.neural.quantized.blocks import BLOCK, PackedBlocks, round_to_blocks
@@ -31,6 +34,16 @@ def restore_matrices(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name in _rounded(stored):
         whole[name] = PackedBlocks(whole.pop(name + CODES), whole.pop(name + SCALE), None).values()
     return whole
+
+
+def read_rounded(file: Path) -> dict[str, Tensor] | None:
+    """The tensors of a safetensors file with matrices in 8 bits, restored; None for a file without, or no such file."""
+    if not file.is_file():
+        return None
+    with safe_open(file, framework="pt") as stored:
+        if not _rounded(dict.fromkeys(stored.keys())):
+            return None
+    return restore_matrices(load_file(file))
 
 
 def restore_shapes(stored: Mapping[str, list[int]]) -> dict[str, list[int]]:

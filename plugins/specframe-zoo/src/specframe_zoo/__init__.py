@@ -61,6 +61,7 @@ smollm2_falcon = drafter("smollm2-135m", "falcon", "Falcon's drafter for SmolLM2
 smollm2_hass = drafter("smollm2-135m", "hass", "HASS's drafter for SmolLM2, trained on from EAGLE's")
 smollm2_parallelspec = drafter("smollm2-135m", "eagle-parallelspec", "ParallelSpec's drafter for SmolLM2, on features")
 smollm2_medusa = drafter("smollm2-135m", "medusa", "three of Medusa's heads for SmolLM2")
+smollm2_fastdraft = drafter("smollm2-135m", "fastdraft", "FastDraft's small language model of SmolLM2's tokenizer")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")
 talk = Embedded("talk-7m", "a 7M Llama: dialogue, word problems, Python")
 talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")

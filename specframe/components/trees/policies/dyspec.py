@@ -14,7 +14,7 @@ from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class DySpec:
-    """The `nodes` best slots of a tree drawn without replacement (Xiong et al. 2024, DySpec).
+    """The `nodes` best child slots of a tree drawn without replacement (Xiong et al. 2024, DySpec).
 
     A slot's value is the drafter's guess that the verifier comes to the slot: the probability of the path above
     it, times what the earlier siblings have left of the node's law. It is known before the slot's own token

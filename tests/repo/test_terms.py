@@ -25,5 +25,5 @@ def test_the_first_use_in_prose_is_a_link(terms):
 
 def test_every_entry_has_a_place_of_its_own(terms):
     found = terms.read_terms(ROOT / "docs" / "glossary.md")
-    assert found["sibling"] == "term-slot" and found["tree policy"] == "term-tree-policy"
+    assert found["sibling"] == "term-child-slot" and found["tree policy"] == "term-tree-policy"
     assert found.keys() >= terms.EVERYDAY - {"path"} and len(set(found.values())) > 20

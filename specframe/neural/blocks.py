@@ -45,6 +45,20 @@ class Blocks:
             sees=torch.cat([pad(part.sees, (0, width - part.sees.shape[2])) for part in parts], 1),
         )
 
+    @classmethod
+    def among(cls, parts: list[Blocks], nodes: Tensor) -> Blocks:
+        """These nodes [B, F], each one of some part's.
+
+        Most often all are the last part's. The host looks where it need not wait; that costs less than to join.
+        """
+        if len(parts) == 1 or (nodes.is_cpu and parts[-1].holds(nodes)):
+            return parts[-1].take(nodes)
+        return cls.joined(parts).take(nodes)
+
+    def holds(self, nodes: Tensor) -> bool:
+        """Whether all of these nodes [B, F] are among the R."""
+        return bool((self.nodes[:, None] == nodes[:, :, None]).any(-1).all())
+
     def take(self, nodes: Tensor) -> Blocks:
         """These nodes [B, F], each one of the R."""
         if self.nodes.shape[1] == 1:  # then it is the root, without a search

@@ -46,7 +46,7 @@ class Queries:
 
 def repeated(path: Tensor, count: int) -> Tensor:
     """What each of F entries sees, for `count` queries of every one: [B, F, S] -> [B, F count, S]."""
-    return path[:, :, None].expand(-1, -1, count, -1).flatten(1, 2)
+    return path if count == 1 else path[:, :, None].expand(-1, -1, count, -1).flatten(1, 2)
 
 
 def _causal(length: int, device: torch.device) -> Tensor:

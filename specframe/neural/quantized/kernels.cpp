@@ -9,6 +9,7 @@
 #include <atomic>
 
 #include "attention.h"
+#include "ranking.h"
 
 namespace {
 
@@ -46,7 +47,8 @@ struct Batch {
   const int64_t* length;       // [B], slots that are committed
   const uint8_t* visible;      // [B, N, width]
   const int64_t* places;       // [B, N]
-  const float *cosine, *sine;  // [B * N, rotary / 2]
+  const int64_t* positions;    // [B, N]
+  const float *cosine, *sine;  // [.., rotary / 2], of every position
   const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
 };
 
@@ -163,15 +165,6 @@ void multiply(const Worker& worker, const Weight& w, const Weight* next, const C
 #endif
 }
 
-inline float sum(Lane lane) {
-  typedef float Quarter __attribute__((vector_size(16)));
-  Quarter parts[LANE / 4];
-  std::memcpy(parts, &lane, sizeof(lane));
-  for (int width = LANE / 8; width; width /= 2)
-    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
-  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
-}
-
 // Without a weight nothing is normalized; a width is a multiple of 16.
 inline void normalize(const float* from, const float* weight, float epsilon, int64_t width, float* to) {
   if (!weight) {
@@ -210,11 +203,18 @@ extern "C" void specframe_multiply(const Weight* w, const float* x, int64_t rows
   }
 }
 
-// Runs the layers over `hidden` [M, width], in place and without the final norm, and writes keys and values into the
-// cache. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null. `runs` [layers] says what of
-// a layer runs, its attention (1), its MLP (2), or both; null: all of all.
+// The `count` largest of each row of logits [M, width], largest first and of equal ones the earlier first, as
+// log-probabilities, and the columns where they stand; `count` is `width` at most.
+extern "C" void specframe_rank(const float* logits, int64_t rows, int64_t width, int64_t count, float* values, int64_t* columns) {
+  for (int64_t row = 0; row < rows; ++row)
+    rank(logits + row * width, width, count, values + row * count, columns + row * count);
+}
+
+// Runs the layers over `hidden` [M, width], in place, and writes keys and values into the cache. `ending` is the final norm's
+// weight, or null: without that norm. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null.
+// `runs` [layers] says what of a layer runs, its attention (1), its MLP (2), or both; null: all of all.
 extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, float* cache, float* hidden,
-                                 float* const* taps, const uint8_t* runs) {
+                                 const float* ending, float* const* taps, const uint8_t* runs) {
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
@@ -251,11 +251,12 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
         worker.share(rows, [&](int64_t row) {
           float* at = qkv.get() + row * line;
           const int64_t first = b.first + row / b.nodes, slot = b.sees ? b.base + row % b.nodes : b.places[row];
+          const int64_t turn = b.positions[row] * (s.rotary / 2);
           for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
             float* head = at + h * s.head_size;
             const float* norm = h < s.heads ? layer.query_norm : layer.key_norm;
             if (norm) normalize(head, norm, s.epsilon, s.head_size, head);
-            rotate(head, b.cosine + row * (s.rotary / 2), b.sine + row * (s.rotary / 2), s.rotary);
+            rotate(head, b.cosine + turn, b.sine + turn, s.rotary);
           }
           for (int64_t h = 0; h < s.kv_heads; ++h) {
             const int64_t place = (first * s.kv_heads + h) * head_stride + slot * s.head_size;
@@ -304,5 +305,9 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
         });
       }
     }
+    if (ending)
+      worker.share(rows, [&](int64_t row) {
+        normalize(hidden + row * s.width, ending, s.epsilon, s.width, hidden + row * s.width);
+      });
   }
 }

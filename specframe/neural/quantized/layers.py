@@ -94,15 +94,17 @@ class PackedLayers:
         taps: Mapping[int, Tensor] | None = None,
         chosen: LayerChoice | None = None,
         embeddings: Tensor | None = None,
+        ending: Tensor | None = None,
     ) -> None:
         """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
 
         `row` is the cache's row of the first. A layer's output is copied to its tap, [B, N, D], where it has one. Where
         layers are chosen, the others pass their input on. `embeddings` [B, N, D] stand before the hidden states in
-        what a layer of twice the input attends from.
+        what a layer of twice the input attends from. `ending` [D], float32, is the weight of a norm behind the last
+        layer.
         """
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
-        cosine, sine = self._rotations(positions)
+        places, angles = positions.contiguous(), self._angles_to(int(positions.max()) + 1)
         where = Batch(
             rows=hidden.shape[0],
             nodes=hidden.shape[1],
@@ -110,8 +112,9 @@ class PackedLayers:
             width=sight.end,
             cache_rows=blocks.shape[1],
             slots=blocks.shape[3],
-            cosine=cosine.data_ptr(),
-            sine=sine.data_ptr(),
+            positions=places.data_ptr(),
+            cosine=angles.data_ptr(),
+            sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
         )
         if isinstance(sight, Tree):
             seen, other = sight.sees.contiguous(), sight.length.contiguous()
@@ -130,20 +133,19 @@ class PackedLayers:
             ctypes.byref(where),
             blocks.data_ptr(),
             hidden.data_ptr(),
+            None if ending is None else ending.data_ptr(),
             (ctypes.c_void_p * len(pointers))(*pointers),
             None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
         )
 
-    def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines of the positions, [B * N, rotary / 2] each."""
-        end = int(positions.max()) + 1
+    def _angles_to(self, end: int) -> Tensor:
+        """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""
         if end > self._angles.shape[1]:
             table = torch.arange(max(2 * self._angles.shape[1], end, 1024))[None]
             pair = self._rotary(torch.empty(1), table)  # [1, positions, rotary] each, halves repeated
             self._angles = torch.cat(pair).float().chunk(2, -1)[0].contiguous()
             self.shape.rotary = 2 * self._angles.shape[-1]
-        cosine, sine = self._angles[:, positions.flatten()]
-        return cosine, sine
+        return self._angles
 
     def _layer(self, layer: Any) -> Layer:
         attention, mlp = layer.self_attn, layer.mlp

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("kernels.cpp")
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("products.h", "attention.h"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("products.h", "attention.h", "ranking.h"))
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
@@ -55,7 +55,8 @@ class Batch(Structure):
 
     _fields_ = (
         *((name, c_int64) for name in ("rows", "nodes", "first", "width", "cache_rows", "slots", "base")),
-        *((name, c_void_p) for name in ("sees", "length", "visible", "places", "cosine", "sine", "embeddings")),
+        *((name, c_void_p) for name in ("sees", "length", "visible", "places")),
+        *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings")),
     )
 
 
@@ -76,12 +77,19 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     kernels = ctypes.CDLL(str(library))
     kernels.specframe_multiply.argtypes = [POINTER(Weight), c_void_p, c_int64, c_void_p]
     kernels.specframe_multiply.restype = None
+    kernels.specframe_rank.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
+    kernels.specframe_rank.restype = None
     kernels.specframe_decode.argtypes = [
         *(POINTER(Shape), POINTER(Layer), POINTER(Batch)),
-        *(c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
+        *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
     kernels.specframe_decode.restype = None
     return kernels
+
+
+def are_loaded() -> bool:
+    """Whether this process has the kernels already, so that they cost nothing to call."""
+    return load_kernels.cache_info().currsize > 0
 
 
 def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:

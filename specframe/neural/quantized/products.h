@@ -76,6 +76,15 @@ inline Lane lane(Words words) {
   return floats;
 }
 
+inline float sum(Lane lane) {
+  typedef float Quarter __attribute__((vector_size(16)));
+  Quarter parts[LANE / 4];
+  std::memcpy(parts, &lane, sizeof(lane));
+  for (int width = LANE / 8; width; width /= 2)
+    for (int i = 0; i < width; ++i) parts[i] += parts[i + width];
+  return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+}
+
 inline float widen(uint16_t half) {
   const uint32_t word = static_cast<uint32_t>(half) << 16;
   float value;

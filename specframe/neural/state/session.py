@@ -96,11 +96,10 @@ class FeatureSession(RowSession):
             self.settle()
             del self.draft[1:]
             return self.draft[0].outputs
-        known = Blocks.joined(self.draft) if len(self.draft) > 1 else self.draft[0]
         batch, width = frontier.nodes.shape
         k = self.block
         tokens, above = self._trace(frontier)
-        origin = known.take(above)
+        origin = Blocks.among(self.draft, above)
         pairs = self._pairs(tokens, self.network.features(origin.outputs)).flatten(0, 1)  # [BF, k, 2D]
         state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
         inputs, state = self.network.inputs(pairs, state)  # [BF, k, D]

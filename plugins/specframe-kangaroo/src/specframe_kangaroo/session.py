@@ -83,7 +83,7 @@ class Exits(RowSession):
         if frontier.tree.levels == 0:
             return Predicted(self._start(exits).outputs)
         batch, width = nodes.shape
-        origin = Blocks.joined(self.draft).take(frontier.tree.parent.gather(1, nodes).clamp(min=0))
+        origin = Blocks.among(self.draft, frontier.tree.parent.gather(1, nodes).clamp(min=0))
         own = torch.eye(width, dtype=torch.bool, device=nodes.device).expand(batch, -1, -1)
         sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
         end = self.rooted.shape[1] + sees.shape[2]

@@ -42,6 +42,7 @@ class Decoder:
         """Of a model for which `unfit` or `unfit_floats` finds no reason."""
         self._decoder = decoder
         self._layers = PackedLayers(config, decoder.rotary_emb, list(layers))
+        self._ending = decoder.norm.weight.detach().float().contiguous()
 
     def run(
         self,
@@ -60,9 +61,8 @@ class Decoder:
         hidden = self._decoder.embed_tokens(nodes.tokens).float() if entry is None else entry.clone()  # [B, N, D]
         hidden = hidden.contiguous()
         wanted = {int(tap.partition(".")[2]): torch.empty_like(hidden) for tap in taps if tap != "last"}
-        self._layers.run(hidden, nodes.positions, nodes.sees, cache, nodes.row, wanted, chosen)
-        norm = self._decoder.norm.weight.float()
-        last = nn.functional.rms_norm(hidden, hidden.shape[-1:], norm, self._layers.shape.epsilon).to(dtype)
+        self._layers.run(hidden, nodes.positions, nodes.sees, cache, nodes.row, wanted, chosen, ending=self._ending)
+        last = hidden.to(dtype)
         features = {f"layer.{index}": values for index, values in wanted.items()}
         return last, features | ({"last": last} if "last" in taps else {})
 

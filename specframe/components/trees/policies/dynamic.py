@@ -16,6 +16,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.promises import Promise
 from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Context, Draw, Expand, Frontier, Proposal, TokenTree
+from specframe.neural.quantized.likely import likely
 
 
 class Dynamic:
@@ -202,14 +203,13 @@ class Dynamic:
         [B, F, K, width] each, with at most the levels that are still missing. The law is that of
         temperature 1, or the calibrated one, in float32 or better.
         """
-        dtype = torch.promote_types(proposal.logits.dtype, torch.float32)
         logits = proposal.logits
         if logits.shape[2] > self.depth - level:
             logits = logits[:, :, : self.depth - level]
         if self.calibration is not None:
-            logits = self.calibration.sharpen(logits.to(dtype), level)
-        best = logits.log_softmax(-1, dtype=dtype).topk(min(self.width, logits.shape[-1]))
-        return best.values, proposal.tokens(best.indices)
+            logits = self.calibration.sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32)), level)
+        gains, columns = likely(logits, min(self.width, logits.shape[-1]))
+        return gains, proposal.tokens(columns)
 
     def _best(self, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int) -> TokenTree:
         """The tree of the root and the best candidates.

@@ -60,6 +60,9 @@ smollm2_router = drafter("smollm2-135m", "coral-router", "CORAL's LM head router
 smollm2_falcon = drafter("smollm2-135m", "falcon", "Falcon's drafter for SmolLM2, over its draft vocabulary")
 smollm2_hass = drafter("smollm2-135m", "hass", "HASS's drafter for SmolLM2, trained on from EAGLE's")
 smollm2_parallelspec = drafter("smollm2-135m", "eagle-parallelspec", "ParallelSpec's drafter for SmolLM2, on features")
+smollm2_parallelspec_router = drafter(
+    "smollm2-135m", "eagle-parallelspec-router", "CORAL's LM head router for SmolLM2 and ParallelSpec's drafter"
+)
 smollm2_medusa = drafter("smollm2-135m", "medusa", "three of Medusa's heads for SmolLM2")
 smollm2_fastdraft = drafter("smollm2-135m", "fastdraft", "FastDraft's small language model of SmolLM2's tokenizer")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")

@@ -56,7 +56,7 @@ def variants(kind):
 
 
 THOROUGH = {"specframe/match", "specframe/recursive"}
-"""Verifiers that meet every drafter with every tree: `recursive` where nodes are drawn, `match` where chosen."""
+"""Verifiers that meet every drafter with every tree."""
 WITNESS = "specframe/model"
 """The drafter that meets all verifiers with every tree: of a drafter, a verifier sees no more than its trees."""
 
@@ -77,18 +77,8 @@ OWN_TREE = {
 """Drafters that are refused with every tree, as `lookup` is for all of them to see."""
 
 
-def are_drawn(drafter, tree):
-    """Whether a tree's nodes are drawn, by the policy or by a drafter that builds its own."""
-    return tree[0] == "specframe/dyspec" or any(options.get("draw", "top") != "top" for _, options in (drafter, tree))
-
-
 def is_run(drafter, tree, verifier):
-    """Whether the three meet: any two of them do, but for drafters that build their own trees.
-
-    `match` reads no distribution of a drafter: drawn nodes are to it what chosen ones are.
-    """
-    if verifier[0] == "specframe/match" and are_drawn(drafter, tree) and drafter[0] != WITNESS:
-        return False
+    """Whether the three meet: any two of them do, but for drafters that build their own trees."""
     if drafter[0] in OWN_TREE:
         return tree[0] == "/none" or (tree[0] == "specframe/chain" and verifier[0] == "specframe/match")
     if drafter[1] == SKIPS:
@@ -128,7 +118,7 @@ def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path)
     if verifier[0] not in THOROUGH:
         miniature = replace(miniature, length=3)
     emission = miniature.emission("", Sampling(temperature=1.0), seed=2)
-    comparison = emission.compare(budget=30_000 if drafter[0] == WITNESS else 5_000)
+    comparison = emission.compare(budget=30_000)
     assert comparison.tv < 1e-9
     if not comparison.enumeration.exhausted:
         small = miniature.smaller()

@@ -16,7 +16,7 @@ from specframe.training.online.drafter import Online, Restless
 from specframe.training.online.learner import Learner
 
 
-def comparison(verifier, draw, drafter=None, budget=2_000):
+def comparison(verifier, draw, drafter=None):
     inner = {"use": "model", "model": str(tiny_model(3)), "dtype": "float64"}
     sections = {
         "target": {"use": "table", "vocab": 3},
@@ -28,7 +28,7 @@ def comparison(verifier, draw, drafter=None, budget=2_000):
     if drafter is not None:
         planned.parts["drafter"] = replace(planned.parts["drafter"], component=drafter)
     emission = replace(Miniature.of(planned), length=3).emission("", Sampling(temperature=1.0), seed=2)
-    return emission.compare(budget=budget), emission.parts().drafter
+    return emission.compare(budget=2_000), emission.parts().drafter
 
 
 @pytest.mark.parametrize(("verifier", "draw"), [("recursive", "iid"), ("match", "top")])
@@ -70,5 +70,5 @@ class ChangedOnline(Online):
 
 
 def test_a_drafter_that_changes_within_a_draft_is_not():
-    found, _ = comparison("recursive", "iid", ChangedOnline, budget=200)
+    found, _ = comparison("recursive", "iid", ChangedOnline)
     assert found.tv > 1e-3

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from specframe.kernel.build import Plan, plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
 
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"

@@ -19,7 +19,7 @@ from overview import CERTIFICATES, read_certificates
 
 import specframe
 from specframe.cli.main import main
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 
 SECTIONS = ("drafter", "tree", "verifier", "sampling")
 """What a certificate is of: it runs on targets of its own."""

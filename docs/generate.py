@@ -15,10 +15,10 @@ from measured import render_blocks
 from method_table import render_methods
 
 from specframe.cli.main import COMMANDS, build_parser, main
-from specframe.decoding.transformers.support import ARGUMENTS, FIELDS, Support
+from specframe.decoding.generate_support import ARGUMENTS, FIELDS, Support
+from specframe.kernel.discovery import discover
 from specframe.kernel.options import about
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import KINDS, Registration
+from specframe.kernel.registry import KINDS, Registration
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTE = "<!-- Written by docs/generate.py from the code: change docstrings and signatures instead. -->\n"

@@ -10,9 +10,9 @@ from benches import FOLDER, Bench, Found, newest, read_benches
 from catalogue import Method, find_recipe, identity, planned, read_table
 from overview import render_overview
 
-from specframe.bench.report.phrases import format_figure, is_suspect
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Registry
+from specframe.bench.format import format_figure, is_suspect
+from specframe.kernel.discovery import discover
+from specframe.kernel.registry import Registry
 
 BENCH = "specframe bench recipes/small/*.yaml recipes/small/*/*.yaml --limit 12 --out docs/benchmark"
 WIDE = "---\nhide: [toc]\n---\n"

@@ -58,8 +58,8 @@ _PUBLIC = {
         "Verifier",
     ),
     "specframe.kernel.layers": ("ExitingDrafter", "ExitingModel", "LayerChoice", "LayeredTarget"),
-    "specframe.kernel.promises": ("Needs", "Promise"),
-    "specframe.kernel.plugins.deprecation": ("Renamed",),
+    "specframe.kernel.capabilities": ("Needs", "Promise"),
+    "specframe.kernel.versions": ("Renamed",),
     "specframe.kernel.errors": (
         "CompositionError",
         "FetchError",
@@ -69,27 +69,27 @@ _PUBLIC = {
         "SpecframeError",
         "WeightsError",
     ),
-    "specframe.kernel.plugins.hookspecs": ("Command", "Register", "hookimpl"),
+    "specframe.kernel.discovery": ("Command", "Register", "hookimpl"),
     "specframe.kernel.zoo": ("model_folder",),
     "specframe.sampling.random": ("SeededRandom",),
     "specframe.sampling.laws": ("Sampling",),
     "specframe.components.targets.conversion": ("convert_gguf",),
     "specframe.components.verifiers.bound": ("greedy_acceptance", "optimal_acceptance"),
     "specframe.components.drafters.text": ("CommittedText",),
-    "specframe.components.rollouts.all_levels": ("AllLevels",),
+    "specframe.components.rollouts.teacher_forced": ("AllLevels",),
     "specframe.components.rollouts.glancing": ("Glancing",),
     "specframe.components.rollouts.multi_step": ("MultiStep",),
-    "specframe.components.trees.shapes.growth": ("Growth",),
-    "specframe.components.trees.shapes.optimal": ("expected_tau", "optimal_product_shape", "optimal_shape"),
+    "specframe.components.trees.growth": ("Growth",),
+    "specframe.components.trees.optimal": ("expected_tau", "optimal_product_shape", "optimal_shape"),
     "specframe.decoding.pipeline": ("Pipeline", "Result", "load"),
     "specframe.decoding.compose": ("compose",),
     "specframe.decoding.requests": ("Entry", "Request"),
     "specframe.decoding.session": ("Session",),
-    "specframe.decoding.transformers.decoder": ("decoder",),
+    "specframe.decoding.custom_generate": ("decoder",),
     "specframe.files.prompts": ("read_prompts",),
-    "specframe.neural.weights.identity": ("Identified", "TargetIdentity"),
-    "specframe.inspect.trace.collect": ("trace",),
-    "specframe.inspect.trace.records": ("Trace",),
+    "specframe.neural.weights.origin": ("Identified", "TargetIdentity"),
+    "specframe.inspect.trace": ("trace",),
+    "specframe.inspect.recorder": ("Trace",),
     "specframe.inspect.profile": ("Profile", "profile"),
     "specframe.inspect.forecast": ("Measured", "measure_tau"),
     "specframe.training.validation": ("simulated_tau",),
@@ -99,12 +99,12 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     # isort: off
     from specframe.cli.main import add_recipe_arguments as add_recipe_arguments, read_plan as read_plan
     from specframe.components.drafters.text import CommittedText as CommittedText
-    from specframe.components.rollouts.all_levels import AllLevels as AllLevels
+    from specframe.components.rollouts.teacher_forced import AllLevels as AllLevels
     from specframe.components.rollouts.glancing import Glancing as Glancing
     from specframe.components.rollouts.multi_step import MultiStep as MultiStep
     from specframe.components.targets.conversion import convert_gguf as convert_gguf
-    from specframe.components.trees.shapes.growth import Growth as Growth
-    from specframe.components.trees.shapes.optimal import (
+    from specframe.components.trees.growth import Growth as Growth
+    from specframe.components.trees.optimal import (
         expected_tau as expected_tau,
         optimal_product_shape as optimal_product_shape,
         optimal_shape as optimal_shape,
@@ -117,12 +117,12 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.decoding.pipeline import Pipeline as Pipeline, Result as Result, load as load
     from specframe.decoding.requests import Entry as Entry, Request as Request
     from specframe.decoding.session import Session as Session
-    from specframe.decoding.transformers.decoder import decoder as decoder
+    from specframe.decoding.custom_generate import decoder as decoder
     from specframe.files.prompts import read_prompts as read_prompts
     from specframe.inspect.forecast import Measured as Measured, measure_tau as measure_tau
     from specframe.inspect.profile import Profile as Profile, profile as profile
-    from specframe.inspect.trace.collect import trace as trace
-    from specframe.inspect.trace.records import Trace as Trace
+    from specframe.inspect.trace import trace as trace
+    from specframe.inspect.recorder import Trace as Trace
     from specframe.kernel.cache import cache_folder as cache_folder
     from specframe.kernel.contestant import Contestant as Contestant
     from specframe.kernel.errors import (
@@ -157,13 +157,13 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         LayerChoice as LayerChoice,
         LayeredTarget as LayeredTarget,
     )
-    from specframe.kernel.plugins.deprecation import Renamed as Renamed
-    from specframe.kernel.plugins.hookspecs import (
+    from specframe.kernel.versions import Renamed as Renamed
+    from specframe.kernel.discovery import (
         Command as Command,
         Register as Register,
         hookimpl as hookimpl,
     )
-    from specframe.kernel.promises import Needs as Needs, Promise as Promise
+    from specframe.kernel.capabilities import Needs as Needs, Promise as Promise
     from specframe.kernel.store import Continuations as Continuations, Continuing as Continuing, Store as Store
     from specframe.kernel.types import (
         ALL_DRAWS as ALL_DRAWS,
@@ -192,7 +192,7 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         Verdict as Verdict,
     )
     from specframe.kernel.zoo import model_folder as model_folder
-    from specframe.neural.weights.identity import Identified as Identified, TargetIdentity as TargetIdentity
+    from specframe.neural.weights.origin import Identified as Identified, TargetIdentity as TargetIdentity
     from specframe.sampling.laws import Sampling as Sampling
     from specframe.sampling.random import SeededRandom as SeededRandom
     from specframe.training.validation import simulated_tau as simulated_tau

@@ -37,7 +37,7 @@ from sample import choose, command, interval, keep
 
 import specframe
 from specframe import Pipeline, Teacher
-from specframe.bench.contest.sets import FOLDER, read_sets, spread
+from specframe.bench.contest.datasets import FOLDER, read_sets, spread
 from specframe.components.drafters.model import ModelDrafter
 from specframe.files.provenance import write_json
 

@@ -20,7 +20,7 @@ from torch import nn
 
 import specframe
 from specframe import Pipeline
-from specframe.bench.contest.sets import SHIPPED, read_sets, spread
+from specframe.bench.contest.datasets import SHIPPED, read_sets, spread
 from specframe.bench.figures.intervals import Array, Estimate, Measure, estimate, estimate_change
 from specframe.bench.figures.measures import pooled
 

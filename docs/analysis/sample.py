@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from specframe import Pipeline, load
-from specframe.bench.contest.sets import SHIPPED, read_sets, spread
+from specframe.bench.contest.datasets import SHIPPED, read_sets, spread
 from specframe.files.provenance import write_json
 
 RECIPES = Path(__file__).resolve().parent.parent.parent / "recipes" / "small"

@@ -29,9 +29,8 @@ from specframe import (
     greedy_acceptance,
     optimal_acceptance,
 )
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.policies.greedy import Greedy
+from specframe.components.trees.fixed import Chain, Fixed
+from specframe.components.trees.greedy import Greedy
 from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.transport import Transport
 from specframe.testing.tables import GivenDrafter

@@ -16,12 +16,12 @@ from rich.text import Text
 
 from specframe.cli.chat import answer
 from specframe.decoding.pipeline import Pipeline
-from specframe.inspect.page.drawing import draw_tree
-from specframe.inspect.trace.collect import trace
-from specframe.inspect.trace.records import TracedCycle
+from specframe.inspect.drawing import draw_tree
+from specframe.inspect.recorder import TracedCycle
+from specframe.inspect.trace import trace
 from specframe.kernel.build import plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
 
 FOLDER = Path(__file__).parent
 CHAT, ASKED = "eagle-suffix", "Write a Python function that counts the vowels of a text."
@@ -84,7 +84,7 @@ def draw_method(name: str) -> str:
     found = trace(load(recipe, *settings, "sampling.max_new_tokens=24"), QUESTION)
     drawn = draw_tree(max(found.cycles, key=interest))
     label, width, height = SIZE.search(drawn).groups()  # type: ignore[union-attr] - drawn above
-    css = (FOLDER.parents[1] / "specframe/inspect/page/page.css").read_text(encoding="utf-8")
+    css = (FOLDER.parents[1] / "specframe/inspect/page.css").read_text(encoding="utf-8")
     style = "\n".join(STYLE.findall(css))
     wide, high = int(width) + 2 * EDGE, int(height) + 2 * EDGE
     opening = (

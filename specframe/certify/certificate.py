@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from specframe.certify.own.audit import Audit
-from specframe.certify.own.emission import Comparison
+from specframe.certify.compositions.audit import Audit
+from specframe.certify.compositions.emission import Comparison
 
 EXACT = 1e-9
 """A total variation below this is rounding in float64; every known mistake is a million times larger."""

@@ -8,16 +8,15 @@ from functools import partial
 from itertools import product
 
 from specframe.certify.certificate import REDUCED, Case, Certificate
-from specframe.certify.own.audit import Audit, audit_drafts
-from specframe.certify.own.company import Accompanied
-from specframe.certify.own.controls import WRONG, Wrong, WrongBonus
-from specframe.certify.own.emission import Comparison, Emission
-from specframe.certify.own.enumeration import Progress
-from specframe.certify.own.forks import Forks
-from specframe.certify.own.ladder import ladder, reduced
-from specframe.certify.own.miniature import EOS, LENGTH, Miniature, small_sampling
-from specframe.certify.own.replay import NAME, Captured, ReplayedStreams
-from specframe.certify.own.streams import ForkedStreams
+from specframe.certify.compositions.audit import Audit, audit_drafts
+from specframe.certify.compositions.batch import Accompanied
+from specframe.certify.compositions.branches import Forks
+from specframe.certify.compositions.controls import NAME, WRONG, Captured, ReplayedStreams, Wrong, WrongBonus
+from specframe.certify.compositions.emission import Comparison, Emission
+from specframe.certify.compositions.enumeration import Progress
+from specframe.certify.compositions.shrink import ladder, reduced
+from specframe.certify.compositions.small import EOS, LENGTH, Miniature, small_sampling
+from specframe.certify.compositions.streams import ForkedStreams
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
 from specframe.sampling.laws import Sampling

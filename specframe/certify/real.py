@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe.certify.own.controls import Unprocessed, WrongBonus
+from specframe.certify.compositions.controls import Unprocessed, WrongBonus
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import as_prompts
 from specframe.files.text import counted

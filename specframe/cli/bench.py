@@ -10,8 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specframe.files.terminal import open_console
-from specframe.files.text import counted, printable
+from specframe.files.text import counted, open_console, printable
 
 if TYPE_CHECKING:
     from specframe.bench.contest.contest import Contest
@@ -146,14 +145,14 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Eng
     All that can be checked is checked before models load.
     """
     from specframe.bench.contest.contest import Contest
-    from specframe.bench.contest.engines.inprocess import InProcess
-    from specframe.bench.contest.engines.ray import Ray
-    from specframe.bench.contest.roster import Selection, is_recipe, plan_roster
-    from specframe.bench.contest.sets import SHIPPED, read_sets
-    from specframe.bench.contest.terms import Terms
+    from specframe.bench.contest.contestants import Selection, is_recipe, plan_roster
+    from specframe.bench.contest.datasets import SHIPPED, read_sets
+    from specframe.bench.contest.engines import InProcess
+    from specframe.bench.contest.ray import Ray
+    from specframe.bench.contest.settings import Terms
     from specframe.files.lock import writing
+    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins.discovery import discover
 
     terms = Terms(
         batch=options.batch,
@@ -205,8 +204,8 @@ def _is_override(word: str) -> bool:
 
 def _report(results: dict[str, Any], options: argparse.Namespace) -> None:
     from specframe.bench.figures.summary import summarise
-    from specframe.bench.report.report import NO_PLOTS, can_draw, write_report
-    from specframe.bench.report.table import print_table
+    from specframe.bench.report import NO_PLOTS, can_draw, write_report
+    from specframe.bench.table import print_table
 
     summary = summarise(results)
     write_report(results, summary, options.out)

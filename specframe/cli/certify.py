@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.certify.own.enumeration import Progress
+    from specframe.certify.compositions.enumeration import Progress
 
 LENGTHS = (3, 2)
 """The first tokens whose joint law is compared for a function: fewer where more are out of the budget's reach."""
@@ -66,7 +66,7 @@ def _certify_recipe(options: argparse.Namespace) -> int:
         fetch_target(valid)  # now, and not after minutes of enumeration
 
     from specframe.certify.certify import certify_plan
-    from specframe.cli.printing.certificate import print_certificate, progress_shown
+    from specframe.cli.render.certificate import print_certificate, progress_shown
 
     with progress_shown(quiet=options.json) as listener:
         try:
@@ -96,8 +96,8 @@ def _certify_recipe(options: argparse.Namespace) -> int:
 
 
 def _certify_function(options: argparse.Namespace) -> int:
-    from specframe.certify.foreign.against import NEARLY, Foreign, load_function
-    from specframe.cli.printing.certificate import print_function, progress_shown
+    from specframe.certify.functions.against import NEARLY, Foreign, load_function
+    from specframe.cli.render.certificate import print_function, progress_shown
 
     accept = load_function(options.against)
     found: list[dict[str, Any]] = []

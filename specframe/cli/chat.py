@@ -36,7 +36,7 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.cli.main import read_plan
     from specframe.cli.target import choose_target, describe_target
     from specframe.decoding.pipeline import Pipeline
-    from specframe.files.terminal import open_console
+    from specframe.files.text import open_console
     from specframe.kernel.errors import InputError
 
     plan, target = choose_target(read_plan(options), local_code=not options.no_local_code)

@@ -12,8 +12,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from specframe.files.terminal import open_console
-from specframe.files.text import counted, printable
+from specframe.files.text import counted, open_console, printable
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline
@@ -69,7 +68,7 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.cli.main import read_plan
     from specframe.files.lock import writing
     from specframe.files.provenance import describe_run
-    from specframe.training.distill.prompts import read_dialogues
+    from specframe.training.distill.dialogue import read_dialogues
     from specframe.training.distill.store import AnswerStore
 
     valid = read_plan(options)
@@ -150,7 +149,7 @@ def _check(options: argparse.Namespace, valid: Plan) -> None:
 
 def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, Any]:
     """What decides the answers, up to the order in which they come."""
-    from specframe.training.distill.prompts import fingerprint
+    from specframe.training.distill.dialogue import fingerprint
 
     return {
         "target": options.model or valid.recipe.data["target"],
@@ -192,7 +191,7 @@ def _find_answerer(
 
 def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
     """The pipeline that answers fastest here; prints what was tried."""
-    from specframe.training.distill.fastest import SIZES, fastest
+    from specframe.training.distill.decoding import SIZES, fastest
 
     context = decoding.pipeline.parts.target.context
     prompts = [prompt for dialogue in left[: max(SIZES)] if len(prompt := decoding.encode(dialogue)) < context]

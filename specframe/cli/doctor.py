@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Prints the diagnosis; 1 if something is wrong."""
     from specframe.cli.main import prompts_to_measure, read_plan
-    from specframe.cli.printing.columns import fitted, terminal_columns
+    from specframe.cli.render.columns import fitted, terminal_columns
     from specframe.kernel.errors import InputError
 
     if options.limit is not None and options.prompts is None:

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from specframe.kernel.plugins.registry import Registry
+    from specframe.kernel.registry import Registry
 
 PACKAGES = {"serve": "specframe-serve"}
 """Commands of this project that have a package of their own, because they need more than the core does."""
@@ -27,7 +27,7 @@ def add_plugin_commands(
     Only the one that is called is imported, or all without `called`. Raises PluginError for a call of a command whose
     package is not installed, or broken.
     """
-    from specframe.kernel.plugins.discovery import discover
+    from specframe.kernel.discovery import discover
 
     registry = discover()
     entries = registry.of("command")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from specframe import __version__
-from specframe.cli.about.greeting import greeting
 from specframe.cli.extensions import add_plugin_commands, as_sentence
+from specframe.cli.greeting import greeting
 from specframe.files.text import printable, require_unicode
 from specframe.kernel.errors import InputError, SpecframeError
 
@@ -33,13 +33,13 @@ COMMANDS = {
     "train": "train",
     "distill-data": "distill_data",
     "certify": "certify",
-    "export": "interchange.export",
-    "import": "interchange.imports",
-    "recipes": "about.recipes",
-    "plugins": "about.plugins",
-    "explain": "about.explain",
-    "validate": "about.validate",
-    "new": "about.new",
+    "export": "export",
+    "import": "imports",
+    "recipes": "recipes",
+    "plugins": "plugins",
+    "explain": "explain",
+    "validate": "validate",
+    "new": "new",
 }
 """Each command's module in this package, with `SUMMARY`, `add_arguments` and `execute`, light to import."""
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -107,7 +107,7 @@ class _Parser(argparse.ArgumentParser):
 
     def nearest(self, word: str) -> str:
         """A "; did you mean '--x'?" for an option that is nearly one of this command's, or an empty string."""
-        from specframe.kernel.plugins.registry import suggest
+        from specframe.kernel.registry import suggest
 
         return suggest(word.partition("=")[0], self._option_string_actions)
 
@@ -132,7 +132,7 @@ def build_parser(called: str | None = None) -> argparse.ArgumentParser:
     if called not in COMMANDS:
         add_plugin_commands(commands, called, COMMANDS)
     if called and called not in commands.choices:
-        from specframe.kernel.plugins.registry import suggest
+        from specframe.kernel.registry import suggest
 
         parser.error(f"there is no command '{called}'{suggest(called, commands.choices)}")
     return parser
@@ -173,8 +173,8 @@ def add_environment_argument(parser: argparse.ArgumentParser) -> None:
 def read_plan(options: argparse.Namespace) -> Plan:
     """The plan of the recipe that the arguments name. Raises RecipeError with every problem."""
     from specframe.kernel.build import plan
-    from specframe.kernel.plugins.discovery import discover
-    from specframe.kernel.recipes.recipe import Recipe
+    from specframe.kernel.discovery import discover
+    from specframe.kernel.recipe import Recipe
 
     recipe = Recipe.read(options.recipe, options.overrides, environment=options.allow_env)
     return plan(recipe, discover(), local_code=not options.no_local_code)

@@ -100,8 +100,8 @@ def execute(options: argparse.Namespace) -> int:
             raise InputError("--skip measures the target alone: leave --out, --check, --context and --precisions out")
         return search_layers(valid, prompts, as_json=options.json)
 
-    from specframe.cli.printing.columns import fitted, terminal_columns
-    from specframe.cli.printing.profile import show_check, show_table, show_trees
+    from specframe.cli.render.columns import fitted, terminal_columns
+    from specframe.cli.render.profile import show_check, show_table, show_trees
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.profile import lengthen, profile
 
@@ -124,8 +124,8 @@ def execute(options: argparse.Namespace) -> int:
     if options.check is not None:
         from dataclasses import replace
 
-        from specframe.components.trees.policies.fixed import Fixed
-        from specframe.components.trees.shapes.shape import dotted
+        from specframe.components.trees.fixed import Fixed
+        from specframe.components.trees.shape import dotted
         from specframe.inspect.forecast import measure_tau
 
         tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=draw)
@@ -144,7 +144,7 @@ def execute(options: argparse.Namespace) -> int:
 def search_layers(plan: Plan, prompts: Sequence[Prompt], *, as_json: bool) -> int:
     """Prints what drafts of the target without some of its layers are worth, and the recipe lines of the best."""
     from specframe.decoding.pipeline import Pipeline
-    from specframe.inspect.skipping import OwnDraft, search
+    from specframe.inspect.layer_search import OwnDraft, search
 
     def show(draft: OwnDraft) -> None:
         if not as_json:

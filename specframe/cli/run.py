@@ -53,7 +53,7 @@ def execute(options: argparse.Namespace) -> int:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
 
     from specframe.bench.measure import measure
-    from specframe.cli.printing.figures import print_figures, print_place
+    from specframe.cli.render.figures import print_figures, print_place
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.folders import make_folder
     from specframe.files.provenance import describe_run, write_json

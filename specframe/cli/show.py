@@ -37,11 +37,11 @@ def execute(options: argparse.Namespace) -> int:
     if options.html is not None:
         check_file(options.html, "give --html another place")  # before minutes of loading and decoding, not after
 
-    from specframe.cli.printing.trees import print_trace
+    from specframe.cli.render.trees import print_trace
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.provenance import write_text
-    from specframe.inspect.page.document import render
-    from specframe.inspect.trace.collect import trace
+    from specframe.inspect.page import render
+    from specframe.inspect.trace import trace
 
     found = trace(Pipeline.build(valid), prompts[0])
     if options.html is not None:

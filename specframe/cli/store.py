@@ -27,12 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def execute(options: argparse.Namespace) -> int:
     """Writes the store and prints its size."""
+    from specframe.components.stores.corpus import build
+    from specframe.components.stores.documents import read_texts
     from specframe.kernel.build import Part, plan
+    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import InputError
-    from specframe.kernel.plugins.discovery import discover
-    from specframe.kernel.recipes.recipe import Recipe
-    from specframe.stores.corpus import build
-    from specframe.stores.documents import read_texts
+    from specframe.kernel.recipe import Recipe
 
     recipe = Recipe.read(options.recipe, options.overrides)
     parts = plan(recipe, discover()).parts

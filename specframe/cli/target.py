@@ -16,8 +16,8 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
     weights are those for the target that is taken. Raises FetchError where the recipe names no other target.
     """
     from specframe.kernel.build import plan
+    from specframe.kernel.discovery import discover
     from specframe.kernel.errors import FetchError
-    from specframe.kernel.plugins.discovery import discover
 
     target, recipe = asked.parts["target"], asked.recipe
     model, otherwise = (target.options.get(name) for name in ("model", "otherwise"))

@@ -100,7 +100,7 @@ def _afresh(part: Part) -> Part:
 def _decode_prompts(pipeline: Pipeline) -> Callable[[], dict[str, float]]:
     """A validation that decodes the recipe's prompts: its tau is the one a user will see."""
 
-    from specframe.kernel.lessons import learning_in
+    from specframe.kernel.training import learning_in
 
     def evaluate() -> dict[str, float]:
         module = learning_in(pipeline.parts.drafter).module

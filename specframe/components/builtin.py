@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from specframe.kernel.plugins.hookspecs import Register, hookimpl
+from specframe.kernel.discovery import Register, hookimpl
 
 Parts: TypeAlias = tuple[tuple[str, str, str], ...]
 """Names, places in a folder, and summaries."""
@@ -29,7 +29,7 @@ DRAFTERS: Parts = (
 )
 
 TREES: Parts = (
-    ("chain", "chain:Chain", "one path"),
+    ("chain", "fixed:Chain", "one path"),
     ("adaptive", "adaptive:Adaptive", "as deep as pays, by recent acceptance and costs"),
     (
         "goodput",
@@ -68,7 +68,7 @@ LOSSES: Parts = (
     ("cross_entropy", "cross_entropy:CrossEntropy", "cross-entropy against the target's distribution"),
     (
         "top_k_distillation",
-        "top_k_distillation:TopKDistillation",
+        "distillation:TopKDistillation",
         "HASS: cross-entropy over the target's most probable tokens",
     ),
     ("tv", "divergences:TotalVariation", "total variation: the share that sampling rejects"),
@@ -80,14 +80,14 @@ LOSSES: Parts = (
 )
 
 ROLLOUTS: Parts = (
-    ("masked_text", "masked_text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
+    ("masked_text", "text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
     ("acceptance", "acceptance:AcceptanceRollout", "another rollout, with the confidence of the head acceptance"),
     ("teacher_forced", "teacher_forced:TeacherForced", "one forward pass on the target's own features and tokens"),
     ("text", "text:AlongText", "a drafting model along the texts as they are"),
     ("on_policy", "on_policy:OnPolicy", "DistillSpec: a drafting model along texts that it writes itself"),
     (
         "all_levels",
-        "all_levels:AllLevels",
+        "teacher_forced:AllLevels",
         "every level of a draft from the last true feature, the text's own path given",
     ),
     (
@@ -95,7 +95,11 @@ ROLLOUTS: Parts = (
         "glancing:Glancing",
         "Falcon's coupled sequential glancing: a second forward pass on corrected predictions",
     ),
-    ("groups", "groups:Groups", "ParallelSpec: every position begins a group that predicts several levels at once"),
+    (
+        "groups",
+        "teacher_forced:Groups",
+        "ParallelSpec: every position begins a group that predicts several levels at once",
+    ),
     (
         "multi_step",
         "multi_step:MultiStep",
@@ -105,10 +109,10 @@ ROLLOUTS: Parts = (
 
 STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, found by what stands before them"),)
 
-LEARNING: Parts = (("online", "drafter:Online", "another drafter, which keeps learning while it drafts"),)
+LEARNING: Parts = (("online", "online:Online", "another drafter, which keeps learning while it drafts"),)
 
 CONTESTANTS: Parts = (
-    ("plain", "contestants:Plain", "this package's own decoding, one token a cycle, without a drafter"),
+    ("plain", "own:Plain", "this package's own decoding, one token a cycle, without a drafter"),
     ("generate", "generation:Generate", "transformers' generate"),
     ("generate-compiled", "generation:GenerateCompiled", "transformers' generate over a static cache, compiled"),
     ("prompt-lookup", "generation:PromptLookup", "transformers' generate that copies n-grams of the prompt"),
@@ -118,13 +122,13 @@ CONTESTANTS: Parts = (
 COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("target", "components.targets", TARGETS),
     ("drafter", "components.drafters", DRAFTERS),
-    ("drafter", "training.online", LEARNING),
-    ("tree", "components.trees.policies", TREES),
+    ("drafter", "training", LEARNING),
+    ("tree", "components.trees", TREES),
     ("verifier", "components.verifiers", VERIFIERS),
     ("head", "components.heads", HEADS),
     ("loss", "components.losses", LOSSES),
     ("rollout", "components.rollouts", ROLLOUTS),
-    ("store", "stores", STORES),
+    ("store", "components.stores", STORES),
     ("contestant", "bench.contest", CONTESTANTS),
 )
 """What is registered: kinds, the folders of this package that hold their parts, and the parts."""

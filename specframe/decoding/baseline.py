@@ -122,7 +122,7 @@ def measure_noise(model: Any, tokens: Sequence[int]) -> tuple[Tensor, float]:
     The noise is the largest difference, among the best tokens, between the text in one forward and its last token in a
     forward of its own, over the keys and values of the others; at least the spacing of the dtype at the best logit.
     """
-    from specframe.neural.state.cache import cache_name
+    from specframe.neural.cache import cache_name
 
     text = torch.tensor([list(tokens)], device=model.device)
     logits = model(text).logits[0, -1]

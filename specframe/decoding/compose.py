@@ -13,9 +13,9 @@ from specframe.components.targets.hf import HFTarget
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.kernel.build import plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Registry
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry
 
 Section = str | Mapping[str, Any]
 """A component's name, or its recipe section: `{"use": "dynamic", "depth": 4}`."""

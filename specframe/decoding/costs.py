@@ -17,15 +17,15 @@ import torch
 from specframe.components.drafters.fused import Fused
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.probe import fingerprint
-from specframe.decoding.callers import alone
 from specframe.decoding.clock import Clock
+from specframe.decoding.exclusive import alone
 from specframe.files.provenance import write_json
 from specframe.kernel.cache import cache_folder
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.kernel.interfaces import Observer
-from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Prompts, TokenTree, Verdict
-from specframe.neural.quantized.library import processor
+from specframe.native.build import processor
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline

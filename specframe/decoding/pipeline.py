@@ -13,20 +13,20 @@ import torch
 
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
-from specframe.decoding.callers import alone
 from specframe.decoding.clock import Clock
+from specframe.decoding.exclusive import alone
 from specframe.decoding.requests import Entry, Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
-from specframe.decoding.watch import watch
+from specframe.decoding.timing import watch
 from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Registry, one_line
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry, one_line
 from specframe.kernel.types import Cycle
 from specframe.sampling.random import row_seed
 

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.shortcuts import greedy_of, visiting_of
-from specframe.decoding.callers import claim, require_claim
 from specframe.decoding.clock import Clock
+from specframe.decoding.exclusive import claim, require_claim
 from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, refilled, register, sampling_of
+from specframe.kernel.capabilities import Promise, draft_of
+from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
-from specframe.kernel.promises import Promise, draft_of
-from specframe.kernel.trees.costs import Costs, Pause
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
+from specframe.sampling.lazy import Visits
 from specframe.sampling.random import SeededRandom
-from specframe.sampling.visits import Visits
 
 
 class Streams(Protocol):

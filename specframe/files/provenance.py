@@ -18,7 +18,7 @@ import torch
 from specframe.files.text import redact
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.recipes.recipe import dotted
+from specframe.kernel.recipe import dotted
 from specframe.neural.weights.checkpoint import replacing
 
 PACKAGES = ("specframe", "torch", "transformers", "safetensors", "accelerate", "pluggy", "omegaconf")

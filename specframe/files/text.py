@@ -1,10 +1,12 @@
-"""Text from outside: as it may be printed, stored and shown."""
+"""Text from outside: as it may be printed, stored and shown on a terminal."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 from urllib.parse import urlsplit
+
+from rich.console import Console
 
 from specframe.kernel.errors import InputError
 
@@ -68,3 +70,8 @@ def _escape(found: re.Match[str]) -> str:
 def counted(count: int, noun: str) -> str:
     """`1 cycle`, `2 cycles`; thousands with a comma."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def open_console(stderr: bool = False) -> Console:
+    """A console that shows text as it is: neither markup nor the names of emoji mean anything in it."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)

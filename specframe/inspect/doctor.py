@@ -10,7 +10,7 @@ import torch
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.trained import claimed
-from specframe.inspect.readings import BETTER, Reading, attempts, better, compare
+from specframe.inspect.doctor_variants import BETTER, Reading, attempts, better, compare
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import FeatureDrafter, NeuralTarget
 from specframe.kernel.types import Teacher

@@ -9,9 +9,9 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.shapes.calibration import Calibration, Fit
-from specframe.components.trees.watched import Proposals, RecordingTree, paths_of
+from specframe.components.trees.calibration import Calibration, Fit
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.recording import Proposals, RecordingTree, paths_of
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.kernel.types import Cycle, TokenTree

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from specframe.components.trees.shapes.optimal import Choice, fastest_shape
+from specframe.components.trees.optimal import Choice, fastest_shape
 from specframe.decoding.costs import time_forwards
 from specframe.inspect.profile import Profile
 

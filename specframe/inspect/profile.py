@@ -1,6 +1,6 @@
 """What a drafter is worth: how often each of its choices is accepted, and what the forwards cost.
 
-The two tables from which `specframe.components.trees.shapes.optimal` computes the best tree.
+The two tables from which `specframe.components.trees.optimal` computes the best tree.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from specframe.components.drafters.none import NoDrafter
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.shapes.calibration import Calibration, Fit
-from specframe.components.trees.shapes.optimal import Choice, fastest_shape
-from specframe.components.trees.shapes.shape import Path, dotted
+from specframe.components.trees.calibration import Calibration, Fit
+from specframe.components.trees.fixed import Fixed
+from specframe.components.trees.optimal import Choice, fastest_shape
+from specframe.components.trees.shape import Path, dotted
 from specframe.decoding.clock import PHASES, Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import write_json

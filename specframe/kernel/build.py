@@ -14,10 +14,10 @@ from typing import Any
 
 from specframe.kernel.errors import MisfitError, PluginError, RecipeError, SpecframeError
 from specframe.kernel.options import Mismatch, Option, convert, read_options
-from specframe.kernel.plugins.deprecation import current_name
-from specframe.kernel.plugins.registry import Registration, Registry, one_line, suggest
-from specframe.kernel.recipes.recipe import Recipe, dotted
-from specframe.kernel.recipes.source import Key
+from specframe.kernel.recipe import Recipe, dotted
+from specframe.kernel.registry import Registration, Registry, one_line, suggest
+from specframe.kernel.source import Key
+from specframe.kernel.versions import current_name
 from specframe.kernel.zoo import find_weights, require_model
 
 VERSION = 1
@@ -260,7 +260,7 @@ class _Reader:
         return next((key for key in self.recipe.origins if key[0] == kind and self.recipe.overridden(key)), (kind,))
 
     def check_composition(self, result: Plan) -> None:
-        from specframe.kernel.composition import misfits
+        from specframe.kernel.capabilities import misfits
 
         built: dict[str, Any] = {}
         for kind in ("drafter", "tree", "verifier"):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-    from specframe.kernel.promises import Needs, Promise
+    from specframe.kernel.capabilities import Needs, Promise
     from specframe.kernel.types import (
         Chunks,
         Committed,

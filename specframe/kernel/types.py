@@ -7,22 +7,22 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from specframe.kernel.lessons import AskingRollout as AskingRollout
-from specframe.kernel.lessons import Chunks as Chunks
-from specframe.kernel.lessons import Drafts as Drafts
-from specframe.kernel.lessons import PairSpec as PairSpec
-from specframe.kernel.lessons import Predicted as Predicted
-from specframe.kernel.lessons import RewritingRollout as RewritingRollout
-from specframe.kernel.lessons import SteppedRollout as SteppedRollout
-from specframe.kernel.lessons import Student as Student
-from specframe.kernel.lessons import Teacher as Teacher
-from specframe.kernel.lessons import TranslatingDrafter as TranslatingDrafter
-from specframe.kernel.trees.costs import Costs as Costs
-from specframe.kernel.trees.tree import ALL_DRAWS as ALL_DRAWS
-from specframe.kernel.trees.tree import Draw as Draw
-from specframe.kernel.trees.tree import TokenTree as TokenTree
-from specframe.kernel.trees.verdict import HostVerdict as HostVerdict
-from specframe.kernel.trees.verdict import Verdict as Verdict
+from specframe.kernel.costs import Costs as Costs
+from specframe.kernel.training import AskingRollout as AskingRollout
+from specframe.kernel.training import Chunks as Chunks
+from specframe.kernel.training import Drafts as Drafts
+from specframe.kernel.training import PairSpec as PairSpec
+from specframe.kernel.training import Predicted as Predicted
+from specframe.kernel.training import RewritingRollout as RewritingRollout
+from specframe.kernel.training import SteppedRollout as SteppedRollout
+from specframe.kernel.training import Student as Student
+from specframe.kernel.training import Teacher as Teacher
+from specframe.kernel.training import TranslatingDrafter as TranslatingDrafter
+from specframe.kernel.tree import ALL_DRAWS as ALL_DRAWS
+from specframe.kernel.tree import Draw as Draw
+from specframe.kernel.tree import TokenTree as TokenTree
+from specframe.kernel.verdict import HostVerdict as HostVerdict
+from specframe.kernel.verdict import Verdict as Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor

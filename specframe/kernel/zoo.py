@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.kernel.errors import PluginError
-from specframe.kernel.plugins.registry import Registry
+from specframe.kernel.registry import Registry
 
 ZOO = "zoo://"
 
@@ -56,7 +56,7 @@ def canonical_name(model: str, registry: Registry | None = None) -> str:
 
 
 def _discover() -> Registry:
-    from specframe.kernel.plugins.discovery import discover
+    from specframe.kernel.discovery import discover
 
     return discover()
 

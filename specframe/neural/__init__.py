@@ -33,23 +33,20 @@
 """
 
 from specframe.neural.blocks import Blocks, State
+from specframe.neural.cache import SlotCache
+from specframe.neural.cod import sample_rows
 from specframe.neural.drafter import NeuralDrafter, neural_target
-from specframe.neural.drafts import draft_positions, visible_drafts
-from specframe.neural.heads import DivisibleTarget, divisible, make_proposal, support_of
-from specframe.neural.last import LastFeature
+from specframe.neural.features import LastFeature, TapFusion, gather
+from specframe.neural.heads import Depths, DivisibleTarget, divisible, make_proposal, own_lm_heads, support_of, too_deep
 from specframe.neural.layer import LAYER_FIELDS, DecoderLayer, layer_config
-from specframe.neural.levels import Depths, own_lm_heads, too_deep
-from specframe.neural.masks import block_causal, block_end
+from specframe.neural.masks import block_causal, block_end, draft_positions, visible_drafts
 from specframe.neural.network import DraftNetwork, DraftSession, Embed, FeatureNetwork
-from specframe.neural.pairs import TapFusion, gather
-from specframe.neural.quantized.rounding import Quantization, round_layers, round_linear
-from specframe.neural.rows import sample_rows
-from specframe.neural.state.cache import SlotCache
-from specframe.neural.state.rows import Pending, RowSession
-from specframe.neural.state.session import FeatureSession
+from specframe.neural.quantize import Quantization, round_layers, round_linear
+from specframe.neural.rows import Pending, RowSession
+from specframe.neural.session import FeatureSession
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.export import Export, Exportable, ambiguous_taps, speculators_config
-from specframe.neural.weights.fitting import output_weight, seeded
+from specframe.neural.weights.initial import output_weight, seeded
 
 __all__ = [
     "LAYER_FIELDS",

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.certifiable import Untrained
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
-from specframe.kernel.miniatures import Untrained
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
 from specframe.neural.heads import make_proposal, support_of
-from specframe.neural.quantized.rounding import Quantization, round_layers, rounds
+from specframe.neural.quantize import Quantization, round_layers, rounds
 from specframe.neural.weights import checkpoint
-from specframe.neural.weights.fitting import seeded
+from specframe.neural.weights.initial import seeded
 from specframe.neural.weights.origin import record_target, warn_of_another
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from specframe.kernel.errors import CompositionError
-from specframe.neural.quantized.layers import Mask, PackedLayers, odd_outputs, unlike
-from specframe.neural.quantized.linear import QuantizedLinear
-from specframe.neural.state.cache import SlotCache, cache_name
+from specframe.native.decoder import Mask, PackedLayers, odd_outputs, unlike
+from specframe.native.linear import QuantizedLinear
+from specframe.neural.cache import SlotCache, cache_name
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig

@@ -12,7 +12,7 @@ from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
 from specframe.neural.blocks import State
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal
-from specframe.neural.state.session import FeatureSession
+from specframe.neural.session import FeatureSession
 
 if TYPE_CHECKING:
     from transformers import Cache

@@ -1,32 +1,148 @@
-"""Conditional drop of mask rows (COD): which rows of deeper levels a training step keeps."""
+"""The rows of a drafter's session: how many pairs of each are cached, what was committed since, and the draft."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+from specframe.kernel.types import Committed
+from specframe.neural.blocks import Blocks
+from specframe.neural.cache import SlotCache
+
+MOST = 64
+"""So many pairs of a row at most wait for a draft, prompts aside."""
 
 
-def sample_rows(counts: Tensor, levels: int, keep: float, least: float) -> list[tuple[Tensor, Tensor]]:
-    """The mask rows that are kept, level by level: their entries [B, M] int64, ascending, and which of the M there are.
+@dataclass(frozen=True)
+class Pending:
+    """Newly committed pairs of the last B rows, which the next draft's first forward takes in."""
 
-    `counts` [B, n] bool: whether the prediction for entry i counts, and so that of the row d levels below entry i - d.
-    A row is kept only where the one above it is. Level d keeps max(keep^d, least) of the places that count, less d
-    (PARD, arXiv 2504.18583; P-EAGLE, 2602.01469). Rows are drawn by torch's own generator, as training does.
+    first: int  # rows before this one have nothing pending
+    pairs: tuple[Tensor, ...]  # [B, M, ..] each
+    fresh: list[int]  # how many of the M are a row's
+    starts: list[int]  # how many each row had before
+    held: list[int]  # and has with them
+
+    def behind(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
+        """What is remembered of all rows, given what was remembered and what these rows' is now."""
+        return own if self.first == 0 else torch.cat([others.narrow(dim, 0, self.first), own], dim)
+
+
+class RowSession:
+    """What sessions over a `SlotCache` share: rows that join, commit at their own pace, and leave.
+
+    A drafter's session defines what it keeps of newly committed pairs (`pairs`), how it takes them in (`take`), which
+    slots hold them then (`seen`), and what else it remembers of a row (`join`, `leave`).
+
+    Args:
+        like: a tensor on the drafter's device.
+        slots: how many rows there will be, at most.
+        room: how many positions a row will take, at most; the cache is made for so many.
+        spare: how many slots more than it needs the cache gets when it is made or grown.
+        layers: how many layers' keys and values it caches.
     """
-    batch, n = counts.shape
-    index = torch.arange(n, device=counts.device)
-    chance = torch.rand(counts.shape, device=counts.device)  # one a row: the best of it at every level
-    total = counts.sum(1)
-    alive = torch.ones_like(counts)
-    rows = []
-    for level in range(1, min(levels, n)):
-        alive = alive & torch.cat([counts[:, level:], counts.new_zeros(batch, level)], 1)
-        size = ((total - level).clamp(min=0) * max(keep**level, least)).long()
-        order = chance.masked_fill(~alive, -1.0).argsort(1, descending=True).argsort(1)
-        alive = alive & (order < size[:, None])
-        most = int(alive.sum(1).max())
-        if most == 0:
-            break
-        entries = torch.where(alive, index, n).sort(1).values[:, :most]
-        rows.append((entries.clamp(max=n - 1), entries < n))
-    return rows
+
+    def __init__(self, like: Tensor, slots: int, room: int, spare: int, layers: int = 1) -> None:
+        self.room = room
+        self.spare = spare
+        self.counts: list[int] = []  # pairs of each row that are cached
+        self.cache = SlotCache(layers, 0, slots)
+        self.visible = like.new_zeros(0, 0, dtype=torch.bool)  # [B, W] which slots hold cached pairs
+        self.draft: list[Blocks] = []  # the root's, and what was expanded below it
+        self._pending: tuple[int, tuple[Tensor, ...], list[int]] | None = None
+
+    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """What is kept of newly committed pairs until they are taken in, [B, M, ..] each."""
+        raise NotImplementedError
+
+    def take(self, pending: Pending) -> Blocks:
+        """Caches pending pairs, moves on what is remembered of their rows, and returns their rows' root."""
+        raise NotImplementedError
+
+    def seen(self, counts: list[int]) -> Tensor:
+        """Which slots hold pairs of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        raise NotImplementedError
+
+    def join(self, more: int) -> None:
+        """Makes room for so many new rows in what else is remembered."""
+
+    def leave(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order, of what else is remembered."""
+
+    def commit(self, committed: Committed) -> None:
+        """Stashes newly committed pairs; rows that come with a prompt are new, and stand behind the others.
+
+        They wait for the next draft, and so does what was stashed before: where a tree policy drafts nothing for some
+        cycles, there is one forward for all of them.
+        """
+        fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
+        longest = max(fresh)
+        features = {tap: values[:, :longest] for tap, values in committed.features.items()}
+        pairs = self.pairs(committed.tokens[:, :longest], features)
+        first = 0
+        if self._pending is not None and committed.prompt is None and self._pending[0] == 0:
+            pairs, fresh = _behind(self._pending[1], self._pending[2], pairs, fresh)
+            self._pending = None
+        self.settle()
+        if committed.prompt is not None:
+            first = len(self.counts)
+            self.counts += [0] * len(fresh)
+            self.visible = pad(self.visible, (0, 0, 0, len(fresh)))
+            self.join(len(fresh))
+        self._pending = first, pairs, fresh
+        if max(fresh) > MOST and committed.prompt is None:
+            self.settle()
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        chosen = rows.tolist()
+        if self._pending is not None and (self._pending[0] or not chosen):
+            self.settle()
+        if self._pending is not None:
+            _, pairs, fresh = self._pending
+            fresh = [fresh[row] for row in chosen]
+            self._pending = 0, tuple(part[rows, : max(fresh)] for part in pairs), fresh
+        self.counts = [self.counts[row] for row in chosen]
+        self.cache.keep(rows)
+        self.visible = self.visible[rows]
+        self.draft = [root.keep(rows) for root in self.draft[:1]]
+        self.leave(rows)
+
+    def settle(self) -> None:
+        """Takes in what is pending; then a draft can start at the root of every row."""
+        if self._pending is None:
+            return
+        (first, pairs, fresh), self._pending = self._pending, None
+        starts = self.counts[first:]
+        held = [have + more for have, more in zip(starts, fresh, strict=True)]
+        root = self.take(Pending(first, pairs, fresh, starts, held))
+        self.counts[first:] = held
+        self.visible = self.seen(self.counts)
+        self.draft = [self.draft[0].above(root) if first else root]
+
+    def reserve(self, slots: int) -> None:
+        """Sees to it that the cache has this many slots."""
+        if slots > self.cache.capacity:
+            self.cache.grow(max(2 * self.cache.capacity, max(slots, self.room) + self.spare))
+
+
+def _behind(
+    pairs: tuple[Tensor, ...], counts: list[int], others: tuple[Tensor, ...], more: list[int]
+) -> tuple[tuple[Tensor, ...], list[int]]:
+    """Pairs [B, M, ..], of which a row has so many, with others [B, N, ..] behind them; and how many a row has then."""
+    total = [have + new for have, new in zip(counts, more, strict=True)]
+    if min(counts) == max(counts):
+        return tuple(torch.cat([old[:, : counts[0]], new], 1) for old, new in zip(pairs, others, strict=True)), total
+    device = pairs[0].device
+    rows = torch.arange(len(counts), device=device)[:, None]
+    places = torch.tensor(counts, device=device)[:, None] + torch.arange(others[0].shape[1], device=device)  # [B, N]
+    joined = []
+    for old, new in zip(pairs, others, strict=True):
+        wide = torch.cat([old[:, : max(counts)], torch.zeros_like(new)], 1)
+        wide[rows, places] = new
+        joined.append(wide[:, : max(total)])
+    return tuple(joined), total

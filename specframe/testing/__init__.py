@@ -30,27 +30,26 @@
 `pip install specframe[testing]`.
 """
 
-from specframe.certify.own.audit import Audit
-from specframe.certify.own.emission import Comparison, Emission
-from specframe.certify.own.enumeration import Enumeration, enumerate_outcomes
-from specframe.testing.conformance.audits import audit
-from specframe.testing.conformance.drafters import check_drafter
-from specframe.testing.conformance.heads import check_head
-from specframe.testing.conformance.losses import check_loss
-from specframe.testing.conformance.plugins import check_plugin
-from specframe.testing.conformance.policies import check_tree
-from specframe.testing.conformance.proposals import check_proposals
-from specframe.testing.conformance.recipes import TREES, check_decoding, check_training
-from specframe.testing.conformance.refusals import check_depth, check_refusals
-from specframe.testing.conformance.targets import admitted, check_target
-from specframe.testing.conformance.verifiers import check_verifier
+from specframe.certify.compositions.audit import Audit
+from specframe.certify.compositions.emission import Comparison, Emission
+from specframe.certify.compositions.enumeration import Enumeration, enumerate_outcomes
+from specframe.testing.audits import audit
 from specframe.testing.cycles import compare_cycle
-from specframe.testing.fitting import fit
+from specframe.testing.drafters import check_drafter
+from specframe.testing.heads import check_head
+from specframe.testing.losses import check_loss
+from specframe.testing.plugins import check_plugin
+from specframe.testing.policies import check_tree
+from specframe.testing.proposals import check_proposals
+from specframe.testing.recipes import TREES, check_decoding, check_training
 from specframe.testing.references.layer import literal_layer
+from specframe.testing.refusals import check_depth, check_refusals
 from specframe.testing.sessions import GivenSession, GrowingTree
-from specframe.testing.tables import GivenDrafter, GivenTarget
+from specframe.testing.tables import GivenDrafter, GivenTarget, LazyUniform
+from specframe.testing.targets import admitted, check_target
 from specframe.testing.tiny import greedy_texts, random_teacher, shake, tiny_target
-from specframe.testing.uniform import LazyUniform
+from specframe.testing.training import fit
+from specframe.testing.verifiers import check_verifier
 
 __all__ = [
     "TREES",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
-from specframe.certify.own.emission import END, Comparison, compare
-from specframe.certify.own.enumeration import Enumeration, Outcome, enumerate_outcomes
-from specframe.certify.own.forks import Forks
+from specframe.certify.compositions.branches import Forks, HiddenState, UnnormalisedLaw
+from specframe.certify.compositions.emission import END, Comparison, compare
+from specframe.certify.compositions.enumeration import Enumeration, Outcome, enumerate_outcomes
 from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.types import Context
 from specframe.sampling.laws import Sampling
@@ -74,3 +77,12 @@ def _with_law(enumeration: Enumeration, law: dict[Outcome, float]) -> Enumeratio
     from dataclasses import replace
 
     return replace(enumeration, law=law)
+
+
+@contextmanager
+def objections() -> Iterator[None]:
+    """Turns hidden state and unnormalised laws into an AssertionError with the same message."""
+    try:
+        yield
+    except (HiddenState, UnnormalisedLaw) as error:
+        raise AssertionError(str(error)) from error

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 from torch import Tensor
 
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree
 from specframe.sampling.laws import Sampling

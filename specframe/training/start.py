@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
 from specframe.kernel.types import Teacher
-from specframe.training.data.texts import Texts
 from specframe.training.teaching import Teaching
+from specframe.training.texts import Texts
 
 RIDGE = 1e-3
 """How much is added to the diagonal of the normal equations, relative to it."""

@@ -19,8 +19,8 @@ from specframe.kernel.interfaces import NeuralTarget, Trainable
 from specframe.kernel.types import AskingRollout, RewritingRollout, Teacher, TranslatingDrafter
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
-from specframe.training.data.texts import Texts
 from specframe.training.processes import Processes
+from specframe.training.texts import Texts
 
 SHARD = 256
 """Texts of one file of the cache."""

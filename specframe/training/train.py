@@ -12,12 +12,11 @@ import torch
 from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, Trainable
-from specframe.kernel.lessons import learning_in
+from specframe.kernel.training import learning_in
 from specframe.kernel.types import AskingRollout, RewritingRollout, TranslatingDrafter
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
-from specframe.training import precision, randomness, state
-from specframe.training.data import texts
+from specframe.training import precision, randomness, state, texts
 from specframe.training.processes import Processes
 from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report

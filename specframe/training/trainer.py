@@ -12,14 +12,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from specframe.components.losses.parts import scored
+from specframe.components.losses.scored import scored
 from specframe.files.provenance import write_json
 from specframe.files.text import counted
 from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.interfaces import Trainable
 from specframe.kernel.types import SteppedRollout
 from specframe.training import precision, randomness, state
-from specframe.training.data.texts import Texts
 from specframe.training.interruption import Interruption
 from specframe.training.processes import Processes
 from specframe.training.progress import Watcher
@@ -28,6 +27,7 @@ from specframe.training.schedule import Order, learning_rate
 from specframe.training.settings import TrainSettings
 from specframe.training.state import Ledger
 from specframe.training.teaching import Teaching
+from specframe.training.texts import Texts
 from specframe.training.validation import Losses, measure
 
 Evaluate = Callable[[], dict[str, float]]

@@ -10,13 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from specframe.components.losses.parts import students
-from specframe.components.losses.scored import at
+from specframe.components.losses.scored import at, students
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.kernel.interfaces import FeatureDrafter, LanguageModelDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Chunks, Student, Teacher
+from specframe.neural.features import gather
 from specframe.neural.heads import support_of
-from specframe.neural.pairs import gather
 
 Losses = Sequence[tuple[Loss, float, str]]
 """Each loss with its weight and name."""

@@ -6,8 +6,8 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from specframe.bench.contest.contestants import Plain
 from specframe.bench.contest.generation import Generate, GenerateCompiled, PromptLookup
+from specframe.bench.contest.own import Plain
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings

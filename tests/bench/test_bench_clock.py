@@ -8,10 +8,10 @@ from torch import nn
 from specframe.components.drafters.fused import Fused
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.suffix import Suffix
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.decoding.clock import Clock, DeviceTimer
-from specframe.decoding.watch import watch
-from specframe.kernel.promises import Promise
+from specframe.decoding.timing import watch
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import Proposal, TokenTree
 from tests.components.sessions import CONTEXT
 

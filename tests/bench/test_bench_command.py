@@ -5,8 +5,8 @@ import pytest
 from specframe.bench.contest.runner import Runner
 from specframe.cli.bench import OPPONENTS
 from specframe.cli.main import main
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Registration
+from specframe.kernel.discovery import discover
+from specframe.kernel.registry import Registration
 
 QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-tokens", "6"]
 
@@ -14,7 +14,7 @@ QUICK = ["--data", "talks.jsonl", "--limit", "2", "--repeats", "2", "--max-new-t
 @pytest.fixture(autouse=True)
 def without_pictures(monkeypatch):
     """Pictures have tests of their own, and take seconds."""
-    monkeypatch.setattr("specframe.bench.report.report._draw", lambda summary, folder: [])
+    monkeypatch.setattr("specframe.bench.report._draw", lambda summary, folder: [])
 
 
 def read(path):
@@ -43,7 +43,7 @@ def test_recipes_alone_meet_the_baselines(here, capsys):
 
 def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
     slept = []
-    monkeypatch.setattr("specframe.bench.contest.engines.inprocess.sleep", slept.append)
+    monkeypatch.setattr("specframe.bench.contest.engines.sleep", slept.append)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "3", "--pause", "90"]) == 0
     assert slept == [90, 90]
     began = [run["began"] for run in read(here / "runs" / "bench" / "results.json")["runs"]]
@@ -52,7 +52,7 @@ def test_repeats_are_spread_in_time_by_a_pause(here, capsys, monkeypatch):
 
 
 def test_without_matplotlib_the_terminal_names_what_to_install(here, capsys, monkeypatch):
-    monkeypatch.setattr("specframe.bench.report.report.can_draw", lambda: False)
+    monkeypatch.setattr("specframe.bench.report.can_draw", lambda: False)
     assert main(["bench", "lookup.yaml", "plain", *QUICK, "--repeats", "1", "--json"]) == 0
     out, err = capsys.readouterr()
     assert "pip install specframe[bench]" in err
@@ -85,7 +85,7 @@ def test_an_interrupted_bench_prints_how_to_go_on(here, capsys, monkeypatch):
 def test_a_contestant_that_fails_is_named_and_the_status_is_1(here, capsys, monkeypatch):
     registry = discover()
     registry.add(Registration("contestant", "faller", "tests.bench.contenders:Faller", "falls", "contenders"))
-    monkeypatch.setattr("specframe.kernel.plugins.discovery.discover", lambda: registry)
+    monkeypatch.setattr("specframe.kernel.discovery.discover", lambda: registry)
     assert main(["bench", "lookup.yaml", "contenders/faller", "plain", *QUICK, "--out", "out"]) == 1
     assert "faller failed: ValueError: the logits are NaN at layer 2" in capsys.readouterr().err
     entry = read(here / "out" / "results.json")["contestants"][1]

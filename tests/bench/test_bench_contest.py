@@ -2,18 +2,18 @@ import pytest
 import torch
 
 from specframe.bench.contest.contest import Contest
-from specframe.bench.contest.engines.inprocess import InProcess
-from specframe.bench.contest.roster import Selection, plan_roster
-from specframe.bench.contest.sets import read_sets
-from specframe.bench.contest.terms import Terms
+from specframe.bench.contest.contestants import Selection, plan_roster
+from specframe.bench.contest.datasets import read_sets
+from specframe.bench.contest.engines import InProcess
+from specframe.bench.contest.settings import Terms
 from specframe.bench.figures.journal import Journal
 from specframe.bench.figures.results import collect, describe_bench
 from specframe.bench.figures.summary import summarise
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.requests import as_prompts
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import CompositionError, InputError, RecipeError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Registration
+from specframe.kernel.registry import Registration
 from specframe.testing import admitted
 from tests.bench.conftest import make_folder, write_recipe
 
@@ -182,7 +182,7 @@ def test_without_a_reference_the_bench_goes_on(here, monkeypatch, caplog):
     def failing(*arguments):
         raise NotImplementedError("no cache")
 
-    monkeypatch.setattr("specframe.bench.contest.identity.generate_with_transformers", failing)
+    monkeypatch.setattr("specframe.bench.contest.outcome.generate_with_transformers", failing)
     results, _ = hold(here, "lookup.yaml")
     assert {run["identical"] for run in results["runs"]} == {None}
     assert len(results["runs"]) == 4 and caplog.text.count("NotImplementedError: no cache") == 1

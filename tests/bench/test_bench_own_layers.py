@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 import specframe
-from specframe.bench.figures.predict import predicted_speedup_by_weights
-from specframe.bench.figures.weights import weigh
+from specframe.bench.figures.predict import predicted_speedup_by_weights, weigh
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.decoding.clock import Clock, DeviceTimer

@@ -16,11 +16,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from specframe.bench.contest.engines.ray import TRIES, Ray, Worker, read_versions
-from specframe.bench.contest.roster import Selection
+from specframe.bench.contest.contestants import Selection
+from specframe.bench.contest.datasets import read_sets
+from specframe.bench.contest.ray import TRIES, Ray, Worker, read_versions
 from specframe.bench.contest.schedule import Round
-from specframe.bench.contest.sets import read_sets
-from specframe.bench.contest.terms import Terms
+from specframe.bench.contest.settings import Terms
 from specframe.cli.main import main
 from specframe.kernel.errors import SpecframeError
 from tests.bench.test_bench_contest import hold
@@ -226,7 +226,7 @@ def test_ray_outlives_a_death_and_an_interrupt_and_finds_the_same(here, capsys, 
     kept = int(re.search(rb"out keeps (\d) of 8 rounds", output)[1])
     assert kept >= 4 and journal.read_bytes().count(b"\n") == 1 + kept
     assert (here / "deaths").exists()
-    monkeypatch.setattr("specframe.bench.report.report._draw", lambda summary, folder: [])
+    monkeypatch.setattr("specframe.bench.report._draw", lambda summary, folder: [])
     assert main(["bench", *ARGUMENTS, "--out", "alone"]) == 0
     assert main(["bench", *ARGUMENTS, "--out", "out"]) == 0  # the other engine goes on
     assert f"resuming after {kept} of 8 rounds" in capsys.readouterr().err

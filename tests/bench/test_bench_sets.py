@@ -9,9 +9,9 @@ from itertools import islice
 
 import pytest
 
-from specframe.bench.contest.prompts.edits import MISSPELT, edits
-from specframe.bench.contest.sets import FOLDER, Question, read_sets, spread
-from specframe.components.drafters.memory.automaton import SuffixAutomaton
+from specframe.bench.contest.datasets import FOLDER, Question, read_sets, spread
+from specframe.bench.contest.edits import MISSPELT, edits
+from specframe.components.drafters.automaton import SuffixAutomaton
 from specframe.files.prompts import read_prompts, read_records
 from specframe.kernel.errors import InputError
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specframe.bench.contest.contestants import RecipeContestant
+from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.variants import Variant, make_variants
 from specframe.bench.figures.optimum import best_at_root
 from specframe.bench.figures.summary import summarise

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import specframe
+from specframe.bench.figures.predict import weigh
 from specframe.bench.figures.summary import summarise
-from specframe.bench.figures.weights import weigh
 from tests.bench.test_bench_contest import hold, runs_of
 from tests.small_model import TINY
 
@@ -74,7 +74,7 @@ def test_of_a_mixture_the_experts_that_got_tokens_count(tmp_path):
 
 
 def test_who_cannot_be_weighed_takes_part_all_the_same(here, monkeypatch):
-    monkeypatch.setattr("specframe.bench.contest.contestants.weigh", lambda *given: 1 / 0)
+    monkeypatch.setattr("specframe.bench.contest.own.weigh", lambda *given: 1 / 0)
     results, contest = hold(here, "lookup.yaml")
     assert len(results["runs"]) == 4 and not contest.errors
     assert results["contestants"][0]["weights"] is None

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from specframe.certify.foreign.against import Foreign, load_function
+from specframe.certify.functions.against import Foreign, load_function
 from specframe.kernel.errors import InputError, PluginError
 
 

@@ -8,14 +8,14 @@ import pytest
 
 from specframe.certify.certificate import REDUCED, Certificate
 from specframe.certify.certify import certify_plan
-from specframe.certify.own.miniature import Miniature
+from specframe.certify.compositions.small import Miniature
 from specframe.cli import certify as command
-from specframe.cli.printing.certificate import print_certificate
+from specframe.cli.render.certificate import print_certificate
 from specframe.components.targets.tiny import random_model
 from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 
 GREEDY = """
 specframe: 1

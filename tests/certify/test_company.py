@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from specframe import Draw, TokenTree, Verdict
-from specframe.certify.own.company import Accompanied
+from specframe.certify.compositions.batch import Accompanied
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
-from specframe.kernel.promises import Needs
+from specframe.kernel.capabilities import Needs
 from specframe.kernel.types import Context
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter

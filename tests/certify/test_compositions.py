@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from specframe.certify.own.miniature import Miniature
+from specframe.certify.compositions.small import Miniature
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
 from specframe.kernel.options import read_options
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 from specframe.kernel.types import Draw
 from specframe.sampling.laws import Sampling
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from transformers import LogitsProcessorList, NoRepeatNGramLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from specframe.certify.own.emission import END, Emission
+from specframe.certify.compositions.emission import END, Emission
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.types import Draw

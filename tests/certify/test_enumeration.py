@@ -3,9 +3,9 @@ import math
 import pytest
 import torch
 
-from specframe.certify.foreign.replay import replay_outcomes
-from specframe.certify.own.enumeration import enumerate_outcomes
-from specframe.certify.own.forks import HiddenState, UnnormalisedLaw
+from specframe.certify.compositions.branches import HiddenState, UnnormalisedLaw
+from specframe.certify.compositions.enumeration import enumerate_outcomes
+from specframe.certify.functions.replay import replay_outcomes
 from specframe.testing import LazyUniform
 from tests.certify.traps.instances import P3, P, Q, law
 

@@ -10,16 +10,15 @@ from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.targets.tiny import tiny_llama
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.promises import Needs, Promise
+from specframe.kernel.capabilities import Needs, Promise
+from specframe.kernel.discovery import discover
 from specframe.kernel.types import Draw, Frontier, TokenTree, Verdict
 from specframe.testing import audit, check_drafter, check_loss, check_plugin, check_tree, check_verifier
-from specframe.testing.conformance.plugins import check_entry, check_registration
+from specframe.testing.plugins import check_entry, check_registration
 from tests.certify.traps import drafts, rules
 from tests.certify.traps.instances import WOR, Drafts, Rejection
 

@@ -3,8 +3,8 @@
 import torch
 from hypothesis import HealthCheck, given, settings
 
-from specframe.certify.own.emission import Emission
-from specframe.components.trees.policies.chain import Chain
+from specframe.certify.compositions.emission import Emission
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
@@ -12,7 +12,7 @@ from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, GivenTarget, compare_cycle, strategies
-from specframe.testing.conformance.verifiers import check_rows, check_verdict
+from specframe.testing.verifiers import check_rows, check_verdict
 from tests.certify.traps.instances import Rejection
 
 few = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))

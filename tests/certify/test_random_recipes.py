@@ -6,12 +6,12 @@ from itertools import count, islice
 import pytest
 
 from specframe.certify.certify import certify_plan
-from specframe.cli.printing.certificate import verdict
+from specframe.cli.render.certificate import verdict
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 
 REGISTRY = discover()
 DRAWS = ["top", "iid", "without_replacement"]

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.own.controls import Unprocessed, WrongBonus
+from specframe.certify.compositions.controls import Unprocessed, WrongBonus
 from specframe.certify.real import certify_real, check_greedy, check_sampled, permutation_test
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline

@@ -2,9 +2,9 @@
 
 import pytest
 
-from specframe.certify.own.enumeration import Progress
+from specframe.certify.compositions.enumeration import Progress
 from specframe.certify.real import GreedyReport, RealReport, SampledReport
-from specframe.cli.printing.certificate import print_certificate, progress_shown, verdict
+from specframe.cli.render.certificate import print_certificate, progress_shown, verdict
 
 CASE = {
     "name": "temperature 1, target 0",

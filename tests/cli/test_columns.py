@@ -5,8 +5,8 @@ import re
 import pytest
 
 from specframe.cli.main import main
-from specframe.cli.printing import columns
-from specframe.cli.printing.columns import fitted, in_columns, paragraphs
+from specframe.cli.render import columns
+from specframe.cli.render.columns import fitted, in_columns, paragraphs
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 ROWS = [("short", "a word"), ("a-longer-name", " ".join(["explained"] * 12))]

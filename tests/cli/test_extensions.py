@@ -9,7 +9,7 @@ import pytest
 from specframe import hookimpl
 from specframe.cli import extensions
 from specframe.cli.main import main, parse
-from specframe.kernel.plugins import discovery
+from specframe.kernel import discovery
 
 
 class Greet:

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specframe.cli.about.greeting import TRY, greeting
+from specframe.cli.greeting import TRY, greeting
 from specframe.cli.main import COMMANDS, build_parser, main
-from specframe.cli.printing.figures import print_figures, print_place
-from specframe.files.terminal import open_console
-from specframe.files.text import counted
+from specframe.cli.render.figures import print_figures, print_place
+from specframe.files.text import counted, open_console
 
 ESCAPE = "\x1b"
 SUMMARY = {

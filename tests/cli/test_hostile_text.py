@@ -11,14 +11,14 @@ import pytest
 
 from specframe.bench.figures.comparison import compare, print_comparison
 from specframe.bench.figures.summary import summarise
-from specframe.bench.report.report import write_report
-from specframe.bench.report.table import print_table
+from specframe.bench.report import write_report
+from specframe.bench.table import print_table
 from specframe.cli.main import main
-from specframe.cli.printing.certificate import print_certificate, print_function
-from specframe.cli.printing.figures import print_figures, print_place
+from specframe.cli.render.certificate import print_certificate, print_function
+from specframe.cli.render.figures import print_figures, print_place
 from specframe.decoding.pipeline import Pipeline
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Registration
+from specframe.kernel.discovery import discover
+from specframe.kernel.registry import Registration
 from tests.bench.report.synthetic import World
 
 NAME = "[red]x[/blue] [/] :smile: $^$ <script>alert(1)</script> ![p](http://h/p) `c` |\x1b]52;c;aGk=\x07\x1b[2J\ry"
@@ -112,7 +112,7 @@ def test_messages_of_broken_plugins_are_text(monkeypatch, capsys):
     registry = discover()
     registry.broken["bad"] = NAME
     registry.add(Registration("tree", "odd", "a.b:C", NAME, "bad"))
-    monkeypatch.setattr("specframe.kernel.plugins.discovery.discover", lambda: registry)
+    monkeypatch.setattr("specframe.kernel.discovery.discover", lambda: registry)
     assert main(["plugins"]) == 0
     output = capsys.readouterr().out
     assert output.count(SHOWN) == 2
@@ -166,7 +166,7 @@ def test_a_pipe_without_a_reader_does_not_cost_the_file(recipe, tmp_path, monkey
     def gone(*_):
         raise BrokenPipeError
 
-    monkeypatch.setattr("specframe.cli.printing.figures.print_figures", gone)
+    monkeypatch.setattr("specframe.cli.render.figures.print_figures", gone)
     monkeypatch.setattr(sys, "stderr", io.StringIO())  # it is closed
     assert main(["run", str(recipe), "run.repeats=0", "--out", str(tmp_path)]) == 141
     assert json.loads((tmp_path / "run.json").read_text())["figures"]["tau"] >= 1

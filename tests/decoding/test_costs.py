@@ -15,13 +15,13 @@ from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
-from specframe.components.trees.policies.dynamic import Dynamic
+from specframe.components.trees.dynamic import Dynamic
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding import costs as timing
 from specframe.decoding.compose import compose
 from specframe.decoding.costs import measured_costs, read_costs
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, RecipeError
-from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Cycle
 
 STEEP = {"cycle_seconds": {"1": 1.0, "2": 2.0, "9": 9.0}, "draft_seconds": 0.1}

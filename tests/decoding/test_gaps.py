@@ -5,7 +5,7 @@ import torch
 
 from specframe import Draw
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal

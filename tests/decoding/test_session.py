@@ -13,10 +13,9 @@ from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.adaptive import Adaptive
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.adaptive import Adaptive
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.requests import refilled

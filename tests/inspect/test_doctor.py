@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from specframe.inspect.doctor import Diagnosis
-from specframe.inspect.readings import Reading
+from specframe.inspect.doctor_variants import Reading
 
 SOUND = Diagnosis(
     alpha=[0.7, 0.5],

@@ -10,16 +10,15 @@ from torch import Tensor
 
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.policies.sequoia import Sequoia
-from specframe.components.trees.shapes.calibration import Calibration
-from specframe.components.trees.shapes.optimal import (
+from specframe.components.trees.calibration import Calibration
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain, Fixed
+from specframe.components.trees.optimal import (
     expected_tau,
     optimal_shape,
 )
-from specframe.components.trees.shapes.shape import dotted
+from specframe.components.trees.sequoia import Sequoia
+from specframe.components.trees.shape import dotted
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline

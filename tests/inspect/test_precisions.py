@@ -10,7 +10,7 @@ import torch
 
 from specframe.cli.main import main
 from specframe.components.targets.hf import HFTarget
-from specframe.components.trees.shapes.calibration import Calibration
+from specframe.components.trees.calibration import Calibration
 from specframe.decoding.costs import time_forwards
 from specframe.inspect import precisions
 from specframe.inspect.precisions import PRECISIONS, fastest_tree, section, time_threads

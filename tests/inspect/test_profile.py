@@ -9,11 +9,11 @@ import torch
 import yaml
 
 from specframe.cli.main import main
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.sequoia import Sequoia
-from specframe.components.trees.shapes.optimal import expected_tau
-from specframe.components.trees.shapes.shape import Shape
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain
+from specframe.components.trees.optimal import expected_tau
+from specframe.components.trees.sequoia import Sequoia
+from specframe.components.trees.shape import Shape
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline
@@ -24,7 +24,7 @@ from specframe.inspect.profile import Ranks, Shares, comb_paths, lengthen, profi
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.testing import GivenDrafter, GivenTarget
-from specframe.testing.conformance.observers import cycle_of
+from specframe.testing.policies import cycle_of
 
 P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 Q = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)

@@ -11,12 +11,11 @@ from rich.console import Console
 
 import specframe
 from specframe.cli.main import main
-from specframe.cli.printing.trees import colour, draw
-from specframe.inspect.page.document import render
-from specframe.inspect.page.drawing import draw_tree
-from specframe.inspect.page.layout import lay_out
-from specframe.inspect.trace.collect import trace
-from specframe.inspect.trace.records import Bonus, Piece
+from specframe.cli.render.trees import colour, draw
+from specframe.inspect.drawing import draw_tree, lay_out
+from specframe.inspect.page import render
+from specframe.inspect.recorder import Bonus, Piece
+from specframe.inspect.trace import trace
 
 VOID = {"meta", "input", "br", "link"}
 

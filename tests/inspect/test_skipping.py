@@ -13,8 +13,8 @@ from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
-from specframe.inspect.skipping import agreements, forecast, search
+from specframe.components.trees.fixed import Chain
+from specframe.inspect.layer_search import agreements, forecast, search
 from specframe.kernel.layers import LayerChoice
 
 PROMPTS = [[3, 1, 4, 1, 5], [9, 2, 6, 5]]

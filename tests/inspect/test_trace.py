@@ -5,16 +5,16 @@ import torch
 
 import specframe
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.inspect.trace.collect import reading_law, trace
-from specframe.inspect.trace.records import Trace
-from specframe.inspect.trace.wording import HALF, Wording, probability, visible
+from specframe.inspect.detokenise import HALF, Wording, probability, visible
+from specframe.inspect.recorder import Trace
+from specframe.inspect.trace import reading_law, trace
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import InputError
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Draw, Proposal, TokenTree
 
 COMPOSITIONS = [

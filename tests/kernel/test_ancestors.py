@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.kernel.trees.tree import TokenTree, ancestors_of, ancestors_on_host, depth_of, depth_on_host
+from specframe.kernel.tree import TokenTree, ancestors_of, ancestors_on_host, depth_of, depth_on_host
 
 NODES = 7
 PARENTS = st.tuples(st.just(-1), *(st.integers(-1, node - 1) for node in range(1, NODES)))

@@ -2,9 +2,9 @@ import pytest
 
 from specframe.cli.main import main
 from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 
 GOOD = """\
 specframe: 1

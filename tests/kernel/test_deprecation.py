@@ -7,10 +7,10 @@ from packaging.version import Version
 
 from specframe import Renamed, __version__, hookimpl
 from specframe.kernel.build import plan
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.promises import Promise
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 from tests.kernel.test_plugins import Point
 
 GONE = "0.3"

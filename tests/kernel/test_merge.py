@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.components.drafters.trie import Trie, as_tree
 from specframe.kernel.types import Draw, TokenTree
 from tests.components.path_drafter import assert_sound, path
 

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from specframe import hookimpl
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import Registration, Registry
+from specframe.kernel.registry import Registration, Registry
 
 
 class Point:

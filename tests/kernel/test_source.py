@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from specframe.cli.main import main
 from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 
 GOOD = "target: {use: table, vocab: 5}\ndrafter: {use: lookup}\nverifier: match\n"
 SECRET = "token-12345"

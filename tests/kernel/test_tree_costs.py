@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specframe.kernel.costs import REST, Costs, Pause, rising
 from specframe.kernel.errors import InputError
-from specframe.kernel.trees.costs import REST, Costs, Pause, rising
 
 CHANCES = st.lists(st.floats(0, 1), max_size=12).map(lambda found: sorted(found, reverse=True))
 

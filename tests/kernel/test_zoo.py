@@ -10,8 +10,8 @@ import pytest
 
 from specframe.kernel.build import plan
 from specframe.kernel.errors import PluginError
-from specframe.kernel.plugins.registry import Registration, Registry
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registration, Registry
 from specframe.kernel.zoo import find_weights, model_folder
 
 
@@ -84,7 +84,7 @@ def test_what_is_not_there_is_one_line(registry, name, message):
 
 
 def test_a_recipes_weights_are_found_for_its_target_in_nested_parts_too(tmp_path):
-    from specframe.kernel.plugins.discovery import discover
+    from specframe.kernel.discovery import discover
 
     path = tmp_path / "recipe.yaml"
     path.write_text(

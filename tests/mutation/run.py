@@ -43,11 +43,11 @@ PASSES = [
 ]
 TESTS = {
     "specframe/components/verifiers/block.py": FRONTIER,
-    "specframe/components/verifiers/waves.py": FRONTIER,
+    "specframe/components/verifiers/record.py": FRONTIER,
     "specframe/components/verifiers/bound.py": ["tests/components/verifiers/test_bound.py"],
     "specframe/components/verifiers": VERIFIERS,
     "specframe/components/trees": TREES,
-    "specframe/kernel/trees": ["tests/kernel/test_ancestors.py", "tests/kernel/test_merge.py", *TREES, FRONTIER[-1]],
+    "specframe/kernel": ["tests/kernel/test_ancestors.py", "tests/kernel/test_merge.py", *TREES, FRONTIER[-1]],
     "specframe/sampling": ["tests/sampling", "tests/decoding/test_gaps.py"],
     "specframe/decoding/session.py": [
         "tests/decoding/test_session.py",
@@ -55,7 +55,7 @@ TESTS = {
         "tests/decoding/test_read_ahead.py",
     ],
     "specframe/decoding/requests.py": ["tests/decoding/test_requests.py", "tests/decoding/test_session.py"],
-    "specframe/components/targets/passes": PASSES,
+    "specframe/components/targets/forward": PASSES,
     "specframe/components/targets": ["tests/components/targets", "tests/decoding/test_session.py"],
 }
 """The fast tests of each file, or of all files of a folder; the first that fits."""

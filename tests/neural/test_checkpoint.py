@@ -119,7 +119,7 @@ def test_locate(tmp_path, monkeypatch):
     with pytest.raises(PluginError):
         checkpoint.locate("zoo://surely-not-there")
     (tmp_path / "small").mkdir()
-    monkeypatch.setattr("specframe.neural.state.places.model_folder", lambda name: tmp_path / name)
+    monkeypatch.setattr("specframe.neural.weights.locate.model_folder", lambda name: tmp_path / name)
     assert checkpoint.locate("zoo://small") == tmp_path / "small"
     assert checkpoint.locate((tmp_path.__class__)("zoo://small")) == tmp_path / "small"
 

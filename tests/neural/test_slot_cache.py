@@ -8,7 +8,7 @@ from weakref import ref
 import pytest
 import torch
 
-from specframe.neural.state.cache import SlotCache
+from specframe.neural.cache import SlotCache
 
 
 def states(batch: int, heads: int, count: int, size: int) -> torch.Tensor:

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from specframe import __version__
-from specframe.cli.about.new import COMMANDS, LONGEST, name_parts, render
 from specframe.cli.main import main
+from specframe.cli.new import COMMANDS, LONGEST, name_parts, render
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError
-from specframe.kernel.plugins.compatibility import require, series
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.plugins.registry import KINDS
+from specframe.kernel.registry import KINDS
+from specframe.kernel.versions import require, series
 from tests.repo.repository import PLUGINS, ROOT
 
 

@@ -16,9 +16,9 @@ import specframe.neural
 import specframe.testing
 from specframe.cli.main import COMMANDS, main
 from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 from tests.repo.repository import BASES, PAGES, RECIPES, ROOT, Block, blocks, name, packages
 
 COMPARE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

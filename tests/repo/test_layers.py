@@ -1,4 +1,4 @@
-"""Imports point one way: kernel, sampling, neural, components, files, stores, decoding, its uses, cli."""
+"""Imports point one way: kernel, native and sampling, neural, files, components, decoding, its uses, cli."""
 
 import ast
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
-LAYERS = ("kernel", "sampling", "neural", "components", "files", "stores", "decoding")
+LAYERS = ("kernel", "native", "sampling", "neural", "files", "components", "decoding")
 USES = ("training", "certify", "bench", "inspect", "interchange")
 """What is made of decoding; these do not import each other, but for the pairs below."""
 ACROSS = {("inspect", "bench"), ("inspect", "training")}

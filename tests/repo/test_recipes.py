@@ -7,8 +7,8 @@ import pytest
 
 from specframe.cli.main import main
 from specframe.kernel.build import Part, plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
 from specframe.neural.weights.checkpoint import locate
 from tests.repo.repository import RECIPES, ROOT, name
 

@@ -5,7 +5,11 @@ from collections import Counter
 from tests.repo.repository import PLUGINS, ROOT, files, name, sources
 
 LINES = 300
-FILES = 15
+FILES = 25
+MODULES = 3
+"""The fewest modules of a folder, those of its own folders counted."""
+HOUSE = {"folders": 32, "modules": 300}
+"""The most of `specframe/`."""
 LOOP_LINES = 100
 REPOSITORY_BYTES = 150_000_000
 
@@ -38,3 +42,11 @@ def test_a_folder_shows_what_it_holds():
     counts = Counter(path.parent for path in files() if path.suffix in {".py", ".yaml"})
     assert counts
     assert not {name(folder): count for folder, count in counts.items() if count > FILES}
+
+
+def test_a_folder_is_worth_opening():
+    house = ROOT / "specframe"
+    folders = {path.parent for path in sources(house)}
+    modules = {folder: [path for path in sources(folder) if path.name != "__init__.py"] for folder in folders}
+    assert not {name(folder): len(below) for folder, below in modules.items() if len(below) < MODULES}
+    assert len(folders) <= HOUSE["folders"]

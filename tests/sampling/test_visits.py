@@ -8,8 +8,8 @@ from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
 from specframe.kernel.types import TokenTree
 from specframe.sampling.laws import History, RowSampling, Sampling
+from specframe.sampling.lazy import Visits
 from specframe.sampling.random import SeededRandom
-from specframe.sampling.visits import Visits
 from specframe.testing import GivenDrafter
 
 VOCAB = 9

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from specframe.components.rollouts.glancing import Glancing
 from specframe.components.targets.hf import HFTarget
-from specframe.kernel.promises import Promise
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import PairSpec, Predicted, Teacher
 from specframe.neural import checkpoint
 from specframe.testing import tiny_target

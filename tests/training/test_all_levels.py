@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.rollouts.all_levels import AllLevels
+from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import PairSpec, Predicted, Student, Teacher
 from specframe.testing import check_loss

@@ -10,8 +10,8 @@ import torch
 
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import InputError
-from specframe.training.data import documents, texts
-from specframe.training.data.encoding import encode
+from specframe.training import documents, texts
+from specframe.training.encoding import encode
 from specframe.training.settings import TrainSettings
 
 

@@ -12,8 +12,7 @@ from specframe.components.heads.trimmed import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError
-from specframe.training import schedule
-from specframe.training.data import texts
+from specframe.training import schedule, texts
 from specframe.training.processes import Processes
 from specframe.training.settings import TrainSettings
 from specframe.training.teaching import Cached, Online

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from specframe.components.rollouts.groups import Groups
+from specframe.components.rollouts.teacher_forced import Groups
 from specframe.kernel.types import PairSpec, Predicted
 
 

@@ -16,7 +16,7 @@ from specframe.components.losses.distillation import Distillation
 from specframe.components.rollouts.on_policy import OnPolicy
 from specframe.components.rollouts.text import AlongText
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.types import Student, Teacher
 from specframe.training.progress import Silent

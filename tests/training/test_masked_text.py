@@ -10,13 +10,12 @@ import torch
 
 import specframe
 from specframe import CompositionError, InputError
-from specframe.components.drafters.memory.masks import Masks
+from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.rollouts.masked_text import MaskedText
-from specframe.components.rollouts.text import AlongText
+from specframe.components.rollouts.text import AlongText, MaskedText
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.kernel.types import Teacher
 from specframe.testing import random_teacher, tiny_target
 from specframe.training.settings import TrainSettings

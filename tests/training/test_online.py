@@ -16,13 +16,12 @@ from specframe.components.losses.divergences import ReverseKL
 from specframe.components.rollouts.on_policy import OnPolicy
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
+from specframe.training import online_learner as learning
 from specframe.training import state
-from specframe.training.online import learner as learning
-from specframe.training.online.drafter import Online
-from specframe.training.online.transcripts import Transcript
+from specframe.training.online import Online
+from specframe.training.transcripts import Transcript
 
 VOCAB = 11
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9], [2, 2], [10, 1, 4], [3], [9, 9, 1], [5, 6, 7, 8, 9]]

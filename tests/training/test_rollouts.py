@@ -8,10 +8,8 @@ import pytest
 import torch
 
 from specframe.components.rollouts import shifted
-from specframe.components.rollouts.all_levels import AllLevels
 from specframe.components.rollouts.glancing import Glancing, glances
-from specframe.components.rollouts.groups import Groups
-from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.components.rollouts.teacher_forced import AllLevels, Groups, TeacherForced
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import PairSpec, Student, Teacher
 

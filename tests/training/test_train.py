@@ -24,8 +24,7 @@ from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.kernel.types import Student
-from specframe.training import schedule, state, teaching
-from specframe.training.data import texts
+from specframe.training import schedule, state, teaching, texts
 from specframe.training.progress import Bar, Lines, Silent
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train

@@ -15,7 +15,7 @@ from statistics import quantiles
 import torch
 
 from specframe import Committed, Context, Drafter, Pipeline, Prompts, Sampling, TokenTree, load
-from specframe.bench.contest.prompts.edits import edits
+from specframe.bench.contest.edits import edits
 from specframe.sampling.random import SeededRandom
 
 

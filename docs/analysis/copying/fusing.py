@@ -14,8 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
 from specframe import Cycle, Pipeline, load
-from specframe.bench.contest.sets import Question, read_sets, spread
-from specframe.kernel.trees.costs import Costs
+from specframe.bench.contest.datasets import Question, read_sets, spread
+from specframe.kernel.costs import Costs
 
 LEVEL = 1.5
 """Milliseconds of a forward pass of EAGLE's drafter."""

@@ -35,8 +35,8 @@ from specframe.components.drafters.recycling import Recycling
 from specframe.components.drafters.retrieval import Retrieval
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.drafters.suffix_recycling import SuffixRecycling
+from specframe.components.stores.corpus import Corpus, build
 from specframe.sampling.random import SeededRandom
-from specframe.stores.corpus import Corpus, build
 
 VOCAB = 49_152
 """SmolLM2's."""

@@ -18,9 +18,9 @@ from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.rollouts.text import AlongText
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.testing import shake, tiny_target
-from specframe.training.online.drafter import Online
+from specframe.training.online import Online
 from specframe_alignment.replay import Replay
 from specframe_alignment.walk import choose, failed_roots
 from specframe_eagle.drafter import Eagle

@@ -11,7 +11,7 @@ from torch import Tensor
 from specframe import CompositionError, InputError, Student, Teacher
 from specframe.components.losses.divergences import TotalVariation
 from specframe.testing import check_loss
-from specframe.testing.conformance.losses import example
+from specframe.testing.losses import example
 from specframe_alignment.tvd import LEAST, TVDPlus
 
 OVER = ["batch", "position"]

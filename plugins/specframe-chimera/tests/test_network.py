@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from specframe.components.heads.full import Full
-from specframe.components.rollouts.all_levels import AllLevels
+from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe_chimera.drafter import Chimera
 from specframe_chimera.network import NOTHING, fusion_mask, ngrams
 

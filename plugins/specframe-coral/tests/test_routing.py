@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from specframe import CompositionError
-from specframe.components.rollouts.groups import Groups
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.components.rollouts.teacher_forced import TeacherForced
+from specframe.components.rollouts.teacher_forced import Groups, TeacherForced
 from specframe.testing import check_loss
 from specframe_coral.groups import group_masses
 from specframe_coral.routing import RoutingLoss, RoutingRollout

@@ -11,8 +11,8 @@ from specframe import Chunks, CompositionError, FeatureDrafter, InputError
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation
-from specframe.components.losses.parts import scored
-from specframe.components.rollouts.all_levels import AllLevels
+from specframe.components.losses.scored import scored
+from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe.testing import GrowingTree, check_drafter, random_teacher, tiny_target
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.plan import published_taps

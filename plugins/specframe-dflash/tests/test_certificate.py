@@ -11,13 +11,12 @@ from torch import Tensor
 
 import specframe
 from specframe import Context, Draw, Expand, Frontier, Promise, Proposal, Sampling, TokenTree
-from specframe.certify.own.emission import Emission
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.dyspec import DySpec
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.policies.threshold import Threshold
-from specframe.components.trees.shapes.growth import Growth
+from specframe.certify.compositions.emission import Emission
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.dyspec import DySpec
+from specframe.components.trees.fixed import Chain, Fixed
+from specframe.components.trees.growth import Growth
+from specframe.components.trees.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal

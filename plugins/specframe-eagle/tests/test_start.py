@@ -11,8 +11,8 @@ import torch
 from specframe import CompositionError, InputError
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.testing import random_teacher
-from specframe.training.data.texts import Texts
 from specframe.training.start import RIDGE, fit
+from specframe.training.texts import Texts
 from specframe_eagle.drafter import Eagle
 
 COUNT, LENGTH = 12, 10

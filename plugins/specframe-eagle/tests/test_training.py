@@ -21,12 +21,12 @@ from specframe import (
     TokenTree,
 )
 from specframe.components.losses.cross_entropy import CrossEntropy
+from specframe.components.losses.distillation import TopKDistillation
 from specframe.components.losses.feature_regression import FeatureRegression
-from specframe.components.losses.top_k_distillation import TopKDistillation
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session

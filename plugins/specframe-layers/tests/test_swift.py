@@ -8,7 +8,7 @@ from idle import target_with_idle
 
 import specframe
 from specframe import CompositionError, Draw, InputError
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.testing import check_drafter, check_plugin, tiny_target
 from specframe_layers.skipping import SWIFT
 

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from specframe import InputError, PairSpec, Predicted, Student, Teacher
-from specframe.components.rollouts.all_levels import AllLevels
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.shapes.optimal import expected_tau, optimal_product_shape
-from specframe.components.trees.shapes.shape import Shape, parse
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.components.rollouts.teacher_forced import AllLevels
+from specframe.components.trees.fixed import Fixed
+from specframe.components.trees.optimal import expected_tau, optimal_product_shape
+from specframe.components.trees.shape import Shape, parse
+from specframe.kernel.recipe import Recipe
 from specframe_medusa.accuracies import rank_accuracies
 from specframe_medusa.medusa import Medusa
 from specframe_medusa.shapes import PUBLISHED, published_shape

@@ -14,7 +14,7 @@ from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.testing import GivenSession, check_drafter, check_plugin, check_proposals, tiny_target
 from specframe_nested.drafter import Nested
 

@@ -17,7 +17,7 @@ from specframe.cli.main import main
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation
-from specframe.components.losses.parts import scored
+from specframe.components.losses.scored import scored
 from specframe.components.rollouts.text import AlongText
 from specframe.components.targets.hf import HFTarget
 from specframe.testing import tiny_target

@@ -14,7 +14,7 @@ import specframe
 from specframe import FeatureDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.feature_regression import FeatureRegression
-from specframe.components.rollouts.groups import Groups
+from specframe.components.rollouts.teacher_forced import Groups
 from specframe.components.targets.table import TableTarget
 from specframe.testing import GivenSession, GrowingTree, fit, greedy_texts, random_teacher
 from specframe.training.validation import measure

@@ -13,9 +13,9 @@ from serving import Serving, lone, make_pipeline
 
 from specframe import Session
 from specframe.components.drafters.model import ModelDrafter
+from specframe.components.stores.corpus import build
 from specframe.components.targets.tiny import random_model
-from specframe.stores.corpus import build
-from specframe.training.online.drafter import Online
+from specframe.training.online import Online
 from specframe_serve.settings import ServeSettings
 
 WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]

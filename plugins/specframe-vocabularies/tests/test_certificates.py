@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from specframe import compose
-from specframe.certify.own.miniature import Miniature
+from specframe.certify.compositions.small import Miniature
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.tiny import tiny_llama
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.build import plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
 from specframe_vocabularies.intersection import Intersection

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specframe import Committed, Context, Draw, Frontier, Promise, Proposal, Target, TokenTree, TreePolicy
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.sampling.laws import Sampling

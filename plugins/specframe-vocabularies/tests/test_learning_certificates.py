@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe.certify.own.miniature import Miniature
+from specframe.certify.compositions.small import Miniature
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
-from specframe.kernel.lessons import learning_in
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.training import learning_in
 from specframe.sampling.laws import Sampling
-from specframe.training.online.drafter import Online, Restless
-from specframe.training.online.learner import Learner
+from specframe.training.online import Online, Restless
+from specframe.training.online_learner import Learner
 
 DRAFTERS = ["tli", "slrs, width: 2, reach: 2", "omnidraft, reach: 2", "omnidraft, reach: 2, shared: true"]
 

@@ -15,8 +15,8 @@ from specframe.components.losses.divergences import ReverseKL
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
-from specframe.training.online.drafter import Online
+from specframe.components.trees.fixed import Chain
+from specframe.training.online import Online
 from specframe_vocabularies.hybrid import Hybrid
 from specframe_vocabularies.intersection import Intersection
 from specframe_vocabularies.matching import Matching

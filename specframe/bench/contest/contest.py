@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import closing
 
+from specframe.bench.contest.contestants import Entrant, Roster
+from specframe.bench.contest.datasets import Question, spread
 from specframe.bench.contest.engines import Engine
-from specframe.bench.contest.roster import Entrant, Roster
 from specframe.bench.contest.runner import Errors, Runner, Step
 from specframe.bench.contest.schedule import Round, plan_rounds
-from specframe.bench.contest.sets import Question, spread
-from specframe.bench.contest.terms import Terms
+from specframe.bench.contest.settings import Terms
 from specframe.bench.figures.journal import Journal
 from specframe.kernel.errors import InputError
 

@@ -1,150 +1,249 @@
-"""Contestants that decode with this package: a recipe, and plain decoding."""
+"""The contestants of a bench: words of the command line become contestants around shared targets."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from time import perf_counter
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from specframe.bench.contest.bookkeeping import span_seconds
-from specframe.bench.figures.optimum import sum_optimum
-from specframe.bench.figures.weights import weigh
-from specframe.decoding.clock import Clock
-from specframe.decoding.pipeline import Pipeline, plain_parts
-from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.decoding.stats import Acceptance
-from specframe.kernel.build import Plan
+from specframe.bench.contest.own import RecipeContestant
+from specframe.bench.contest.variants import Variant, make_variants
+from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.build import Part, Plan, plan
+from specframe.kernel.contestant import Contestant
+from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
 from specframe.kernel.interfaces import Target
-from specframe.kernel.types import Cycle, Outcome, TokenTree, Verdict
+from specframe.kernel.options import read_options
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry, suggest
+from specframe.kernel.shipped import shipped_recipes
 
-PHASES = ("prefill", "draft", "score", "verify", "commit")
-
-
-class RecipeContestant:
-    """A recipe's composition around the shared target."""
-
-    def __init__(self, name: str, plan: Plan) -> None:
-        self.name = name
-        self.plan = plan
-        self.lossless: bool | None = getattr(plan.parts["verifier"].component, "lossless", None)
-        self._pipeline: Pipeline | None = None
-
-    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
-        """Loads the drafter and binds it to the target."""
-        built = Pipeline.build(self.plan, target)
-        self.lossless = built.lossless
-        self._pipeline = replace(built, sampling=sampling, run=replace(built.run, batch=batch))
-
-    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts; the outcome has cycles, acceptance and phases."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant decodes only after it was prepared")
-        return decode(self._pipeline, rows, seed)
-
-    def find_optimum(self, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
-        """What the best verifier would accept at the root, summed over the cycles of `decode`; see `sum_optimum`."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant decodes only after it was prepared")
-        return sum_optimum(self._pipeline, rows, seed)
-
-    def weigh(self, row: Sequence[int]) -> dict[str, int]:
-        """How many weights its forwards read, counted in the first cycles after a prompt; see `weigh`."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant is weighed only after it was prepared")
-        return weigh(self._pipeline, row)
+HF = "hf:"
+TRANSFORMERS = ("generate", "generate-compiled", "prompt-lookup", "assisted")
+"""The built-in contestants that are transformers' own; their words begin with `hf:`."""
 
 
-class Plain:
-    """This package's plain autoregressive decoding of the target: one token a cycle, nothing drafted."""
+@dataclass(frozen=True)
+class Selection:
+    """The selected contestants as plain data: enough to make the same roster in another process."""
 
-    name = "plain"
-    lossless: bool | None = True
-
-    def __init__(self) -> None:
-        self._pipeline: Pipeline | None = None
-
-    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
-        """Puts the parts around the target."""
-        self._pipeline = Pipeline.around(plain_parts(target), sampling, RunSettings(batch=batch))
-
-    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts a token a cycle."""
-        if self._pipeline is None:
-            raise RuntimeError("a contestant decodes only after it was prepared")
-        return decode(self._pipeline, rows, seed)
+    words: tuple[str, ...]
+    """Recipe files, `hf:NAME`, or registered contestants."""
+    overrides: tuple[str, ...] = ()
+    """`key=value`, for every recipe."""
+    assistant: str | None = None
+    """The assistant model of `hf:assisted`."""
+    local_code: bool = True
+    """Whether recipes may name components in Python files of their own folder."""
+    variations: tuple[str, ...] = ()
+    """`key=a,b,c`: every recipe takes part once with each combination of these values."""
+    environment: bool = False
+    """Whether recipes may read environment variables."""
 
 
-def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-    """The pipeline's continuation of the prompts [B][tokens], decoded side by side and timed."""
-    arrivals: list[list[float]] = [[] for _ in rows]
+@dataclass
+class Entrant:
+    """A contestant with its place in the bench."""
 
-    def arrive(row: int, tokens: list[int]) -> None:
-        arrivals[row] += [perf_counter()] * len(tokens)
+    name: str
+    kind: str
+    """`recipe`, `plain`, `hf:generate` and its like, or a plugin's contestant as it was named."""
+    contestant: Contestant
+    plan: Plan
+    """Its recipe; of a contestant without one, the first recipe with its target."""
+    label: str
+    """Its target as people call it; equal for those that share one, and for no others."""
 
-    requests = pipeline.requests(rows, seed=seed, listener=arrive)
-    clock, notes = pipeline.clock(), list[Note]()
-    with clock.phase("session"), pipeline.open(requests, slots=len(rows), clock=clock) as session:
-        entries = session.run(requests, lambda cycle: notes.append(Note(session.numbers, cycle)))
-    clock.settle()
-    tokens = [entry.tokens for entry in entries]
-    return Outcome(tokens, arrivals, lambda: describe(clock, notes, [len(row) for row in tokens]))
-
-
-class Note:
-    """What is needed of a cycle to count acceptance once the time is taken; q is let go."""
-
-    __slots__ = ("draft", "length", "parent", "rows", "valid")
-
-    def __init__(self, rows: list[int], cycle: Cycle) -> None:
-        self.rows = rows
-        self.draft = cycle.draft.levels
-        self.parent, self.valid = cycle.draft.parent, cycle.draft.valid
-        self.length = cycle.verdict.length
-
-    def of_row(self, index: int) -> tuple[TokenTree, Verdict]:
-        """The draft and verdict of one row of the batch alone."""
-        parent, valid = self.parent[index : index + 1], self.valid[index : index + 1]
-        nothing = torch.zeros_like(parent)
-        length: Tensor = self.length[index : index + 1]
-        draft = TokenTree(tokens=nothing, parent=parent, valid=valid, draw=nothing, levels=self.draft)
-        return draft, Verdict(path=nothing, length=length, bonus=nothing[:, 0])
+    @property
+    def target(self) -> str:
+        """The identity of its target: the target section's component and options."""
+        return describe_target(self.plan)
 
 
-def describe(clock: Clock, notes: Sequence[Note], counts: Sequence[int]) -> list[Mapping[str, Any]]:
-    """A recipe's further figures for each row, given how many tokens each got.
+@dataclass
+class Roster:
+    """All contestants, planned: everything about them that can be checked without loading a model has been."""
 
-    Acceptance is counted by row. Times and calls belong to the whole batch: a row is given the share of
-    them that its tokens are of all tokens.
+    entrants: list[Entrant]
+    sampling: SamplingSettings
+    """Common to all."""
+    chat: bool | None
+    """Whether prompts become a user's turn, where a recipe sets it."""
+    misfits: dict[str, str] = field(default_factory=dict)
+    """Variants whose parts do not fit together, by name, and why: they take no part."""
+    targets: dict[str, Target] = field(default_factory=dict)
+    """The loaded targets, by `Entrant.target`."""
+
+    def load(self, batch: int) -> None:
+        """Loads each target once, and gets every contestant ready around it."""
+        for entrant in self.entrants:
+            first = self.targets.get(entrant.target)
+            if first is None:
+                first = self.targets[entrant.target] = entrant.plan.parts["target"].build()
+            entrant.contestant.prepare(_sibling(first, entrant.plan), self.sampling, batch)
+
+
+def plan_roster(selection: Selection, registry: Registry) -> Roster:
+    """The selected contestants.
+
+    Raises RecipeError with all problems of all recipes, InputError for words that name nothing, or recipes
+    whose settings do not let them be compared.
     """
-    acceptances = [Acceptance() for _ in counts]
-    for note in notes:
-        for index, row in enumerate(note.rows):
-            acceptances[row].count(*note.of_row(index))
-    phases = {name: clock.seconds[name] for name in PHASES}
-    phases["other"] = max(clock.seconds["session"] - sum(phases.values()), 0.0)
-    spans = sum(clock.calls.values())
-    found: list[Mapping[str, Any]] = []
-    for acceptance, count in zip(acceptances, counts, strict=True):
-        acceptance.settle()
-        share = count / sum(counts)
-        found.append(
-            {
-                "cycles": acceptance.cycles,
-                "accepted": acceptance.accepted,
-                "drafted": acceptance.drafted,
-                "reached": acceptance.reached,
-                "possible": acceptance.possible,
-                "phases": {name: share * seconds for name, seconds in phases.items()},
-                "target_seconds": share * clock.seconds["target"],
-                "target_calls": share * clock.calls["target"],
-                "drafter_seconds": share * clock.seconds["drafter"],
-                "drafter_calls": share * clock.calls["drafter"],
-                "overhead": clock.overhead,
-                "bench_seconds": share * spans * span_seconds(),
-            }
+    selected = _read_selection(selection, registry)
+    plans, misfits = selected.plans, selected.misfits
+    if not plans:
+        raise InputError("give at least one recipe: it names the target that all contestants decode with")
+    if selection.assistant is not None and f"{HF}assisted" not in selected.others:
+        raise InputError(f"--assistant is for the contestant {HF}assisted, which does not take part; add it")
+    sampling, chat = _agree(list(plans.values()))
+    names = _name([*plans, *misfits])
+    targets: dict[str, Plan] = {}
+    for p in plans.values():
+        targets.setdefault(describe_target(p), p)
+    labels = label_targets(targets)
+    entrants = []
+    for word in dict.fromkeys(selection.words):
+        for variant, p in plans.items():
+            if variant.recipe == word:
+                name = names[variant]
+                entrants.append(Entrant(name, "recipe", RecipeContestant(name, p), p, labels[describe_target(p)]))
+        if word not in selected.others:
+            continue
+        for target, p in targets.items():
+            contestant = selected.others[word] if len(targets) == 1 else _build(word, registry, selection.assistant)
+            name = contestant.name if len(targets) == 1 else f"{contestant.name} of {labels[target]}"
+            entrants.append(Entrant(name, _kind(word), contestant, p, labels[target]))
+    _require_names([entrant.name for entrant in entrants])
+    return Roster(entrants, sampling, chat, {names[variant]: why for variant, why in misfits.items()})
+
+
+@dataclass
+class _Selected:
+    """What the words of a selection turned out to be."""
+
+    plans: dict[Variant, Plan] = field(default_factory=dict)
+    misfits: dict[Variant, str] = field(default_factory=dict)
+    others: dict[str, Contestant] = field(default_factory=dict)
+
+
+def _read_selection(selection: Selection, registry: Registry) -> _Selected:
+    """What is selected. Raises RecipeError with all problems; where nothing is left, with the misfits, too."""
+    selected, problems = _Selected(), list[str]()
+    for word in dict.fromkeys(selection.words):
+        try:
+            if not is_recipe(word, registry):
+                selected.others[word] = _build(word, registry, selection.assistant)
+                continue
+        except SpecframeError as error:
+            problems += str(error).splitlines()
+            continue
+        for variant in make_variants(word, selection.variations):
+            try:
+                changes = [*selection.overrides, *variant.changes]
+                recipe = Recipe.read(word, changes, environment=selection.environment)
+                selected.plans[variant] = plan(recipe, registry, selection.local_code)
+            except MisfitError as error:
+                selected.misfits[variant] = str(error)
+            except SpecframeError as error:
+                problems += str(error).splitlines()
+    if not selection.variations or not selected.plans:
+        problems += [line for error in selected.misfits.values() for line in error.splitlines()]
+    if problems:
+        raise RecipeError("\n".join(dict.fromkeys(problems)))
+    return selected
+
+
+def _name(variants: Sequence[Variant]) -> dict[Variant, str]:
+    """Short names: the recipe's file name, or its path where two are called alike, and what is varied."""
+    stems = Counter(Path(recipe).stem for recipe in {variant.recipe for variant in variants})
+    return {
+        v: f"{Path(v.recipe).stem if stems[Path(v.recipe).stem] == 1 else v.recipe} {v.label}".strip() for v in variants
+    }
+
+
+def describe_target(plan: Plan) -> str:
+    """The target section as one line: equal for recipes that share a target."""
+    part = plan.parts["target"]
+    return f"{part.entry.qualified} {sorted(part.options.items(), key=lambda item: item[0])}"
+
+
+def label_targets(targets: Mapping[str, Plan]) -> dict[str, str]:
+    """A name for each target: its model, with its other options where two would be called alike."""
+    parts = {key: p.parts["target"] for key, p in targets.items()}
+    short = {key: str(part.options.get("model", part.entry.name)) for key, part in parts.items()}
+    counts = Counter(short.values())
+    more = {
+        key: ", ".join(f"{name} {value}" for name, value in part.options.items() if name != "model")
+        for key, part in parts.items()
+    }
+    return {key: name if counts[name] == 1 else f"{name} ({more[key]})" for key, name in short.items()}
+
+
+def is_recipe(word: str, registry: Registry) -> bool:
+    """Whether a word is a recipe's file, or the name of one that comes with specframe and of no contestant."""
+    if word.endswith((".yaml", ".yml")) or Path(word).is_file():
+        return True
+    return word in dict(shipped_recipes()) and all(word != entry.name for entry in registry.of("contestant"))
+
+
+def _kind(word: str) -> str:
+    """The word that is usual for a contestant, whichever of its names was given."""
+    bare = word.removeprefix("specframe/")
+    return f"{HF}{bare}" if bare in TRANSFORMERS else bare
+
+
+def _build(word: str, registry: Registry, assistant: str | None) -> Contestant:
+    known = registry.of("contestant")
+    name = f"specframe/{word.removeprefix(HF)}" if word.startswith(HF) else word
+    if not any(name in (entry.name, entry.qualified) for entry in known):
+        words = [f"{HF}{e.name}" if e.name in TRANSFORMERS and e.package == "specframe" else e.name for e in known]
+        raise InputError(
+            f"'{word}' is neither a recipe file nor a contestant{suggest(word, words)} "
+            f"(contestants: {', '.join(words)})"
         )
-    return found
+    entry = registry.find("contestant", name)
+    component = entry.load()
+    assisted = entry.qualified == "specframe/assisted"
+    options = {"model": assistant} if assisted and assistant is not None else {}
+    missing = [o.name for o in read_options(component).values() if o.required and o.name not in options]
+    if missing:
+        raise InputError(f"{word} needs {'--assistant MODEL' if assisted else 'the options ' + ', '.join(missing)}")
+    contestant: Contestant = Part(entry, component, options).build()
+    return contestant
+
+
+def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None]:
+    """What the recipes have in common. Raises InputError where they must agree and do not."""
+    samplings: list[SamplingSettings] = [p.settings["sampling"] for p in plans]
+    first = samplings[0]
+    for p, other in zip(plans, samplings, strict=True):
+        for name, value in vars(first).items():
+            if vars(other)[name] != value:
+                raise InputError(
+                    f"{p.recipe.path}: sampling.{name} is {vars(other)[name]}, but {value} in "
+                    f"{plans[0].recipe.path}; what is compared must decode alike: give sampling.{name}={value}"
+                )
+    if first.stop:
+        raise InputError("stop texts give contestants unequal budgets; give sampling.stop=[]")
+    settings = {chat for p in plans if (chat := (p.recipe.data.get("run") or {}).get("chat")) is not None}
+    if len(settings) > 1:
+        raise InputError("the recipes disagree on run.chat, so they would get different prompts; give run.chat=true")
+    return first, next(iter(settings), None)
+
+
+def _require_names(names: Sequence[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(f"two contestants are called {twice[0]}; rename one recipe file")
+
+
+def _sibling(target: Any, plan: Plan) -> Target:
+    """A target of its own state and features around the same weights, where the target offers one."""
+    make = getattr(target, "sibling", None)
+    if make is not None:
+        built: Target = make()
+    else:
+        built = plan.parts["target"].build()
+    return built

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specframe.components.targets.passes.static import width_of
+from specframe.components.targets.forward.static import width_of
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Outcome
-from specframe.neural.state.cache import cache_name
+from specframe.neural.cache import cache_name
 
 
 class Generate:

@@ -9,19 +9,18 @@ from typing import Any
 
 import torch
 
-from specframe.bench.contest.contestants import RecipeContestant
-from specframe.bench.contest.identity import Reference
-from specframe.bench.contest.outcome import describe, require_sound
-from specframe.bench.contest.roster import Entrant, Roster
+from specframe.bench.contest.contestants import Entrant, Roster
+from specframe.bench.contest.datasets import Question
+from specframe.bench.contest.outcome import Reference, describe, require_sound
+from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.schedule import Round, take_turns
-from specframe.bench.contest.sets import Question
-from specframe.bench.contest.terms import Terms
+from specframe.bench.contest.settings import Terms
 from specframe.bench.contest.timing import time_decoding
 from specframe.bench.figures.summary import TRANSFORMERS
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
 from specframe.kernel.errors import InputError
-from specframe.kernel.plugins.registry import one_line
+from specframe.kernel.registry import one_line
 
 logger = logging.getLogger(__name__)
 

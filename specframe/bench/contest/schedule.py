@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from specframe.bench.contest.sets import Question
+from specframe.bench.contest.datasets import Question
 
 
 @dataclass(frozen=True)

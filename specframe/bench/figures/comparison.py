@@ -13,10 +13,17 @@ from specframe.bench.figures.grid import Axes, Grid
 from specframe.bench.figures.intervals import Estimate, Measure, estimate_change
 from specframe.bench.figures.measures import mean_time, overhead_factor, rate, speedup, tau
 from specframe.bench.figures.price import Price, format_change, forward_factor, price
-from specframe.bench.figures.span import Span, format_duration
-from specframe.bench.figures.summary import BASELINES, MACHINE, PLAIN, check_schema, find_baselines, gather_runs
-from specframe.files.terminal import open_console
-from specframe.files.text import counted, printable
+from specframe.bench.figures.summary import (
+    BASELINES,
+    MACHINE,
+    PLAIN,
+    Span,
+    check_schema,
+    find_baselines,
+    format_duration,
+    gather_runs,
+)
+from specframe.files.text import counted, open_console, printable
 from specframe.kernel.errors import InputError
 
 SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "turns", "ignore_eos")

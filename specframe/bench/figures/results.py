@@ -8,7 +8,7 @@ from math import isfinite
 from typing import Any
 
 from specframe.bench.contest.contest import Contest
-from specframe.bench.contest.roster import Entrant
+from specframe.bench.contest.contestants import Entrant
 from specframe.bench.figures.journal import Journal
 from specframe.files.provenance import describe_run
 from specframe.kernel.build import Plan

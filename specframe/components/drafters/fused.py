@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from specframe.components.drafters.memory.paying import Paying
-from specframe.components.trees.watched import Expanding, Proposals, RecordingTree, WatchedTree, paths_of
+from specframe.components.drafters.budget import Paying
+from specframe.components.trees.recording import Expanding, Proposals, RecordingTree, WatchedTree, paths_of
+from specframe.kernel.capabilities import draft_of
+from specframe.kernel.certifiable import Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
-from specframe.kernel.miniatures import Shrinkable, Untrained
-from specframe.kernel.promises import draft_of
 from specframe.kernel.store import Continuing
 from specframe.kernel.types import Committed, Context, Cycle, Draw, Expand, TokenTree
 

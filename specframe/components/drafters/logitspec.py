@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe.components.drafters.memory.recycler import top_ids
-from specframe.components.drafters.memory.trie import as_tree
+from specframe.components.drafters.recycler import top_ids
 from specframe.components.drafters.suffix import Suffix
+from specframe.components.drafters.trie import as_tree
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 LENGTHS = ((8, 4), (32, 3))

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from specframe.components.drafters.text import CommittedText
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 

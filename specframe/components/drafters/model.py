@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.drafters.learning import read_on, sample_on, save_model
-from specframe.components.drafters.memory.masks import Masks
-from specframe.components.drafters.models.exits import checked_exits, read_exits
-from specframe.components.drafters.models.fitting import require_fitting
-from specframe.components.drafters.models.rating import Rating, reading
-from specframe.components.drafters.models.reading import Reading
-from specframe.components.drafters.models.weights import Checkpoint, Coarseness, Loaded, own, trainable
+from specframe.components.drafters.mask_tokens import Masks
+from specframe.components.drafters.model_confidence import Rating, reading
+from specframe.components.drafters.model_exits import checked_exits, read_exits
+from specframe.components.drafters.model_session import Reading
+from specframe.components.drafters.model_training import read_on, sample_on, save_model
+from specframe.components.drafters.model_vocabulary import require_fitting
+from specframe.components.drafters.model_weights import Checkpoint, Coarseness, Loaded, own, trainable
+from specframe.components.targets.forward.layer_subset import Ending
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.passes.thinning import Ending
 from specframe.components.targets.tiny import tiny_llama
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.certifiable import Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
-from specframe.kernel.miniatures import Untrained
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Drafts, Frontier, Proposal, TokenTree
 
 if TYPE_CHECKING:

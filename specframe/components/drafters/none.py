@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.certifiable import Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, LayeredTarget
-from specframe.kernel.miniatures import Untrained
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
 from specframe.neural.heads import make_proposal
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specframe.components.drafters.memory.recycler import Recycler, Scored
-from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.components.drafters.recycler import Recycler, Scored
+from specframe.components.drafters.trie import Trie, as_tree
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 

@@ -10,13 +10,13 @@ from itertools import count
 
 from torch import Tensor
 
-from specframe.components.drafters.memory.host import gained
-from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.components.drafters.budget import gained
+from specframe.components.drafters.trie import Trie, as_tree
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.certifiable import Untrained
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.miniatures import Untrained
-from specframe.kernel.plugins.registry import one_line
-from specframe.kernel.promises import Promise
+from specframe.kernel.registry import one_line
 from specframe.kernel.store import Store
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 

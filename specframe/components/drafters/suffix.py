@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe.components.drafters.memory.automaton import SuffixAutomaton
-from specframe.components.drafters.memory.host import gained
-from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.components.drafters.automaton import SuffixAutomaton
+from specframe.components.drafters.budget import gained
+from specframe.components.drafters.trie import Trie, as_tree
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 
 

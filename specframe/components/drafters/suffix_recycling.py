@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe.components.drafters.memory.recycler import Recycler, Scored
-from specframe.components.drafters.memory.trie import as_tree
+from specframe.components.drafters.recycler import Recycler, Scored
 from specframe.components.drafters.suffix import Suffix
+from specframe.components.drafters.trie import as_tree
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 

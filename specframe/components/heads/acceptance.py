@@ -10,12 +10,12 @@ from torch import nn
 from torch.nn.functional import silu
 
 from specframe.components.heads.full import Full
+from specframe.kernel.certifiable import Untrained
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
-from specframe.kernel.miniatures import Untrained
 from specframe.neural.heads import support_of
 from specframe.neural.weights import checkpoint
-from specframe.neural.weights.fitting import seeded
+from specframe.neural.weights.initial import seeded
 
 if TYPE_CHECKING:
     from torch import Tensor

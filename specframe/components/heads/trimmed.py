@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.neural.heads import divisible
-from specframe.neural.quantized.rounding import Quantization
+from specframe.neural.quantize import Quantization
 from specframe.neural.weights import checkpoint
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Trimmed:
     trained with the head `full` and trimmed afterwards.
 
     `counts` is a JSON object, {"token id": count}, over texts that the target wrote itself. `python -m
-    specframe.training.data.counting RECIPE counts.json` makes it of the answers in the recipe's training data.
+    specframe.training.token_counts RECIPE counts.json` makes it of the answers in the recipe's training data.
     Without it the tokens of the smallest ids are kept: byte-pair vocabularies are numbered by the frequency
     of their merges. Tokens that were never counted follow, smallest ids first.
 

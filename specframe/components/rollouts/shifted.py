@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import FeatureDrafter
 from specframe.kernel.types import Student
+from specframe.neural.features import gather
 from specframe.neural.heads import support_of
 from specframe.neural.masks import block_end
-from specframe.neural.pairs import gather
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,10 +1,10 @@
-"""One forward on the target's own features and tokens."""
+"""One forward pass on the target's own features and tokens: of one level, all levels, or ParallelSpec's groups."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe.components.rollouts.shifted import along, checked_noise
+from specframe.components.rollouts.shifted import along, checked_noise, feature_drafter
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Trainable
@@ -28,3 +28,47 @@ class TeacherForced:
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The predictions for every position that has one; `progress` changes nothing."""
         return along(drafter, teacher, self.noise, "teacher_forced")
+
+
+class AllLevels:
+    """Every future offset from the last true feature (Medusa, Section 2.2.1; Hydra).
+
+    The paths that lead to the levels are the text's own: whether a path of wrong tokens goes on well never
+    matters, since verification cuts it off.
+
+    Args:
+        noise: half the width of the uniform noise added to the features.
+    """
+
+    def __init__(self, *, noise: float = 0.0) -> None:
+        self.noise = checked_noise("all_levels", noise)
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """Predictions [B, n K] of n = L - 1 positions, a position's K levels side by side; `progress` changes nothing.
+
+        Levels that lie beyond the text are masked out.
+        """
+        return along(drafter, teacher, self.noise, "all_levels")
+
+
+class Groups:
+    """Group-wise parallel training (ParallelSpec, Section 4.1, Figure 3).
+
+    Every position of the text begins a parallel group, whose members predict what lies 1, 2, .. levels below
+    it; all groups of a text are asked in one forward. The losses are means over all members; the paper's,
+    sums over a group (Eq. 3 and 4), are that times the group's size, with the same minimum.
+
+    Args:
+        noise: half the width of the uniform noise added to the features in training (EAGLE: 0.1).
+    """
+
+    def __init__(self, *, noise: float = 0.0) -> None:
+        self.noise = checked_noise("groups", noise)
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
+        """Predictions [B, n K] of n = L - 1 groups, a group's K side by side; `progress` changes nothing.
+
+        Levels that lie beyond the text are masked out. A drafter that is not being trained gets no noise.
+        """
+        model = feature_drafter(drafter, "groups")
+        return along(model, teacher, self.noise if model.module.training else 0.0, "groups")

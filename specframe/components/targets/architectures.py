@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from specframe.components.targets.passes.state import View
+from specframe.components.targets.forward.state import View
 from specframe.kernel.errors import CompositionError
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})

@@ -10,23 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, probe
+from specframe.components.targets.forward.compiled import CompiledPasses, Steps
+from specframe.components.targets.forward.drafted import Drafted
+from specframe.components.targets.forward.native import kernel_passes
+from specframe.components.targets.forward.native_decoder import Unfit, unfit, unfit_floats
+from specframe.components.targets.forward.passes import Passes
+from specframe.components.targets.forward.resume import finish, replay
+from specframe.components.targets.forward.state import State, check_prompts
+from specframe.components.targets.forward.taps import Taps
+from specframe.components.targets.forward.transformers import ModelPasses
 from specframe.components.targets.identity import TargetIdentity, identify
-from specframe.components.targets.passes.compiled import CompiledPasses, Steps
-from specframe.components.targets.passes.drafted import Drafted
-from specframe.components.targets.passes.finishing import finish
-from specframe.components.targets.passes.kernels import kernel_passes
-from specframe.components.targets.passes.model import ModelPasses
-from specframe.components.targets.passes.passes import Passes
-from specframe.components.targets.passes.replaying import replay
-from specframe.components.targets.passes.state import State, check_prompts
-from specframe.components.targets.passes.taps import Taps
-from specframe.components.targets.quantized.decoder import Unfit, unfit, unfit_floats
-from specframe.components.targets.quantized.replacement import quantize
-from specframe.components.targets.sharing import Sharing
+from specframe.components.targets.pack import quantize
+from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
-from specframe.neural.quantized.rounding import Quantization
+from specframe.neural.quantize import Quantization
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

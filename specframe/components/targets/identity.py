@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from specframe.kernel.zoo import ZOO
-from specframe.neural.state.places import find_place
-from specframe.neural.weights.identity import TargetIdentity
+from specframe.neural.weights.locate import find_place
+from specframe.neural.weights.origin import TargetIdentity
 
 SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 

@@ -10,12 +10,11 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.chats import take_texts
-from specframe.components.targets.gguf import has_tokenizer, make_plain, read_config
-from specframe.components.targets.source import Source, first_line, quiet
+from specframe.components.targets.chat_template import take_texts
+from specframe.components.targets.source import Source, first_line, has_tokenizer, make_plain, quiet, read_config
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
-from specframe.neural.state.places import GGUF, find_place
 from specframe.neural.weights.checkpoint import WEIGHTS
+from specframe.neural.weights.locate import GGUF, find_place
 from specframe.neural.weights.rounded import read_rounded
 from specframe.neural.weights.shards import check_shards
 

@@ -1,14 +1,18 @@
-"""What transformers reads a model from: a folder or a Hub name at a revision, or a GGUF file."""
+"""Sources of models that transformers reads: a folder or a Hub name at a revision, or a GGUF file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from specframe.neural.state.places import GGUF
+from torch import nn
+
+from specframe.kernel.errors import InputError
+from specframe.neural.weights.locate import GGUF
 
 
 @dataclass(frozen=True)
@@ -68,3 +72,50 @@ def quiet() -> Iterator[None]:
 def first_line(error: BaseException) -> str:
     """The message of an error, on one line."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+TOKENIZER_KEY = "tokenizer.ggml.model"
+
+
+def read_config(model: str, source: Source) -> Any:
+    """The transformers config of a GGUF file.
+
+    Raises InputError for what is no whole GGUF file, for an architecture that transformers cannot read, and where the
+    package gguf is missing.
+    """
+    from transformers import AutoConfig
+
+    require_gguf(model)
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(source.name, **source.options, trust_remote_code=False)
+    except Exception as error:  # whatever a damaged header leads to
+        hint = "" if "architecture" in str(error) else "; is the file whole?"
+        raise InputError(f"{model} cannot be read as GGUF: {first_line(error)}{hint}") from error
+
+
+def require_gguf(model: str) -> None:
+    """Raises InputError where the package that reads GGUF files is not installed."""
+    if find_spec("gguf") is None:
+        raise InputError(f"{model} needs the package gguf to be read: pip install 'specframe[gguf]'")
+
+
+def has_tokenizer(file: Path) -> bool:
+    """Whether a GGUF file holds a tokenizer. Raises InputError for what is no whole GGUF file."""
+    require_gguf(str(file))
+    from gguf import GGUFReader
+
+    try:
+        return TOKENIZER_KEY in GGUFReader(file).fields
+    except Exception as error:
+        raise InputError(f"{file} cannot be read as GGUF: {first_line(error)}; is the file whole?") from error
+
+
+def make_plain(model: Any) -> nn.Module:
+    """The model itself, no longer marked as quantized: its weights were unpacked when it was loaded."""
+    for mark in ("hf_quantizer", "quantization_method", "is_quantized"):
+        vars(model).pop(mark, None)
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
+    plain: nn.Module = model
+    return plain

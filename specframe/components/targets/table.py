@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from transformers import LlamaConfig
 
-    from specframe.neural.quantized.rounding import Quantization
+    from specframe.neural.quantize import Quantization
 
 LARGEST_TABLE = 1 << 20
 

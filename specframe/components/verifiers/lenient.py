@@ -5,9 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from specframe.components.verifiers.recursive import Slots, walk
+from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.promises import Needs
 from specframe.kernel.types import TokenTree, Verdict
 
 

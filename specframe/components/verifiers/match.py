@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.shortcuts import AllLaws, Laws
+from specframe.kernel.capabilities import Needs
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.promises import Needs
 from specframe.kernel.types import HostVerdict, TokenTree, Verdict
 
 

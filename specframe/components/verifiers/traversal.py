@@ -8,10 +8,9 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.match import Match
-from specframe.components.verifiers.record import Record
-from specframe.components.verifiers.waves import Waves
+from specframe.components.verifiers.record import Record, Waves
+from specframe.kernel.capabilities import Needs
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.promises import Needs
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 

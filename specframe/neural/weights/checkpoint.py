@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from specframe.kernel.errors import WeightsError
-from specframe.neural.state.places import find_place
+from specframe.neural.weights.locate import find_place
 from specframe.neural.weights.rounded import restore_matrices, restore_shapes, round_matrices
 
 CONFIG = "config.json"

@@ -1,20 +1,47 @@
-"""The target that a drafter was trained for, as its config.json has it."""
+"""The target that a drafter was trained for: its identity, as the drafter's config.json records it."""
 
 from __future__ import annotations
 
 import json
 import logging
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from specframe.kernel.errors import WeightsError
-from specframe.neural.state.places import find_place
+from specframe.kernel.zoo import canonical_name
 from specframe.neural.weights.checkpoint import CONFIG, read_config, reason, replacing
-from specframe.neural.weights.identity import Identified, TargetIdentity
+from specframe.neural.weights.locate import find_place
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Target
+
+
+@dataclass(frozen=True)
+class TargetIdentity:
+    """A target's name and a hash of what rounding its matrices leaves alone."""
+
+    name: str
+    """Of the zoo or the Hub; a folder or file without the place where it lies."""
+    fingerprint: str
+
+    def is_of(self, other: TargetIdentity) -> bool:
+        """Whether both are the same model: equal fingerprints, or equal names where these are the zoo's or the Hub's.
+
+        A copy in the zoo counts as the Hub's model.
+        """
+        if self.fingerprint == other.fingerprint:
+            return True
+        return "/" in self.name and canonical_name(self.name) == canonical_name(other.name)
+
+
+@runtime_checkable
+class Identified(Protocol):
+    """A target that has an identity."""
+
+    def identify(self) -> TargetIdentity:
+        """Which model it is."""
+
 
 TRAINED_FOR = "trained_for"
 """The entry of config.json: the target's name and fingerprint."""

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from specframe.neural.quantized.blocks import BLOCK, PackedBlocks, round_to_blocks
+from specframe.native.blocks import BLOCK, PackedBlocks, round_to_blocks
 
 CODES, SCALE = ".codes", ".scale"
 """How the names of a rounded matrix's two tensors end: [N, K] uint8 and [N, K / 32] float16."""

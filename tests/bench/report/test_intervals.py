@@ -15,7 +15,7 @@ from specframe.bench.figures.intervals import (
     variance_of_moment,
 )
 from specframe.bench.figures.measures import rate, speedup
-from specframe.bench.figures.span import Span
+from specframe.bench.figures.summary import Span
 from tests.bench.report.synthetic import Drift, World
 
 BENCHES = 200

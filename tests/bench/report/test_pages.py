@@ -7,7 +7,7 @@ from importlib import resources
 import pytest
 
 from specframe.bench.figures.summary import summarise
-from specframe.bench.report.report import write_report
+from specframe.bench.report import write_report
 from specframe.files.prompts import read_records
 from tests.bench.report.synthetic import World, contestant
 

@@ -6,8 +6,8 @@ from statistics import median
 import pytest
 
 from specframe.bench.figures.summary import _notes, summarise
-from specframe.bench.report.report import write_report
-from specframe.bench.report.table import print_table
+from specframe.bench.report import write_report
+from specframe.bench.table import print_table
 from specframe.kernel.errors import InputError
 from tests.bench.report.synthetic import World, contestant, results, run
 

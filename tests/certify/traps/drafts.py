@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.fixed import Fixed
 from specframe.kernel.interfaces import RandomSource
 from specframe.kernel.types import Context, Expand, TokenTree
 from tests.certify.traps.instances import (

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specframe.kernel.capabilities import Needs, Promise
 from specframe.kernel.interfaces import RandomSource
-from specframe.kernel.promises import Needs, Promise
 from specframe.kernel.types import Committed, Context, TokenTree, Verdict
-from specframe.testing.uniform import LazyUniform
+from specframe.testing.tables import LazyUniform
 from tests.certify.traps.drafts import one, recorded
 from tests.certify.traps.instances import (
     IID,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from specframe.certify.own.audit import audit_drafts
-from specframe.certify.own.emission import Emission
+from specframe.certify.compositions.audit import audit_drafts
+from specframe.certify.compositions.emission import Emission
 from specframe.decoding.session import Parts
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenTarget

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe.certify.own.emission import Comparison, Emission
-from specframe.components.trees.policies.chain import Chain
+from specframe.certify.compositions.emission import Comparison, Emission
+from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
-from specframe.kernel.promises import Promise
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import Committed, Context, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget

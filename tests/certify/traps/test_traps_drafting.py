@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specframe import Context
-from specframe.certify.own.enumeration import enumerate_outcomes
+from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, audit
 from tests.certify.traps.instances import P, Q

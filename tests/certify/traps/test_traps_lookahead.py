@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from specframe import compose
-from specframe.certify.own.enumeration import enumerate_outcomes
-from specframe.components.drafters.lookahead import Lookahead
-from specframe.components.drafters.memory.jacobi import Ngrams, Window
+from specframe.certify.compositions.enumeration import enumerate_outcomes
+from specframe.components.drafters.lookahead import Lookahead, Ngrams, Window
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.types import Committed
 from tests.certify.traps.instances import P, without

@@ -10,18 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe.certify.own.emission import Comparison, Emission
+from specframe.certify.compositions.emission import Comparison, Emission
+from specframe.components.drafters.budget import Paying
 from specframe.components.drafters.fused import Fused
-from specframe.components.drafters.memory.paying import Paying
-from specframe.components.drafters.memory.trie import Trie, as_tree
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.drafters.trie import Trie, as_tree
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.costs import Costs
 from specframe.kernel.interfaces import TreePolicy, Verifier
-from specframe.kernel.promises import Promise
-from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specframe.components.trees.policies.beam import Beam
-from specframe.components.trees.policies.dyspec import DySpec
-from specframe.components.trees.policies.greedy import Greedy
-from specframe.components.trees.policies.threshold import Threshold
+from specframe.components.trees.beam import Beam
+from specframe.components.trees.dyspec import DySpec
+from specframe.components.trees.greedy import Greedy
+from specframe.components.trees.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal

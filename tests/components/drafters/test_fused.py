@@ -9,16 +9,15 @@ from torch import Tensor
 from specframe.components.drafters.fused import Fused
 from specframe.components.drafters.lookahead import Lookahead
 from specframe.components.drafters.lookup import Lookup
-from specframe.components.drafters.memory.trie import Trie, as_tree
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.suffix import Suffix
+from specframe.components.drafters.trie import Trie, as_tree
 from specframe.components.targets.tiny import tiny_model
-from specframe.components.trees.policies.adaptive import Adaptive
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.adaptive import Adaptive
+from specframe.components.trees.fixed import Chain, Fixed
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, TreePolicy
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound, path

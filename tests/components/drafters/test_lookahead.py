@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specframe.components.drafters.lookahead import Lookahead
-from specframe.components.drafters.memory.jacobi import Ngrams, Window
-from specframe.components.drafters.memory.trie import Trie, find_paths
+from specframe.components.drafters.lookahead import Lookahead, Ngrams, Window
+from specframe.components.drafters.trie import Trie, find_paths
 from specframe.kernel.errors import InputError
 from specframe.testing import check_drafter
 

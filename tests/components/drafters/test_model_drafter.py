@@ -11,9 +11,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Context, Draw, Frontier, Proposal, TokenTree
 from specframe.sampling.laws import Sampling

@@ -8,14 +8,13 @@ import torch
 
 import specframe
 from specframe import CompositionError, InputError
-from specframe.certify.own.emission import Emission
+from specframe.certify.compositions.emission import Emission
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specframe import CompositionError, InputError
-from specframe.components.drafters.memory.masks import Masks
+from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.tiny import random_model
 from specframe.testing import GivenSession, GrowingTree, check_drafter, tiny_target

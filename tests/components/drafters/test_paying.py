@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from specframe.components.drafters.fused import Fused
-from specframe.components.drafters.memory.trie import Trie, as_tree
+from specframe.components.drafters.trie import Trie, as_tree
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.costs import Costs
 from specframe.kernel.interfaces import TreePolicy
-from specframe.kernel.promises import Promise
-from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import CONTEXT, first, later

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from specframe import compose
 from specframe.components.drafters.retrieval import Retrieval
+from specframe.components.stores.corpus import Corpus
 from specframe.components.targets.table import TableTarget
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError
-from specframe.kernel.trees.costs import Costs
-from specframe.stores.corpus import Corpus
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import CONTEXT, first, later

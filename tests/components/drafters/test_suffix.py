@@ -9,10 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specframe.components.drafters.memory.automaton import SuffixAutomaton
+from specframe.components.drafters.automaton import SuffixAutomaton
 from specframe.components.drafters.suffix import Suffix
+from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError
-from specframe.kernel.trees.costs import Costs
 from specframe.kernel.types import TokenTree
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound

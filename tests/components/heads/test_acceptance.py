@@ -9,20 +9,19 @@ from safetensors.torch import load_file, save_file
 
 import specframe
 from specframe import CompositionError, Draw, InputError, Sampling, Student, WeightsError
-from specframe.certify.own.miniature import Miniature
+from specframe.certify.compositions.small import Miniature
 from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.heads.trimmed import Trimmed
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.losses.distillation import Distillation
 from specframe.components.rollouts.acceptance import AcceptanceRollout, reached
 from specframe.components.rollouts.glancing import Glancing
-from specframe.components.rollouts.groups import Groups
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.components.rollouts.teacher_forced import TeacherForced
-from specframe.components.trees.policies.threshold import Threshold
+from specframe.components.rollouts.teacher_forced import Groups, TeacherForced
+from specframe.components.trees.threshold import Threshold
 from specframe.kernel.build import plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
 from specframe.kernel.types import Frontier, TokenTree
 from specframe.testing import admitted, check_drafter, check_head, check_loss, random_teacher, tiny_target
 from specframe_coral.router import Router

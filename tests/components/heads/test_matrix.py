@@ -7,15 +7,15 @@ import torch
 
 import specframe
 from specframe import Sampling, WeightsError
-from specframe.certify.own.miniature import Miniature
+from specframe.certify.compositions.small import Miniature
 from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.heads.full import Full
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.rollouts.acceptance import AcceptanceRollout
-from specframe.components.rollouts.all_levels import AllLevels
+from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe.kernel.build import plan
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
 from specframe.neural import checkpoint
 from specframe.testing import GivenSession, GrowingTree, fit, random_teacher, shake, tiny_target
 from specframe_chimera.drafter import Chimera

@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe.certify.own.miniature import Miniature
+from specframe.certify.compositions.small import Miniature
 from specframe.components.heads.trimmed import Trimmed, read_counts, store
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
-from specframe.kernel.plugins.discovery import discover
-from specframe.kernel.recipes.recipe import Recipe
+from specframe.kernel.recipe import Recipe
 from specframe.neural.heads import make_proposal
 from specframe.sampling.laws import Sampling
 from specframe.testing import check_drafter
-from specframe.training.data import counting
+from specframe.training import token_counts as counting
 from specframe_eagle.drafter import Eagle
 
 COUNTS = {"4": 9, "1": 9, "6": 20, "0": 1}

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from specframe import compose, convert_gguf
 from specframe.cli.main import main
 from specframe.components.targets import conversion
-from specframe.components.targets import gguf as reading
+from specframe.components.targets import source as reading
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import InputError, WeightsError
 from tests.small_gguf import VOCABULARY, write_gguf

@@ -14,7 +14,7 @@ from transformers import CLIPConfig, PreTrainedTokenizerFast
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import locate
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
-from specframe.neural.state import places
+from specframe.neural.weights import locate as places
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch
 

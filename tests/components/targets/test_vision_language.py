@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import specframe
-from specframe.components.targets.chats import take_texts
+from specframe.components.targets.chat_template import take_texts
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.testing import admitted

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from specframe.components.targets.forward.state import State, View
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.passes.state import State, View
 from specframe.kernel.types import TokenTree
 from specframe.testing import admitted
 from tests.components.targets.models import HEADED, MODERN, PROMPTS, SHAPES, batch

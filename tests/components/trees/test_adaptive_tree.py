@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe.certify.own.emission import Comparison, Emission
+from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.adaptive import Adaptive
-from specframe.components.trees.shapes.costs import cycle_costs
-from specframe.components.trees.watched import WatchedTree
+from specframe.components.trees.adaptive import Adaptive
+from specframe.components.trees.costs import cycle_costs
+from specframe.components.trees.recording import WatchedTree
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
@@ -26,7 +26,7 @@ from specframe.kernel.interfaces import Observer, Verifier
 from specframe.kernel.types import Context, Cycle, Draw, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget, audit, check_tree
-from specframe.testing.conformance.observers import cycle_of
+from specframe.testing.policies import cycle_of
 from tests.certify.traps.traps_drafting import own_law
 from tests.components.path_drafter import Ranked
 
@@ -319,7 +319,7 @@ def test_a_draft_of_no_levels_costs_no_forward_and_a_batch_is_no_deeper_than_its
 
 
 def test_a_watched_observer_is_one() -> None:
-    from specframe.components.trees.policies.chain import Chain
+    from specframe.components.trees.fixed import Chain
 
     for policy, observes in ((nervous(), True), (Chain(), False)):
         assert isinstance(policy, Observer) is observes

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specframe import Context
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.shapes.calibration import Calibration, Fit, read_calibration
+from specframe.components.trees.calibration import Calibration, Fit, read_calibration
+from specframe.components.trees.dynamic import Dynamic
 from specframe.kernel.errors import InputError
 from specframe.sampling.laws import Sampling
 from tests.components.path_drafter import PathDrafter, Ranked

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specframe.certify.own.enumeration import enumerate_outcomes
-from specframe.components.trees.policies.beam import Beam
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.dyspec import DySpec
-from specframe.components.trees.policies.greedy import Greedy
-from specframe.components.trees.policies.threshold import Threshold
+from specframe.certify.compositions.enumeration import enumerate_outcomes
+from specframe.components.trees.beam import Beam
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.dyspec import DySpec
+from specframe.components.trees.greedy import Greedy
+from specframe.components.trees.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
@@ -26,8 +26,8 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Draw, Proposal, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_tree
-from specframe.testing.conformance.verifiers import law_pairs
 from specframe.testing.cycles import compare_cycle
+from specframe.testing.verifiers import law_pairs
 from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, path, path_drafters
 
 WARM = Sampling(temperature=1.0)

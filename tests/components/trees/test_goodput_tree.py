@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from specframe import Context, Request, Sampling, SeededRandom, Session
-from specframe.certify.own.company import Accompanied
+from specframe.certify.compositions.batch import Accompanied
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.policies.goodput import Goodput
+from specframe.components.trees.goodput import Goodput
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
 from specframe.testing import GivenDrafter, check_tree, tiny_target
-from specframe.testing.conformance.observers import cycle_of
+from specframe.testing.policies import cycle_of
 
 DEPTH = 4
 

@@ -10,16 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.policies.sequoia import Sequoia
-from specframe.components.trees.shapes.optimal import (
+from specframe.components.trees.fixed import Fixed
+from specframe.components.trees.optimal import (
     Table,
     expected_tau,
     fastest_shape,
     optimal_product_shape,
     optimal_shape,
 )
-from specframe.components.trees.shapes.shape import Shape
+from specframe.components.trees.sequoia import Sequoia
+from specframe.components.trees.shape import Shape
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling

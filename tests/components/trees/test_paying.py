@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.kernel.trees.costs import REST, Costs, Pause
+from specframe.components.trees.dynamic import Dynamic
+from specframe.kernel.costs import REST, Costs, Pause
 from specframe.kernel.types import Context, TokenTree
 from specframe.sampling.laws import Sampling
 from tests.components.path_drafter import Path, PathDrafter, Ranked, assert_sound, path, path_drafters

@@ -3,11 +3,10 @@
 import pytest
 
 from specframe import Draw
-from specframe.components.trees.policies.adaptive import Adaptive
-from specframe.components.trees.policies.beam import Beam
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dyspec import DySpec
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.adaptive import Adaptive
+from specframe.components.trees.beam import Beam
+from specframe.components.trees.dyspec import DySpec
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 

@@ -7,13 +7,12 @@ from dataclasses import fields
 import pytest
 import torch
 
-from specframe.components.trees.policies.beam import Beam
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.dyspec import DySpec
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.policies.greedy import Greedy
-from specframe.components.trees.policies.threshold import Threshold
+from specframe.components.trees.beam import Beam
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.dyspec import DySpec
+from specframe.components.trees.fixed import Chain, Fixed
+from specframe.components.trees.greedy import Greedy
+from specframe.components.trees.threshold import Threshold
 from specframe.kernel.types import Context, Draw, Proposal
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dynamic import Dynamic
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Draw, Frontier, Proposal, TokenTree
 from specframe.sampling.laws import History, Sampling

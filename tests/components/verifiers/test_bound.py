@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specframe import greedy_acceptance, optimal_acceptance
-from specframe.components.trees.policies.greedy import Greedy
+from specframe.components.trees.greedy import Greedy
 from specframe.components.verifiers.recursive import Recursive
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw

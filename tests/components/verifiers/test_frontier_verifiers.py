@@ -7,11 +7,10 @@ import pytest
 import torch
 
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.trees.policies.beam import Beam
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.dyspec import DySpec
-from specframe.components.trees.policies.fixed import Fixed
-from specframe.components.trees.policies.sequoia import Sequoia
+from specframe.components.trees.beam import Beam
+from specframe.components.trees.dyspec import DySpec
+from specframe.components.trees.fixed import Chain, Fixed
+from specframe.components.trees.sequoia import Sequoia
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.bound import optimal_acceptance
 from specframe.components.verifiers.descent import SURE
@@ -20,17 +19,15 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal, post_order
-from specframe.kernel.composition import misfits
+from specframe.kernel.capabilities import Promise, misfits
 from specframe.kernel.errors import InputError
-from specframe.kernel.promises import Promise
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, check_verifier, compare_cycle, enumerate_outcomes
-from specframe.testing.conformance.verifiers import Fused, law_pairs
-from specframe.testing.references.bottom_up import block_reference, traversal_reference
 from specframe.testing.references.siblings import kseq_reference, pair_law, transport_reference
-from specframe.testing.references.walks import Row, match_reference
+from specframe.testing.references.walks import Row, block_reference, match_reference, traversal_reference
+from specframe.testing.verifiers import Fused, law_pairs
 from tests.components.verifiers.test_verifiers import (
     DEEP,
     FLAT,

@@ -9,14 +9,13 @@ import torch
 
 from specframe import Draw, InputError
 from specframe.cli.main import main
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.lenient import Lenient
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.sampling.random import SeededRandom
 from specframe.testing import check_verifier, compare_cycle
-from specframe.testing.conformance.verifiers import draft, law_pairs, trees_of
+from specframe.testing.verifiers import draft, law_pairs, trees_of
 
 P, Q = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.components.trees.policies.chain import Chain
-from specframe.components.trees.policies.fixed import Fixed
+from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match

@@ -11,7 +11,7 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive, Slots
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
-from specframe.kernel.promises import Needs
+from specframe.kernel.capabilities import Needs
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
 from specframe.testing.references.walks import Row, match_reference, recorded_law, recursive_reference

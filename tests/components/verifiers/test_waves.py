@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.components.verifiers.waves import Waves
+from specframe.components.verifiers.record import Waves
 from specframe.kernel.types import TokenTree
 
 COUNT = 12

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from specframe import Draw, Frontier, TokenTree
-from specframe.certify.own.audit import recorded_laws
+from specframe.certify.compositions.audit import recorded_laws
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive, Slots
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
-from specframe.kernel.promises import Promise
+from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import Context
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
@@ -93,7 +93,7 @@ def test_every_record_of_a_law_takes_it_so():
 @pytest.mark.parametrize(
     "file",
     [
-        "specframe/kernel/trees/tree.py",
+        "specframe/kernel/tree.py",
         "specframe/components/verifiers/recursive.py",
         "docs/explanation/lossless.md",
         "docs/glossary.md",

@@ -19,12 +19,12 @@ from transformers.generation import (
 )
 
 import specframe
+from specframe.decoding.generate_support import ARGUMENTS, FIELDS, FORWARD, unknown_fields
+from specframe.decoding.processors import row_samplings
 from specframe.decoding.requests import pad
-from specframe.decoding.transformers.processors import row_samplings
-from specframe.decoding.transformers.support import ARGUMENTS, FIELDS, FORWARD, unknown_fields
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
-from specframe.neural.state.cache import cache_name
+from specframe.neural.cache import cache_name
 from specframe.sampling.laws import History
 
 COUNT = 16

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specframe import Context, Sampling, SeededRandom
-from specframe.certify.own.enumeration import enumerate_outcomes
+from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.components.verifiers.transport import Transport
 from specframe.testing.tables import GivenDrafter
 

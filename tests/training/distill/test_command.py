@@ -7,7 +7,7 @@ import pytest
 
 from specframe.cli.main import main
 from specframe.kernel.errors import SpecframeError
-from specframe.training.data import documents
+from specframe.training import documents
 from specframe.training.distill.store import AnswerStore
 from tests.training.distill.server import chat_reply, serving
 

@@ -3,8 +3,7 @@ import pytest
 import specframe
 from specframe.kernel.errors import InputError
 from specframe.training.distill.decoding import Decoding
-from specframe.training.distill.dialogue import Dialogue
-from specframe.training.distill.prompts import read_dialogues
+from specframe.training.distill.dialogue import Dialogue, read_dialogues
 
 
 def decode(here, *overrides, lines=None, chat=True, prompts="prompts.jsonl", **settings):

@@ -7,7 +7,7 @@ import pytest
 import specframe
 from specframe.cli import distill_data
 from specframe.cli.main import main
-from specframe.training.distill.fastest import decoding_rate, fastest
+from specframe.training.distill.decoding import decoding_rate, fastest
 
 PROMPTS = [[1, 2, 3]] * 40
 

@@ -3,8 +3,7 @@ import json
 import pytest
 
 from specframe.kernel.errors import InputError
-from specframe.training.distill.dialogue import Answer, Dialogue
-from specframe.training.distill.prompts import read_dialogues
+from specframe.training.distill.dialogue import Answer, Dialogue, read_dialogues
 
 
 def test_all_layouts_are_read(here):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specframe import CompositionError, InputError, Student, Teacher
-from specframe.components.drafters.memory.masks import Masks
+from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.d_pace import DPace
@@ -22,16 +22,13 @@ from specframe.components.losses.divergences import (
     ReverseKL,
     TotalVariation,
 )
-from specframe.components.losses.parts import scored
-from specframe.components.rollouts.all_levels import AllLevels
-from specframe.components.rollouts.groups import Groups
-from specframe.components.rollouts.masked_text import MaskedText
+from specframe.components.losses.scored import scored
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.components.rollouts.teacher_forced import TeacherForced
-from specframe.components.rollouts.text import AlongText
+from specframe.components.rollouts.teacher_forced import AllLevels, Groups, TeacherForced
+from specframe.components.rollouts.text import AlongText, MaskedText
 from specframe.components.targets.tiny import random_model
 from specframe.testing import check_loss, random_teacher, tiny_target
-from specframe.testing.conformance.losses import example
+from specframe.testing.losses import example
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
 from specframe_dflash.rollout import AnchoredBlocks

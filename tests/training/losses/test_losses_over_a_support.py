@@ -10,8 +10,7 @@ import torch
 
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.losses.distillation import Distillation
-from specframe.components.losses.top_k_distillation import TopKDistillation
+from specframe.components.losses.distillation import Distillation, TopKDistillation
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Draw, Student, Teacher
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.losses.top_k_distillation import TopKDistillation
+from specframe.components.losses.distillation import TopKDistillation
 from specframe.kernel.errors import InputError
 from specframe.testing import check_loss
-from specframe.testing.conformance.losses import example
+from specframe.testing.losses import example
 
 
 def softmax(row: list[float]) -> list[float]:

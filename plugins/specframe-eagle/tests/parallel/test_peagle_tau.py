@@ -7,7 +7,7 @@ import torch
 
 import specframe
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.trees.policies.chain import Chain
+from specframe.components.trees.fixed import Chain
 from specframe.testing import fit, tiny_target
 from specframe.training.validation import measure
 from specframe_eagle.parallel.drafter import PEagle

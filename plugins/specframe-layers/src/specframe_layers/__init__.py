@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specframe import hookimpl
 
 if TYPE_CHECKING:
-    from specframe.kernel.plugins.hookspecs import Register
+    from specframe.kernel.discovery import Register
 
 
 @hookimpl

@@ -12,7 +12,7 @@ def published_shape(name: str = "mc_sim_7b_63", depth: int | None = None) -> lis
     for a name that is none of theirs.
 
     They come from measured accuracies (`rank_accuracies`) by a greedy search for the largest expected gain (Medusa,
-    Section 2.3.3), which is `specframe.components.trees.shapes.optimal.optimal_product_shape`.
+    Section 2.3.3), which is `specframe.components.trees.optimal.optimal_product_shape`.
     """
     if name not in PUBLISHED:
         raise InputError(f"no published tree is called {name!r}; there are {', '.join(PUBLISHED)}")

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import specframe
-from specframe.bench.figures.weights import weigh
+from specframe.bench.figures.predict import weigh
+from specframe.components.targets.forward.compiled import CompiledPasses, Steps
+from specframe.components.targets.forward.native import KernelPasses
+from specframe.components.targets.forward.static import Step, power, width_of
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.passes.compiled import CompiledPasses, Steps
-from specframe.components.targets.passes.kernels import KernelPasses
-from specframe.components.targets.passes.static import Step, power, width_of
 from specframe.kernel.types import Verdict
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, SHAPES, accept, batch, random_tree

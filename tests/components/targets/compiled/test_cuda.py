@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import specframe
+from specframe.components.targets.forward.compiled import CompiledPasses, Steps
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.passes.compiled import CompiledPasses, Steps
 from specframe.decoding.clock import Clock
 from tests.small_model import make_model
 

@@ -9,13 +9,13 @@ import torch
 
 import specframe
 from specframe.cli.main import main
+from specframe.components.targets import pack as replacement
 from specframe.components.targets import probe
+from specframe.components.targets.forward.native import CHUNK, KernelPasses
+from specframe.components.targets.forward.transformers import ModelPasses
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.passes.kernels import CHUNK, KernelPasses
-from specframe.components.targets.passes.model import ModelPasses
-from specframe.components.targets.quantized import replacement
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.neural.quantized.linear import QuantizedLinear
+from specframe.native.linear import QuantizedLinear
 from tests.components.targets.models import PROMPTS, VOCABULARY, accept, batch, random_tree
 from tests.small_gguf import write_gguf
 
@@ -147,7 +147,7 @@ def test_a_long_prompt_is_read_in_chunks_without_changing_a_bit(quantization, qu
 
     whole = read()
     for chunk in (7, 1000):
-        monkeypatch.setattr("specframe.components.targets.passes.kernels.CHUNK", chunk)
+        monkeypatch.setattr("specframe.components.targets.forward.native.CHUNK", chunk)
         assert torch.equal(read(), whole), chunk
 
 

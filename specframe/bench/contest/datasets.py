@@ -1,0 +1,136 @@
+"""Prompt sets by name, by path or from the Hub, and samples of them spread over their tasks."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from specframe.bench.contest.edits import edits
+from specframe.files.prompts import Record, read_records
+from specframe.kernel.errors import InputError
+from specframe.kernel.registry import suggest
+
+SHIPPED = "specframe"
+"""The set that comes with the package."""
+EDITS = "edits"
+"""The set that is made of Python's standard library."""
+HUB = "hub:"
+FOLDER = "SPECFRAME_DATA"
+"""The environment variable that names the folder of the published sets."""
+
+PUBLISHED = {
+    "spec_bench": ("mixed", "spec_bench/question.jsonl"),
+    "mt_bench": ("dialogue", "mt_bench/question.jsonl"),
+    "humaneval": ("code", "humaneval/HumanEval.jsonl.gz"),
+    "mbpp": ("code", "mbpp/mbpp.jsonl"),
+    "gsm8k": ("math", "gsm8k/test.jsonl"),
+    "alpaca": ("instructions", "eagle/alpaca/question.jsonl"),
+    "cnn_dm": ("summarization", "eagle/sum/question.jsonl"),
+    "qa": ("qa", "eagle/qa/question.jsonl"),
+}
+"""Of each set, its task where a record names none, and where its file lies below the folder or its `bench`.
+
+The last three are the subsets of 80 prompts that EAGLE's authors publish; cnn_dm is what they call sum.
+"""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One prompt of a set."""
+
+    id: str
+    """The set's name and the prompt's number in it: `humaneval/0`."""
+    set: str
+    task: str
+    turns: tuple[str, ...]
+    """The user's messages, turn by turn."""
+
+
+def read_sets(names: Sequence[str]) -> list[Question]:
+    """All prompts of the sets: the shipped one, edits, published ones, paths, or hub:owner/name:split:column.
+
+    Raises InputError for a set that is unknown, missing, broken, empty or given twice.
+    """
+    questions: list[Question] = []
+    seen: set[str] = set()
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"the prompt set {name} is given twice")
+        title, task, records = _find(name)
+        title = name if title in seen else title  # two files called question.jsonl
+        seen.add(title)
+        questions += [
+            Question(f"{title}/{number}", title, record.task or task, record.turns)
+            for number, record in enumerate(records)
+        ]
+    return questions
+
+
+def spread(questions: Sequence[Question], seed: int) -> list[Question]:
+    """The prompts shuffled so that any beginning of the list is spread evenly over sets and tasks."""
+    shuffler = random.Random(seed)
+    groups: dict[tuple[str, str], list[Question]] = {}
+    for question in questions:
+        groups.setdefault((question.set, question.task), []).append(question)
+    shuffled = list(groups.values())
+    shuffler.shuffle(shuffled)
+    for group in shuffled:
+        shuffler.shuffle(group)
+    return [question for layer in zip_longest(*shuffled) for question in layer if question is not None]
+
+
+def _find(name: str) -> tuple[str, str, Iterable[Record]]:
+    """The set's title, the task of records that name none, and its records."""
+    if name.startswith(HUB):
+        return name, name, _read_hub(name)
+    if name == SHIPPED:
+        return name, name, read_records(Path(__file__).parent / f"{SHIPPED}.jsonl")
+    if name == EDITS:
+        return name, "editing", [Record((edit.prompt,)) for edit in edits()]
+    folder = os.environ.get(FOLDER)
+    if name in PUBLISHED:
+        task, place = PUBLISHED[name]
+        if folder is None:
+            raise InputError(f"the prompt set {name} is found below the folder that {FOLDER} names; set {FOLDER}")
+        home = Path(os.path.expanduser(folder))
+        roots = (home / "bench", home)
+        root = next((root for root in roots if (root / place).is_file()), None)
+        if root is None:
+            raise InputError(f"the prompt set {name} is not below {FOLDER}={folder}; expected {place} there")
+        return name, task, read_records(root / place)
+    path = Path(os.path.expanduser(name))
+    if path.is_file():
+        title = path.name.partition(".")[0]
+        return title, title, read_records(path)
+    raise InputError(
+        f"no prompt set named '{name}', and no such file{suggest(name, [SHIPPED, EDITS, *PUBLISHED])} "
+        f"(sets: {SHIPPED}, {EDITS}, {', '.join(PUBLISHED)}; or a path, or hub:owner/name:split:column)"
+    )
+
+
+def _read_hub(name: str) -> list[Record]:
+    parts = name.removeprefix(HUB).split(":")
+    if len(parts) != 3 or not all(parts):
+        raise InputError(f"'{name}' is not of the form hub:owner/name:split:column")
+    try:
+        import datasets
+    except ImportError as error:
+        raise InputError(f"{name} needs the package datasets: pip install 'specframe[data]'") from error
+    repository, split, column = parts
+    try:
+        rows: Any = datasets.load_dataset(repository, split=split)
+    except Exception as error:  # it raises many kinds: not found, no network, no such split
+        line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise InputError(f"{name} cannot be loaded: {line}") from error
+    if column not in rows.column_names:
+        columns = ", ".join(rows.column_names)
+        raise InputError(f"{name}: no column '{column}'{suggest(column, rows.column_names)} (columns: {columns})")
+    texts = [text for text in rows[column] if isinstance(text, str) and text.strip()]
+    if not texts:
+        raise InputError(f"{name}: there is no text in that column")
+    return [Record((text,)) for text in texts]

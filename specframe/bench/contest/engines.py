@@ -1,0 +1,55 @@
+"""Engines that run a bench's rounds: the interface, and one process, one round after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from time import sleep
+from typing import Any, Protocol
+
+from specframe.bench.contest.runner import Errors, RoundResult, Runner, Step
+from specframe.bench.contest.schedule import Round
+from specframe.bench.contest.timing import settled_objects
+from specframe.bench.figures.summary import MACHINE
+from specframe.files.provenance import describe_hardware
+
+
+class Engine(Protocol):
+    """Runs rounds. A round is never divided: all its contestants decode in one process, alternately."""
+
+    def run(
+        self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
+    ) -> Generator[RoundResult, None, None]:
+        """What each round gave, in whatever order they finish.
+
+        Contestants among `errors`, which its owner keeps up to date meanwhile, take no part in rounds that
+        begin from then on. Closing the generator ends what runs.
+        """
+        ...
+
+
+def describe_worker(engine: str) -> dict[str, Any]:
+    """Where this process runs rounds: the engine, and of the hardware what makes times comparable."""
+    hardware = describe_hardware()
+    return {"engine": engine} | {key: hardware[key] for key in MACHINE}
+
+
+class InProcess:
+    """Runs rounds with the runner of this process."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def run(
+        self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
+    ) -> Generator[RoundResult, None, None]:
+        """What each round gave, in their order; a warm-up comes first, and after a pause."""
+        worker, pause = describe_worker("inprocess"), self._runner.terms.pause
+        with settled_objects():
+            self._runner.warm_up(rounds[0].questions, errors)
+            repeat = rounds[0].repeat
+            for this in rounds:
+                if pause and this.repeat != repeat:
+                    sleep(pause)
+                    self._runner.warm_up(this.questions, errors)
+                repeat = this.repeat
+                yield self._runner.run(this, errors, listener) | {"worker": worker}

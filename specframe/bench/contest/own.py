@@ -1,0 +1,150 @@
+"""Contestants that decode with this package: a recipe, and plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specframe.bench.contest.timing import span_seconds
+from specframe.bench.figures.optimum import sum_optimum
+from specframe.bench.figures.predict import weigh
+from specframe.decoding.clock import Clock
+from specframe.decoding.pipeline import Pipeline, plain_parts
+from specframe.decoding.settings import RunSettings, SamplingSettings
+from specframe.decoding.stats import Acceptance
+from specframe.kernel.build import Plan
+from specframe.kernel.interfaces import Target
+from specframe.kernel.types import Cycle, Outcome, TokenTree, Verdict
+
+PHASES = ("prefill", "draft", "score", "verify", "commit")
+
+
+class RecipeContestant:
+    """A recipe's composition around the shared target."""
+
+    def __init__(self, name: str, plan: Plan) -> None:
+        self.name = name
+        self.plan = plan
+        self.lossless: bool | None = getattr(plan.parts["verifier"].component, "lossless", None)
+        self._pipeline: Pipeline | None = None
+
+    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
+        """Loads the drafter and binds it to the target."""
+        built = Pipeline.build(self.plan, target)
+        self.lossless = built.lossless
+        self._pipeline = replace(built, sampling=sampling, run=replace(built.run, batch=batch))
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompts; the outcome has cycles, acceptance and phases."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        return decode(self._pipeline, rows, seed)
+
+    def find_optimum(self, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
+        """What the best verifier would accept at the root, summed over the cycles of `decode`; see `sum_optimum`."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        return sum_optimum(self._pipeline, rows, seed)
+
+    def weigh(self, row: Sequence[int]) -> dict[str, int]:
+        """How many weights its forwards read, counted in the first cycles after a prompt; see `weigh`."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant is weighed only after it was prepared")
+        return weigh(self._pipeline, row)
+
+
+class Plain:
+    """This package's plain autoregressive decoding of the target: one token a cycle, nothing drafted."""
+
+    name = "plain"
+    lossless: bool | None = True
+
+    def __init__(self) -> None:
+        self._pipeline: Pipeline | None = None
+
+    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
+        """Puts the parts around the target."""
+        self._pipeline = Pipeline.around(plain_parts(target), sampling, RunSettings(batch=batch))
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompts a token a cycle."""
+        if self._pipeline is None:
+            raise RuntimeError("a contestant decodes only after it was prepared")
+        return decode(self._pipeline, rows, seed)
+
+
+def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+    """The pipeline's continuation of the prompts [B][tokens], decoded side by side and timed."""
+    arrivals: list[list[float]] = [[] for _ in rows]
+
+    def arrive(row: int, tokens: list[int]) -> None:
+        arrivals[row] += [perf_counter()] * len(tokens)
+
+    requests = pipeline.requests(rows, seed=seed, listener=arrive)
+    clock, notes = pipeline.clock(), list[Note]()
+    with clock.phase("session"), pipeline.open(requests, slots=len(rows), clock=clock) as session:
+        entries = session.run(requests, lambda cycle: notes.append(Note(session.numbers, cycle)))
+    clock.settle()
+    tokens = [entry.tokens for entry in entries]
+    return Outcome(tokens, arrivals, lambda: describe(clock, notes, [len(row) for row in tokens]))
+
+
+class Note:
+    """What is needed of a cycle to count acceptance once the time is taken; q is let go."""
+
+    __slots__ = ("draft", "length", "parent", "rows", "valid")
+
+    def __init__(self, rows: list[int], cycle: Cycle) -> None:
+        self.rows = rows
+        self.draft = cycle.draft.levels
+        self.parent, self.valid = cycle.draft.parent, cycle.draft.valid
+        self.length = cycle.verdict.length
+
+    def of_row(self, index: int) -> tuple[TokenTree, Verdict]:
+        """The draft and verdict of one row of the batch alone."""
+        parent, valid = self.parent[index : index + 1], self.valid[index : index + 1]
+        nothing = torch.zeros_like(parent)
+        length: Tensor = self.length[index : index + 1]
+        draft = TokenTree(tokens=nothing, parent=parent, valid=valid, draw=nothing, levels=self.draft)
+        return draft, Verdict(path=nothing, length=length, bonus=nothing[:, 0])
+
+
+def describe(clock: Clock, notes: Sequence[Note], counts: Sequence[int]) -> list[Mapping[str, Any]]:
+    """A recipe's further figures for each row, given how many tokens each got.
+
+    Acceptance is counted by row. Times and calls belong to the whole batch: a row is given the share of
+    them that its tokens are of all tokens.
+    """
+    acceptances = [Acceptance() for _ in counts]
+    for note in notes:
+        for index, row in enumerate(note.rows):
+            acceptances[row].count(*note.of_row(index))
+    phases = {name: clock.seconds[name] for name in PHASES}
+    phases["other"] = max(clock.seconds["session"] - sum(phases.values()), 0.0)
+    spans = sum(clock.calls.values())
+    found: list[Mapping[str, Any]] = []
+    for acceptance, count in zip(acceptances, counts, strict=True):
+        acceptance.settle()
+        share = count / sum(counts)
+        found.append(
+            {
+                "cycles": acceptance.cycles,
+                "accepted": acceptance.accepted,
+                "drafted": acceptance.drafted,
+                "reached": acceptance.reached,
+                "possible": acceptance.possible,
+                "phases": {name: share * seconds for name, seconds in phases.items()},
+                "target_seconds": share * clock.seconds["target"],
+                "target_calls": share * clock.calls["target"],
+                "drafter_seconds": share * clock.seconds["drafter"],
+                "drafter_calls": share * clock.calls["drafter"],
+                "overhead": clock.overhead,
+                "bench_seconds": share * spans * span_seconds(),
+            }
+        )
+    return found

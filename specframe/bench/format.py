@@ -1,0 +1,98 @@
+"""Figures as people read them, the same in the terminal and in the report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from specframe.bench.figures.summary import format_duration
+from specframe.files.text import counted
+
+NONE = "-"
+
+Figure = Mapping[str, float | None] | None
+"""A figure with its interval, {value, low, high}, or None."""
+
+
+def format_figure(figure: Figure, digits: int = 2, unit: str = "", scale: float = 1.0) -> str:
+    """A value and its interval: `1.52x [1.40, 1.66]`."""
+    if figure is None or figure["value"] is None:
+        return NONE
+    text = f"{scale * figure['value']:.{digits}f}{unit}"
+    low, high = figure["low"], figure["high"]
+    if low is None or high is None:
+        return text
+    return f"{text} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
+
+
+def format_alpha(alpha: Sequence[float] | None) -> str:
+    """Rates by depth: `.66 .41 .23`."""
+    return " ".join(f"{rate:.2f}".removeprefix("0") for rate in alpha or ()) or NONE
+
+
+def format_optimum(rate: float | None) -> str:
+    """What the best verifier would accept at the first depth, on a line of its own: `best .71`; empty if unknown."""
+    return "" if rate is None else f"\nbest {format_alpha([rate])}"
+
+
+def format_share(share: float | None, digits: int = 1) -> str:
+    """A share in percent."""
+    return NONE if share is None else f"{share:.{digits}%}"
+
+
+def format_memory(size: float | None) -> str:
+    """Bytes in MiB."""
+    return NONE if size is None else f"{size / 2**20:.0f} MiB"
+
+
+def format_milliseconds(seconds: float | None, digits: int = 2) -> str:
+    """Seconds in milliseconds."""
+    return NONE if seconds is None else f"{1000 * seconds:.{digits}f}"
+
+
+def format_factor(factor: float | None) -> str:
+    """A speedup without an interval."""
+    return NONE if factor is None else f"{factor:.2f}x"
+
+
+def format_output(entry: Mapping[str, Any]) -> str:
+    """Whether a contestant's text is the target's: LOSSY or DIFFERS where it is not."""
+    figures = entry["overall"]
+    identity = figures["identity"] if figures else None
+    words = ["LOSSY"] if entry["lossless"] is False else []
+    if identity and identity["differing"]:
+        words.append(f"DIFFERS on {len(identity['differing'])} of {count_compared(identity)}")
+    elif identity:
+        ties = f", near ties on {identity['ties']} of {count_compared(identity)}" if identity["ties"] else ""
+        words.append(f"identical{ties}")
+    elif entry["lossless"]:
+        words.append("lossless")
+    return ", ".join(words) or NONE
+
+
+def is_suspect(entry: Mapping[str, Any]) -> bool:
+    """Whether a contestant's figures must not be read as those of a lossless method."""
+    identity = (entry["overall"] or {}).get("identity")
+    return entry["lossless"] is False or bool(identity and identity["differing"])
+
+
+def count_compared(identity: Mapping[str, Any]) -> int:
+    """How many prompts' outputs were compared."""
+    return int(identity["identical"] + identity["ties"] + len(identity["differing"]))
+
+
+def format_intervals(summary: Mapping[str, Any]) -> str:
+    """What the intervals are for, and what they cannot know."""
+    span = summary["span_seconds"]
+    known = "" if span is None else f", as far as its load varied within {format_duration(span)}"
+    return f"Intervals: 95 %, for other prompts of the same kind at another time on the same machine{known}."
+
+
+def format_workload(summary: Mapping[str, Any]) -> str:
+    """What was decoded: prompts, repeats, budget, temperature."""
+    settings = summary["settings"]
+    parts = [counted(summary["prompts"], "prompt"), counted(summary["repeats"], "repeat")]
+    for key, name in (("max_new_tokens", "{} new tokens"), ("temperature", "temperature {}"), ("batch", "batch {}")):
+        if settings.get(key) is not None:
+            parts.append(name.format(settings[key]))
+    return ", ".join(parts)

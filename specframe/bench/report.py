@@ -1,0 +1,241 @@
+"""A bench as a page and plots, fit for a paper's appendix."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from specframe.bench.figures.grid import dig
+from specframe.bench.figures.summary import PLAIN
+from specframe.bench.format import (
+    NONE,
+    format_alpha,
+    format_factor,
+    format_figure,
+    format_intervals,
+    format_memory,
+    format_milliseconds,
+    format_output,
+    format_share,
+    format_workload,
+    is_suspect,
+)
+from specframe.files.text import counted, printable, printable_data
+from specframe.kernel.errors import SpecframeError
+
+HOW_TO_READ = """\
+tau counts the tokens committed per cycle, the bonus included; alpha the share of cycles accepted down to each depth.
+Speedups are ratios of time for the same tokens, paired by prompt, conversation turn and repeat: medians over repeats,
+then totals over prompts. A contestant **in bold** does not give the target's output. Every measure is defined, once,
+on the Metrics page of specframe's documentation (`docs/reference/metrics.md`).
+"""
+MARKDOWN = re.compile(r"[\\`*\[\]|]")
+"""Characters of names that Markdown would read as something else."""
+NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specframe[bench]`)."
+
+
+def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Writes report.md and, where matplotlib is installed, the plots; returns the files written.
+
+    Raises SpecframeError when the folder cannot be written.
+    """
+    results, summary = printable_data(results), printable_data(summary)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        plots = _draw(summary, folder)
+        page = folder / "report.md"
+        pictures = [path.name for path in plots if path.suffix == ".png"]
+        page.write_text("\n".join(_page(results, summary, pictures)) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise SpecframeError(f"the report cannot be written to {folder}: {error.strerror or error}") from error
+    return [page, *plots]
+
+
+def can_draw() -> bool:
+    """Whether matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def _draw(summary: Mapping[str, Any], folder: Path) -> list[Path]:
+    if not can_draw():
+        return []
+    from specframe.bench.plots import draw_plots
+
+    return draw_plots(summary, folder)
+
+
+def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequence[str]) -> Iterator[str]:
+    there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
+    cycling = [entry for entry in there if entry["overall"].get("tau")]
+    yield f"# Bench\n\n{format_workload(summary)}.\n"
+    yield f"{HOW_TO_READ}{format_intervals(summary)}\n"
+    if summary["notes"]:
+        yield "\n".join(f"* {_literal(note)}" for note in summary["notes"]) + "\n"
+    yield from _overall(there)
+    for kind, title in (("tasks", "By task"), ("sets", "By prompt set")):
+        if len(summary[kind]) > 1:
+            yield from _by_group(there, summary[kind], kind, title)
+    yield from _acceptance(cycling)
+    yield from _time(there)
+    yield from _costs(cycling)
+    if pictures:
+        yield "## Plots\n"
+        yield "\n\n".join(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures) + "\n"
+    elif not can_draw():
+        yield f"{NO_PLOTS}\n"
+    yield from _setting(results, summary)
+
+
+def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield "## Overall\n"
+    speedups = ["speedup vs plain", "speedup vs HF generate"]
+    head = ["contestant", "output", "tau", "tokens/s", *speedups, "overhead", "peak memory"]
+    rows = []
+    for entry in entries:
+        figures = entry["overall"]
+        rows.append([
+            _name(entry),
+            format_output(entry),
+            format_figure(figures.get("tau")),
+            format_figure(figures["tokens_per_second"], 1),
+            format_figure(figures.get("speedup"), unit="x"),
+            format_figure(figures.get("speedup_hf"), unit="x"),
+            format_share(figures.get("overhead")),
+            format_memory(figures["peak_memory_bytes"]),
+        ])  # fmt: skip
+    yield _table(head, rows)
+
+
+def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:
+    entries = [entry for entry in entries if entry["kind"] != PLAIN]
+    yield f"## {title}\n"
+    head = ["contestant", *(f"{_literal(name)} ({counted(count, 'prompt')})" for name, count in groups.items())]
+    for figure, heading, unit in (("speedup", "Speedup vs plain", "x"), ("tau", "tau", "")):
+        found = [[format_figure(dig(entry[kind].get(name), figure), unit=unit) for name in groups] for entry in entries]
+        rows = [[_name(entry), *cells] for entry, cells in zip(entries, found, strict=True) if set(cells) != {NONE}]
+        yield f"{heading}:\n"
+        yield _table(head, rows)
+
+
+def _acceptance(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    rows = []
+    bounded = any(entry["overall"].get("optimal_alpha") is not None for entry in entries)
+    for entry in entries:
+        figures = entry["overall"]
+        if figures["alpha"]:
+            rows.append([
+                _name(entry),
+                f"{figures['accepted_per_cycle']:.2f}",
+                format_alpha(figures["alpha"]),
+                *([_best(figures)] if bounded else []),
+                format_alpha(figures["alpha_conditional"]),
+                format_share(figures["draft_efficiency"]),
+                str(figures["cycles"]),
+            ])  # fmt: skip
+    if rows:
+        yield "## Acceptance\n"
+        head = ["contestant", "accepted per cycle", "alpha by depth"]
+        head += ["best rule, depth 1"] if bounded else []
+        yield _table([*head, "conditional", "draft efficiency", "cycles"], rows)
+
+
+def _best(figures: Mapping[str, Any]) -> str:
+    best = figures.get("optimal_alpha")
+    return NONE if best is None else format_alpha([best])
+
+
+def _time(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    yield "## Latency\n"
+    head = [
+        "contestant",
+        "first token, ms",
+        "ms per token, p50",
+        "p95",
+        "paired ratio vs plain: median (lowest to highest)",
+    ]
+    rows = []
+    for entry in entries:
+        figures = entry["overall"]
+        pairs = figures["pairs"].get("speedup")
+        spread = f"{pairs['median']:.2f}x ({pairs['low']:.2f} to {pairs['high']:.2f})" if pairs else format_figure(None)
+        times = [format_milliseconds(seconds) for seconds in figures["token_seconds"]]
+        rows.append([_name(entry), format_figure(figures["first_token_seconds"], 1, scale=1000), *times, spread])
+    yield _table(head, rows)
+
+
+def _costs(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    if not entries:
+        return
+    yield "## Where the time goes\n"
+    phases = list(next((entry["overall"]["phases"] for entry in entries if entry["overall"]["phases"]), {}))
+    rows = []
+    for entry in entries:
+        figures = entry["overall"]
+        forwards = [format_milliseconds(figures["forward_seconds"][model]) for model in ("target", "drafter")]
+        rows.append([_name(entry), *(format_share(dig(figures, "phases", phase), 0) for phase in phases), *forwards])
+    yield _table(["contestant", *phases, "target forward pass, ms", "drafter forward pass, ms"], rows)
+    rows = []
+    for entry in entries:
+        predicted = entry["overall"].get("predicted")
+        if predicted:
+            found = [format_factor(predicted[equation]) for equation in ("coral_1", "coral_6")]
+            rows.append([_name(entry), format_figure(entry["overall"].get("speedup"), unit="x"), *found])
+    if rows:
+        yield "What latencies and sizes alone predict (CORAL, Eq. (1) and (6)), next to what was measured:\n"
+        yield _table(["contestant", "measured", "Eq. (1), latencies", "Eq. (6), sizes"], rows)
+
+
+def _setting(results: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator[str]:
+    provenance = summary["provenance"]
+    yield "## Setting\n"
+    rows = [[key, _plain(value)] for key, value in summary["settings"].items()]
+    rows += [[f"machine: {key}", _plain(value)] for key, value in (provenance.get("hardware") or {}).items()]
+    rows += [[key, _plain(value)] for key, value in (provenance.get("versions") or {}).items()]
+    rows += [[key, _plain(provenance[key])] for key in ("python", "commit", "made") if provenance.get(key)]
+    for worker in summary["workers"]:
+        rows.append([f"rounds: {worker['rounds']}", f"{worker['engine']}, {_plain(worker['processor'])}"])
+    if summary["bench_overhead"] is not None:
+        rows.append(["the bench's own share of the time", format_share(summary["bench_overhead"])])
+    yield _table(["", ""], rows)
+    yield _table(
+        ["contestant", "kind", "recipe", "target"],
+        [
+            [_literal(str(e.get(key) or NONE)) for key in ("name", "kind", "recipe", "target")]
+            for e in results["contestants"]
+        ],
+    )
+    command = provenance.get("command")
+    if command:
+        yield _fenced(printable(command if isinstance(command, str) else shlex.join(command)))
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    name = _literal(str(entry["name"]))
+    return f"**{name}**" if is_suspect(entry) else name
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(_plain, value))
+    return NONE if value is None else _literal(str(value))
+
+
+def _literal(text: str) -> str:
+    """A text from outside as Markdown that shows just it: no HTML, no links, no pictures, on one line."""
+    return MARKDOWN.sub(r"\\\g<0>", escape(" ".join(text.split()), quote=False))
+
+
+def _fenced(text: str) -> str:
+    """The text as a block of code that no line of it can end."""
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
+    return f"{fence}bash\n{text}\n{fence}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

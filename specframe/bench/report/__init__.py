@@ -1,1 +1,0 @@
-"""Figures as tables, plots and pages."""

@@ -1,0 +1,99 @@
+"""A bench's figures in the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from specframe.bench.format import (
+    format_alpha,
+    format_figure,
+    format_intervals,
+    format_memory,
+    format_optimum,
+    format_output,
+    format_share,
+    format_workload,
+    is_suspect,
+)
+from specframe.files.text import open_console, printable_data
+
+WIDEST = 1_000
+"""Columns of a table that is printed as wide as it is, at most."""
+
+
+def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
+    """Prints the contestants side by side, then tasks, then what a reader must know."""
+    summary = printable_data(summary)
+    tables = [_overall(summary)] + ([_by_task(summary)] if len(summary["tasks"]) > 1 else [])
+    is_piped = console is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    console = console or open_console()
+    for table in tables:
+        # A file or another program has no width to which figures would have to be cut.
+        natural = console.measure(table, options=console.options.update(width=WIDEST)).maximum
+        console.print(table, width=max(console.width, natural) if is_piped else None, crop=not is_piped)
+    for note in summary["notes"]:
+        console.print(note, style="bold red" if "LOSSY" in note or "DIFFERS" in note else "yellow")
+    console.print("Speedups are paired ratios within this bench; vs plain, vs HF generate.", style="dim")
+    console.print(format_intervals(summary), style="dim")
+
+
+def _overall(summary: Mapping[str, Any]) -> Table:
+    table = Table(title=format_workload(summary), title_justify="left", box=None, padding=(0, 2, 0, 0))
+    _add_names(table)
+    for name in ("tau", "alpha by depth", "tokens/s", "vs plain", "vs HF", "overhead", "MiB"):
+        table.add_column(name, justify="left" if "alpha" in name else "right")
+    for entry in summary["contestants"]:
+        table.add_row(*_row(entry), style="red" if is_suspect(entry) else None)
+    return table
+
+
+def _add_names(table: Table) -> None:
+    """The column of names: those of variants are long, and break where one change ends."""
+    table.add_column("contestant", min_width=18)
+
+
+def _row(entry: Mapping[str, Any]) -> list[str]:
+    figures = entry["overall"]
+    if figures is None:
+        return [f"{entry['name']}\n  left out"]
+    return [
+        f"{entry['name']}\n  {format_output(entry)}",
+        _stack(format_figure(figures.get("tau"))),
+        format_alpha(figures.get("alpha")) + format_optimum(figures.get("optimal_alpha")),
+        _stack(format_figure(figures["tokens_per_second"], 1)),
+        _stack(format_figure(figures.get("speedup"), unit="x")),
+        _stack(format_figure(figures.get("speedup_hf"), unit="x")),
+        format_share(figures.get("overhead")),
+        format_memory(figures["peak_memory_bytes"]).removesuffix(" MiB"),
+    ]
+
+
+def _by_task(summary: Mapping[str, Any]) -> Table:
+    table = Table(
+        title="\nspeedup against plain, and tau, by task", title_justify="left", box=None, padding=(0, 2, 0, 0)
+    )
+    _add_names(table)
+    for task, prompts in summary["tasks"].items():
+        table.add_column(f"{task} ({prompts})", justify="right")
+    for entry in summary["contestants"]:
+        if entry["overall"] is not None and entry["overall"].get("alpha"):
+            cells = [_task_cell(entry["tasks"].get(task)) for task in summary["tasks"]]
+            table.add_row(entry["name"], *cells, style="red" if is_suspect(entry) else None)
+    return table
+
+
+def _task_cell(figures: Mapping[str, Any] | None) -> str:
+    if not figures or not figures.get("tau"):
+        return format_figure(None)
+    return _stack(f"{format_figure(figures.get('speedup'), unit='x')}") + f"\ntau {figures['tau']['value']:.2f}"
+
+
+def _stack(text: str) -> str:
+    """A figure above its interval: both fit a narrow terminal."""
+    return text.replace(" [", "\n[")

@@ -1,0 +1,200 @@
+"""The drafter audit: is the law that a draft records for every slot the law of the slot's token?
+
+It needs no verifier and no target law. Recursive rejection is exact if, for every slot, the recorded law is
+the law of the token given all that the verifier has seen when it tries the slot: the path, the siblings
+tried before it on every level of the path, their recorded laws, and that the slot exists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specframe.certify.compositions.branches import Forks
+from specframe.certify.compositions.enumeration import Enumeration, Outcome, enumerate_outcomes
+from specframe.decoding.session import Parts
+from specframe.kernel.types import Context, Cycle, Draw, Prompts, TokenTree, Verdict
+from specframe.sampling.laws import Sampling
+
+FIELDS = 5
+"""Numbers per node of an outcome: token, parent, valid, draw, id of the recorded law."""
+
+DIGITS = 9
+"""Recorded laws that agree to so many digits are the same law."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A slot with all that the verifier has seen when it tries it."""
+
+    path: tuple[tuple[int, ...], ...]
+    """Per level, the tokens tried: the earlier siblings in order, last the one that was accepted. The last
+    level holds the earlier siblings of the slot alone."""
+    seen: tuple[int, ...]
+    """The ids of the laws recorded for these tokens, in the same order."""
+    law: int
+    draw: int
+
+    def describe(self) -> str:
+        """The slot in words."""
+        levels = [level[-1] for level in self.path[:-1]]
+        above = f"below the path {levels}" if levels else "below the root"
+        earlier_siblings = list(self.path[-1])
+        after = f", after the siblings {earlier_siblings}" if earlier_siblings else ""
+        return f"slot {len(earlier_siblings) + 1} {above}{after} (drawn {Draw(self.draw).name.lower()})"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A slot whose recorded law is not the law of its token."""
+
+    slot: str
+    tv: float
+    """How far the two laws are apart, total variation."""
+    recorded: tuple[float, ...]
+    actual: tuple[float, ...]
+    mass: float
+    """How probable it is that a draft has this slot."""
+
+    def __str__(self) -> str:
+        """One line: the slot, and both laws."""
+        recorded, actual = (", ".join(f"{x:.4f}" for x in law) for law in (self.recorded, self.actual))
+        return f"{self.slot}: recorded [{recorded}], but its token follows [{actual}] (off by {self.tv:.4f})"
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The outcome of an audit."""
+
+    tv: float
+    """The largest distance between a recorded law and the law of the token."""
+    findings: tuple[Finding, ...]
+    """The slots that are off, farthest first."""
+    slots: int
+    """How many different slots were compared."""
+    enumeration: Enumeration
+
+    @property
+    def passed(self) -> bool:
+        """Whether every slot records the law of its token."""
+        return not self.findings
+
+
+def audit_drafts(
+    parts: Callable[[], Parts],
+    sampling: Sampling,
+    *,
+    prompt: tuple[int, ...] = (0,),
+    first: int = 1,
+    budget: int = 200_000,
+    alone: int | None = None,
+    tolerance: float = 1e-9,
+) -> Audit:
+    """Enumerates the drafts after `prompt` and the token `first`, and compares every slot's two laws.
+
+    `budget` and `alone` are those of `enumerate_outcomes`.
+    """
+    laws: dict[tuple[float, ...], int] = {}
+
+    def program(random: Forks, rows: int) -> Tensor:
+        return encode(first_draft(parts(), sampling, random, rows, prompt, first), laws)
+
+    with torch.inference_mode():
+        enumeration = enumerate_outcomes(program, budget=budget, alone=alone)
+    tokens: dict[Slot, dict[int, list[float]]] = {}
+    for outcome, mass in enumeration.law.items():
+        for slot, token in slots_of(outcome):
+            tokens.setdefault(slot, {}).setdefault(token, []).append(mass)
+    by_id = {number: law for law, number in laws.items()}
+    findings = [found for slot, drawn in tokens.items() if (found := _check(slot, drawn, by_id)).tv > tolerance]
+    if not enumeration.exhausted:  # a law seen in part proves nothing
+        findings = []
+    findings.sort(key=lambda finding: finding.tv, reverse=True)
+    return Audit(max((f.tv for f in findings), default=0.0), tuple(findings), len(tokens), enumeration)
+
+
+def first_draft(
+    parts: Parts, sampling: Sampling, random: Forks, rows: int, prompt: tuple[int, ...], first: int
+) -> TokenTree:
+    """The draft after a prompt and one given token, in `rows` rows."""
+    tokens = torch.tensor(prompt).expand(rows, -1)
+    prompts = Prompts(tokens, torch.full((rows,), len(prompt)))
+    for part in parts.stateful:
+        part.open(rows, len(prompt) + parts.nodes + 1)
+    tree, scores = parts.target.admit(prompts)
+    bonus = torch.full((rows,), first)
+    verdict = Verdict(path=tree.tokens[:, :0], length=torch.zeros_like(bonus), bonus=bonus)
+    committed = parts.target.commit(tree, verdict)
+    parts.drafter.commit(committed)
+    for observer in parts.observers:
+        observer.observe(Cycle(tree, scores, verdict, committed))
+    return parts.drafter.propose(committed.root, parts.tree, Context(sampling, random))
+
+
+def recorded_laws(tree: TokenTree) -> Tensor | None:
+    """The law each node's token is declared to come from, [B, N, V]; None for a draft of `top` nodes only.
+
+    One-hot for `top`, q for `iid`, and for `without_replacement` q without the valid earlier siblings drawn
+    that way from the same row of q, renormalised.
+    """
+    if tree.q is None or tree.q_row is None:
+        return None
+    count, vocab = tree.tokens.shape[1], tree.q.shape[-1]
+    unreplaced = tree.draw == Draw.WITHOUT_REPLACEMENT
+    q = tree.q.double().gather(
+        1, tree.q_row.clamp(0, tree.q.shape[1] - 1)[..., None].expand(-1, -1, vocab)
+    )  # [B, N, V]
+    earlier = torch.ones(count, count, dtype=torch.bool).tril(-1)  # [N, N]
+    same = (tree.parent[:, :, None] == tree.parent[:, None]) & (tree.q_row[:, :, None] == tree.q_row[:, None])
+    gone = earlier & same & (unreplaced & tree.valid)[:, None] & unreplaced[:, :, None]  # [B, N, N]
+    one_hot = torch.zeros_like(q).scatter(2, tree.tokens[..., None], 1.0)
+    taken = gone.double() @ one_hot  # [B, N, V]
+    rest = q.masked_fill(taken > 0, 0.0)
+    mass = rest.sum(-1, keepdim=True)
+    rest = torch.where(mass > 0, rest / mass.clamp(min=1e-300), one_hot)
+    return torch.where((tree.draw == Draw.TOP)[..., None], one_hot, rest)
+
+
+def encode(tree: TokenTree, laws: dict[tuple[float, ...], int]) -> Tensor:
+    """The tree as numbers, [B, N * FIELDS]; new recorded laws get the next ids in `laws`."""
+    law = recorded_laws(tree)
+    number = torch.zeros_like(tree.tokens)
+    if law is not None:
+        rounded = law.mul(10**DIGITS).round()
+        distinct, which = rounded.flatten(0, 1).unique(dim=0, return_inverse=True)
+        ids = [laws.setdefault(tuple(row), len(laws)) for row in (distinct / 10**DIGITS).tolist()]
+        number = torch.tensor(ids)[which].reshape(tree.tokens.shape)
+    number = torch.where(tree.draw == Draw.TOP, -1, number)  # its law is its token
+    columns = [tree.tokens, tree.parent, tree.valid.long(), tree.draw.long(), number]
+    return torch.stack([column.expand_as(tree.tokens) for column in columns], -1).flatten(1)
+
+
+def slots_of(outcome: Outcome) -> list[tuple[Slot, int]]:
+    """Every sampled slot of a draft, with its token."""
+    nodes = [outcome[i : i + FIELDS] for i in range(0, len(outcome), FIELDS)]
+    paths: list[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]] = [((), ())]
+    found = []
+    for index, (token, parent, valid, draw, law) in enumerate(nodes):
+        if index == 0:
+            continue
+        above, seen = paths[parent]
+        earlier_siblings = [node for node in nodes[1:index] if node[1] == parent and node[2]]
+        tried = tuple(node[0] for node in earlier_siblings)
+        seen = (*seen, *(node[4] for node in earlier_siblings))
+        paths.append(((*above, (*tried, token)), (*seen, law)))
+        if valid and draw != Draw.TOP:
+            found.append((Slot((*above, tried), seen, law, draw), token))
+    return found
+
+
+def _check(slot: Slot, drawn: dict[int, list[float]], laws: dict[int, tuple[float, ...]]) -> Finding:
+    recorded = laws[slot.law]
+    masses = {token: math.fsum(parts) for token, parts in drawn.items()}
+    total = math.fsum(masses.values())
+    actual = tuple(masses.get(token, 0.0) / total for token in range(len(recorded)))
+    tv = math.fsum(abs(a - b) for a, b in zip(actual, recorded, strict=True)) / 2
+    return Finding(slot.describe(), tv, recorded, actual, total)

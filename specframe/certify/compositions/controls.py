@@ -1,0 +1,171 @@
+"""Negative controls: parts broken on purpose, and streams that repeat their numbers, as a captured step would.
+
+A certificate is only as good as what makes it fail.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from specframe.certify.compositions.branches import Forks
+from specframe.certify.compositions.streams import ForkedStreams
+from specframe.kernel.capabilities import Needs
+from specframe.kernel.interfaces import RandomSource, Verifier
+from specframe.kernel.types import TokenTree, Verdict
+
+
+class Wrong(Protocol):
+    """A wrong choice of the token after the accepted path."""
+
+    name: str
+
+    def law(self, tree: TokenTree, last: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+        """The distribution [B, V] that the token is drawn from, and whether it may differ from the right one.
+
+        `last` [B, 1] is the last accepted node, and p [B, V] the target's distribution after it.
+        """
+        ...
+
+
+class Unprocessed:
+    """A tenth of the target's law is replaced by the uniform one, as if temperature or truncation had not reached it.
+
+    This shows under every composition and at every temperature.
+    """
+
+    name = "bonus drawn from an unprocessed distribution"
+
+    def law(self, tree: TokenTree, last: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+        """The mixture; over a vocabulary of one token it is the law itself."""
+        vocab = p.shape[-1]
+        return 0.9 * p + 0.1 / vocab, vocab > 1
+
+
+class Unreduced:
+    """The target's law once more: what was refused is forgotten. It shows where drafts differ from the target."""
+
+    name = "residual skipped: correction drawn from the target's distribution"
+
+    def law(self, tree: TokenTree, last: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+        """The law, and whether a draft was refused that the target could have emitted."""
+        refused = (tree.parent == last) & tree.valid  # [B, N]
+        return p, bool((refused & (p.gather(1, tree.tokens) > 0)).any())
+
+
+WRONG: tuple[Wrong, ...] = (Unprocessed(), Unreduced())
+"""Every way in which the certificate breaks a composition to see whether it notices."""
+
+
+@dataclass(frozen=True)
+class WrongBonus:
+    """A verifier, but the token after the path is chosen wrongly."""
+
+    inner: Verifier
+    wrong: Wrong
+    differed: list[bool] = field(default_factory=list)
+    """Filled as it runs: whether it had another law than the verifier's to draw from."""
+    lossless = False
+    needs = Needs(exact=True)
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The inner verdict with another bonus."""
+        verdict = self.inner.verify(tree, p, random)
+        last = verdict.slots.gather(1, verdict.length[:, None])  # [B, 1]
+        after = p.gather(1, last[..., None].expand(-1, -1, p.shape[-1]))[:, 0]  # [B, V]
+        law, differs = self.wrong.law(tree, last, after)
+        self.differed.append(differs)
+        return Verdict(path=verdict.path, length=verdict.length, bonus=random.categorical(law).to(torch.int64))
+
+
+NAME = "one cycle's random numbers used twice, as by a captured step"
+
+
+class Captured:
+    """The choices of a cycle, by method, call and branch, and whether they are being made again."""
+
+    def __init__(self, differed: list[bool]) -> None:
+        """`differed` is filled as draws are replayed: whether another option had been possible, too."""
+        self.choices: dict[tuple[str, int], Tensor] = {}  # [branches, C] each, -1 where a branch made none
+        self.calls: Counter[str] = Counter()
+        self.replaying = False
+        self.differed = differed
+
+    def turn(self) -> None:
+        """Ends a cycle: its choices are made again in the next one, and no others after that."""
+        if self.replaying:
+            self.choices.clear()
+        self.replaying = not self.replaying
+        self.calls.clear()
+
+
+class ReplayedSource:
+    """A RandomSource over forks that makes a captured choice again where that is possible."""
+
+    def __init__(self, forks: Forks, captured: Captured) -> None:
+        self._forks = forks
+        self._captured = captured
+
+    def categorical(self, probs: Tensor) -> Tensor:
+        """One index per law: probs [B, ..., V] -> [B, ...] int64."""
+        return self._draw("categorical", probs)
+
+    def bernoulli(self, p: Tensor) -> Tensor:
+        """One coin per probability: p [B, ...] -> [B, ...] bool."""
+        heads = p.double().clamp(0, 1)
+        return self._draw("bernoulli", torch.stack([1 - heads, heads], -1)).bool()
+
+    def without_replacement(self, probs: Tensor, k: int) -> Tensor:
+        """k indices in draw order, as the forks give them: probs [B, ..., V] -> [B, ..., k] int64."""
+        return self._forks.without_replacement(probs, k)
+
+    def _draw(self, method: str, probs: Tensor) -> Tensor:
+        captured, rows = self._captured, self._forks.rows
+        call = method, captured.calls[method]
+        captured.calls[method] += 1
+        laws = probs.reshape(len(probs), -1, probs.shape[-1])  # [R, C, V]
+        if captured.replaying and call in captured.choices:
+            earlier = captured.choices[call][rows, : laws.shape[1]]  # [R, C], or fewer
+            some = laws[:, : earlier.shape[1]]
+            chosen = one_hot(earlier.clamp(0, probs.shape[-1] - 1), probs.shape[-1]).to(laws.dtype)
+            mass = (some * chosen).sum(-1)
+            again = (earlier >= 0) & (mass > 0)
+            captured.differed.append(bool((again & (mass < 1 - 1e-6)).any()))
+            laws = torch.cat([torch.where(again[..., None], chosen, some), laws[:, earlier.shape[1] :]], 1)
+        picks = self._forks.categorical(laws)
+        if not captured.replaying:
+            made = picks.new_full((len(self._forks.weight), picks.shape[1]), -1)
+            made[rows] = picks
+            captured.choices[call] = made
+        return picks.reshape(probs.shape[:-1])
+
+
+class ReplayedStreams:
+    """Streams of branches like `ForkedStreams`, but every second cycle gets the numbers of the one before."""
+
+    def __init__(self, inner: ForkedStreams, captured: Captured) -> None:
+        self._inner = inner
+        self._captured = captured
+        self.draft = self.verify = self.position = ReplayedSource(inner.draft, captured)
+
+    def start(self, seeds: Sequence[int]) -> ReplayedStreams:
+        """The next branches as new rows."""
+        return ReplayedStreams(self._inner.start(seeds), self._captured)
+
+    def join(self, new: ReplayedStreams) -> None:
+        """Puts the branches of new rows behind these."""
+        self._inner.join(new._inner)
+
+    def advance(self, count: Tensor, most: int) -> None:
+        """A new cycle."""
+        self._captured.turn()
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._inner.keep(rows)

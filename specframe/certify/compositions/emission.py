@@ -1,0 +1,149 @@
+"""The law of what the real loop emits, enumerated, next to the law of plain autoregressive decoding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from specframe.certify.compositions.branches import Forks
+from specframe.certify.compositions.enumeration import Enumeration, Outcome, Progress, enumerate_outcomes
+from specframe.certify.compositions.streams import ForkedStreams
+from specframe.decoding.requests import Request, as_prompts, pad
+from specframe.decoding.session import Parts, Session, Streams
+from specframe.sampling.laws import History, Sampling
+
+END = -1
+"""What fills an outcome after its last token."""
+
+
+@dataclass(frozen=True)
+class Emission:
+    """One thing to certify: a composition, its sampling, a prompt, and how many tokens are watched."""
+
+    name: str
+    parts: Callable[[], Parts]
+    """Fresh parts, the drafter bound; called for every batch of branches, so that nothing is carried over."""
+    sampling: Sampling
+    length: int
+    """The first tokens whose joint law is compared; more than one cycle emits, so cycles are tested, too."""
+    prompt: tuple[int, ...] = (0,)
+    ends: frozenset[int] = frozenset()
+    """End-of-sequence tokens: nothing follows them."""
+    streams: Callable[[Forks], Streams] = ForkedStreams
+    """The session's random streams over the forks; others than these in a negative control."""
+
+    def program(self, random: Forks, rows: int) -> torch.Tensor:
+        """The real session on `rows` branches: [rows, length] int64, END after the last token."""
+        parts = self.parts()
+        request = Request(tokens=self.prompt, sampling=self.sampling, max_new_tokens=self.length, ends=self.ends)
+        session = Session(parts, rows, len(self.prompt) + self.length + parts.nodes, random=self.streams(random))
+        entries = session.run([request] * rows)
+        return torch.tensor([e.tokens + [END] * (self.length - len(e.tokens)) for e in entries])
+
+    def target_law(self) -> dict[Outcome, float]:
+        """The same law for plain autoregressive decoding: the product of the target's conditional laws."""
+        parts = self.parts()
+        law: dict[Outcome, float] = {}
+        prefixes: dict[Outcome, float] = {(): 1.0}
+        for step in range(self.length):
+            rows = [[*self.prompt, *prefix] for prefix in prefixes]
+            parts.target.open(len(rows), len(rows[0]))
+            tree, scores = parts.target.admit(as_prompts(rows))
+            sampling = self.sampling.following(History(*pad(rows))) if self.sampling.processors else self.sampling
+            conditional = sampling.law(scores.logits, tree)[:, 0].double()  # [R, V]
+            conditional = conditional / conditional.sum(-1, keepdim=True)
+            longer: dict[Outcome, float] = {}
+            for (prefix, weight), probabilities in zip(prefixes.items(), conditional.tolist(), strict=True):
+                for token, probability in enumerate(probabilities):
+                    if probability > 0:
+                        done = token in self.ends or step + 1 == self.length
+                        tail = (END,) * (self.length - step - 1) if done else ()
+                        (law if done else longer)[(*prefix, token, *tail)] = weight * probability
+            if not longer:
+                break
+            prefixes = longer
+        return law
+
+    def compare(
+        self,
+        *,
+        budget: int = 1_000_000,
+        rows: int = 4096,
+        alone: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Comparison:
+        """The emitted law against the target's. Options as in `enumerate_outcomes`."""
+        with torch.inference_mode():
+            emitted = enumerate_outcomes(self.program, budget=budget, rows=rows, alone=alone, progress=progress)
+            return compare(self.target_law(), emitted, first=2)  # no draft has a part in the very first token
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The distance of the emitted law from the target's."""
+
+    tv: float
+    """Total variation; of what was covered only, so a lower bound, where the enumeration is not exhausted."""
+    first_tv: float
+    """The same up to the first token that a draft has a part in. It can be 0 while `tv` is not."""
+    worst: Outcome
+    """The sequence whose probability is farthest off, with what it should be and what it is."""
+    wanted: float
+    got: float
+    prefix: Outcome
+    """The shortest prefix whose probability is off (the farthest off of that length); empty if none is."""
+    enumeration: Enumeration
+
+    @property
+    def bound(self) -> float:
+        """The most the total variation can be, the mass that was cut or never looked at included."""
+        return min(1.0, self.tv + self.enumeration.missing + self.enumeration.cut)
+
+
+def compare(wanted: dict[Outcome, float], emitted: Enumeration, *, first: int = 1, noise: float = 1e-9) -> Comparison:
+    """Compares a law with an enumerated one; differences up to `noise` are not called differing.
+
+    `first` is how many tokens `first_tv` looks at.
+    """
+    got = emitted.law
+    everything = list(dict.fromkeys([*wanted, *got]))
+    worst = max(everything, key=lambda o: _off(wanted, got, o, emitted.exhausted))
+    prefix: Outcome = ()
+    for length in range(1, len(worst) + 1):
+        short_wanted, short_got = _marginal(wanted, length), _marginal(got, length)
+        keys = list(dict.fromkeys([*short_wanted, *short_got]))
+        off = {key: _off(short_wanted, short_got, key, emitted.exhausted) for key in keys}
+        farthest = max(keys, key=off.__getitem__)
+        if off[farthest] > noise:
+            prefix = farthest
+            break
+    return Comparison(
+        tv=distance(wanted, got),
+        first_tv=distance(_marginal(wanted, first), _marginal(got, first)),
+        worst=worst,
+        wanted=wanted.get(worst, 0.0),
+        got=got.get(worst, 0.0),
+        prefix=prefix,
+        enumeration=emitted,
+    )
+
+
+def distance(wanted: dict[Outcome, float], got: dict[Outcome, float]) -> float:
+    """The total variation distance; if `got` lacks mass, the least that completing it can give."""
+    return math.fsum(max(0.0, mass - wanted.get(outcome, 0.0)) for outcome, mass in got.items())
+
+
+def _off(wanted: dict[Outcome, float], got: dict[Outcome, float], outcome: Outcome, exhausted: bool) -> float:
+    """How far one probability is off; unfinished enumerations can only be seen to give too much."""
+    difference = got.get(outcome, 0.0) - wanted.get(outcome, 0.0)
+    return abs(difference) if exhausted else max(0.0, difference)
+
+
+def _marginal(law: dict[Outcome, float], length: int) -> dict[Outcome, float]:
+    parts: dict[Outcome, list[float]] = {}
+    for outcome, mass in law.items():
+        parts.setdefault(outcome[:length], []).append(mass)
+    return {outcome: math.fsum(masses) for outcome, masses in parts.items()}

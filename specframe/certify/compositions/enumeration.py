@@ -1,0 +1,212 @@
+"""Runs a program once for every random outcome: the exact law of real code, thousands of branches a call.
+
+A branch is the list of choices made at every fork. Because all parts of specframe are batch first, a
+batch of B rows can follow B different scripts at once: each row replays its own script, then takes the
+likeliest option at every further fork and queues the others as new scripts. `rows=1` is the same
+enumeration one branch at a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from specframe.certify.compositions.branches import Forks, HiddenState, Scripts
+
+Program = Callable[[Forks, int], Tensor]
+"""A run of `rows` independent rows under a random source; gives one outcome a row, int64 [rows, K]."""
+
+Outcome = tuple[int, ...]
+
+CONFIRMED = 64
+"""How many branches, at least, are run once more to see that the same choices have the same outcome."""
+
+
+class Progress(NamedTuple):
+    """How far an enumeration has come."""
+
+    branches: int
+    """How many have been run."""
+    mass: float
+    """Their probability, all together."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Enumeration:
+    """The law of a program's outcomes, with honest bookkeeping."""
+
+    law: dict[Outcome, float]
+    """Probability of every outcome met; sums to `mass`."""
+    branches: int
+    mass: float
+    """Probability of all branches run: 1 if everything was run and nothing was cut."""
+    cut: float
+    """Probability of the options that were cut because they weigh next to nothing."""
+    exhausted: bool
+    """Whether every branch was run. If not, 1 - mass - cut of the probability was never looked at."""
+    interrupted: bool
+    rows: int
+    """Branches run in one call: 1 where rows would not run side by side."""
+    seconds: float
+
+    @property
+    def missing(self) -> float:
+        """The probability that was never looked at, budget or interrupt; 0 when exhausted."""
+        return 0.0 if self.exhausted else max(0.0, 1.0 - self.mass - self.cut)
+
+    @property
+    def rate(self) -> float:
+        """Branches a second."""
+        return self.branches / max(self.seconds, 1e-9)
+
+    def summary(self) -> str:
+        """One line: what was covered."""
+        if self.exhausted:
+            return f"exhausted: {self.branches} branches, mass {self.mass:.15f}"
+        why = "interrupted" if self.interrupted else "not exhausted"
+        return f"{why}: {self.branches} branches, {100 * (self.mass + self.cut):.4g} % of the mass covered"
+
+
+@dataclass
+class _Sum:
+    """A running sum that loses nothing to rounding (math.fsum over the parts that matter)."""
+
+    parts: list[float] = field(default_factory=list)
+
+    def add(self, values: list[float]) -> None:
+        self.parts.extend(values)
+        if len(self.parts) > 4096:
+            total = math.fsum(self.parts)
+            self.parts = [total, math.fsum([*self.parts, -total])]
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.parts)
+
+
+def enumerate_outcomes(
+    program: Program,
+    *,
+    budget: int = 1_000_000,
+    rows: int = 4096,
+    alone: int | None = None,
+    cut: float = 1e-13,
+    tolerance: float = 1e-9,
+    progress: Callable[[Progress], None] | None = None,
+) -> Enumeration:
+    """The law of what `program` gives, by running it once for every outcome of its random choices.
+
+    budget: the most branches to run; the likeliest go first. rows: branches run in one call. A component
+    may draw for a row what it then does not use, and whether it does may depend on the row's neighbours;
+    replaying a branch among other neighbours fails then, and all is done again one branch at a time. That is
+    slow, so only `alone` branches are run then (None: the budget): components should give draws that they do not use
+    a law of one option.
+    cut: options of this weight or less are not followed; their mass is counted in `cut`.
+    tolerance: how far a law may be from summing to 1.
+    Ctrl-C ends the enumeration early and returns what it has, marked `interrupted`.
+    Raises UnnormalisedLaw for a law that is not one, and HiddenState when a branch replayed alone takes
+    another course: the program has randomness or state apart from the random source.
+    """
+    run = _Run(program, budget, cut, tolerance, progress)
+    try:
+        return run.run(rows)
+    except HiddenState:
+        if rows == 1:
+            raise
+        return replace(run, budget=min(budget, alone or budget)).run(1, alone=True)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """The settings of an enumeration."""
+
+    program: Program
+    budget: int
+    cut: float
+    tolerance: float
+    progress: Callable[[Progress], None] | None
+
+    def confirm(self, forks: Forks, outcomes: Tensor) -> None:
+        """Runs the same branches once more: the same choices must lead to the same outcome."""
+        again = Forks(forks.whole(), cut=self.cut, tolerance=self.tolerance)
+        if not torch.equal(self.program(again, len(forks.weight)), outcomes) or len(again.finish()):
+            raise HiddenState(
+                "the same choices led to another outcome when a branch was run once more: the program has "
+                "randomness or state of its own"
+            )
+
+    def run(self, rows: int, alone: bool = False) -> Enumeration:
+        """The whole enumeration, `rows` branches at a time; `alone` confirms every one of them."""
+        start = perf_counter()
+        pending = [Scripts.beginning()]
+        law: dict[Outcome, _Sum] = {}
+        covered, lost = _Sum(), _Sum()
+        branches, interrupted = 0, False
+        try:
+            while pending and branches < self.budget:
+                scripts = _likeliest(pending, min(rows, self.budget - branches))
+                forks = Forks(scripts, cut=self.cut, tolerance=self.tolerance)
+                outcomes = self.program(forks, len(scripts))
+                found = forks.finish()
+                if alone or branches < CONFIRMED:
+                    self.confirm(forks, outcomes)
+                _collect(law, outcomes, forks.weight)
+                covered.add(forks.weight.tolist())
+                lost.add([forks.lost])
+                branches += len(scripts)
+                if len(found):
+                    pending.append(found)
+                if self.progress is not None:
+                    self.progress(Progress(branches, covered.total, perf_counter() - start))
+        except KeyboardInterrupt:
+            interrupted = True
+        exhausted = not pending and not interrupted
+        if exhausted:
+            _check_mass(covered.total + lost.total)
+        return Enumeration(
+            law={outcome: mass.total for outcome, mass in law.items()},
+            branches=branches,
+            mass=covered.total,
+            cut=lost.total,
+            exhausted=exhausted,
+            interrupted=interrupted,
+            rows=rows,
+            seconds=perf_counter() - start,
+        )
+
+
+def _likeliest(pending: list[Scripts], count: int) -> Scripts:
+    """Takes up to `count` of the pending scripts out, roughly the likeliest first."""
+    taken: list[Scripts] = []
+    while pending and count > 0:
+        index = max(range(len(pending)), key=lambda i: pending[i].top)
+        block = pending.pop(index)
+        head, rest = block.split(count)
+        taken.append(head)
+        count -= len(head)
+        if len(rest):
+            pending.append(rest)
+    return Scripts.join(taken)
+
+
+def _collect(law: dict[Outcome, _Sum], outcomes: Tensor, weight: Tensor) -> None:
+    """Adds the weights of a batch of branches to their outcomes."""
+    distinct, which = outcomes.reshape(len(weight), -1).unique(dim=0, return_inverse=True)
+    masses = which.bincount(weight, minlength=len(distinct))
+    for outcome, mass in zip(distinct.tolist(), masses.tolist(), strict=True):
+        law.setdefault(tuple(outcome), _Sum()).add([mass])
+
+
+def _check_mass(total: float) -> None:
+    if abs(total - 1.0) > 1e-12:
+        raise HiddenState(
+            f"all branches were run, but their probabilities add up to {total!r} instead of 1: a replay "
+            "met other distributions than the first run did. The program has randomness or state of its own."
+        )

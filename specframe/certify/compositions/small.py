@@ -1,0 +1,127 @@
+"""A recipe's own parts on a vocabulary small enough to enumerate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from specframe.certify.compositions.emission import Emission
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.table import TableTarget
+from specframe.components.targets.tiny import tiny_llama
+from specframe.decoding.session import Parts
+from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.build import Part, Plan
+from specframe.kernel.capabilities import Promise, draft_of
+from specframe.kernel.certifiable import Shrinkable, Untrained
+from specframe.kernel.costs import Costs
+from specframe.kernel.errors import SpecframeError
+from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
+from specframe.sampling.laws import Sampling
+
+VOCAB = 3
+LENGTH = 4
+PROMPT = (0, 1, 2, 0, 1)
+"""It repeats itself, so that retrieval drafters find something."""
+EOS = 1
+COSTS = Costs(((1, 1.0), (2, 1.2), (8, 3.5)), draft=0.1, rows=1)
+"""Made up, so that likely nodes pay and others do not: the distribution has to stay whatever a machine's times are."""
+
+
+@dataclass(frozen=True)
+class Miniature:
+    """The recipe's drafter, tree policy and verifier, ready to be built over small targets."""
+
+    drafter: Part
+    tree: Part | None
+    verifier: Part
+    small: bool = False
+    """Whether drafter and tree policy are in their small forms."""
+    length: int = LENGTH
+    """How many tokens' joint law is watched."""
+    costs: Costs | None = None
+    """What decides how much of a draft pays, where the recipe asks for that."""
+
+    @classmethod
+    def of(cls, plan: Plan) -> Miniature:
+        """The parts of a recipe."""
+        costs = COSTS if plan.settings["run"].costs else None
+        return cls(plan.parts["drafter"], plan.parts.get("tree"), plan.parts["verifier"], costs=costs)
+
+    @property
+    def reduced(self) -> tuple[str, ...]:
+        """What is smaller than in the recipe, in words; empty if nothing but the vocabulary is."""
+        whole, small = (replace(self, small=small).promise for small in (False, self.small))
+        pairs = ((name, getattr(whole, name), getattr(small, name)) for name in ("depth", "nodes"))
+        return tuple(f"{name} {own} -> {now}" for name, own, now in pairs if own != now)
+
+    @property
+    def promise(self) -> Promise:
+        """What every draft is."""
+        return draft_of(self.make_drafter(), self.make_tree())
+
+    def smaller(self) -> Miniature:
+        """The same with the small forms of the parts that have one, and fewer tokens to watch."""
+        small = replace(self, small=True, length=LENGTH - 1)
+        return small if small.reduced else self
+
+    def make_drafter(self, vocab: int = VOCAB) -> Drafter:
+        """The drafter, not yet bound, for a target of `vocab` tokens."""
+        drafter: Drafter = self.drafter.build()
+        if isinstance(drafter, Untrained):
+            drafter = drafter.untrained(vocab)
+        return _smaller(drafter) if self.small else drafter
+
+    def make_tree(self) -> TreePolicy | None:
+        """The tree policy, if the recipe has one."""
+        tree: TreePolicy | None = self.tree.build() if self.tree is not None else None
+        return _smaller(tree) if self.small else tree
+
+    def emission(
+        self,
+        name: str,
+        sampling: Sampling,
+        *,
+        seed: int = 0,
+        eos: int | None = None,
+        vocab: int = VOCAB,
+        broken: Callable[[Verifier], Verifier] | None = None,
+    ) -> Emission:
+        """One thing to enumerate. `broken` wraps the verifier, for negative controls.
+
+        Target and drafter are built once: every batch of branches is a session, which starts afresh.
+        """
+        target, drafter = self._bound(vocab, seed, eos)
+
+        def parts() -> Parts:
+            verifier: Verifier = self.verifier.build()
+            return Parts(target, drafter, self.make_tree(), broken(verifier) if broken else verifier, self.costs)
+
+        ends = frozenset() if eos is None else frozenset({eos})
+        return Emission(name, parts, sampling, self.length, tuple(t % vocab for t in PROMPT), ends)
+
+    def _bound(self, vocab: int, seed: int, eos: int | None) -> tuple[Target, Drafter]:
+        """A table target, or a tiny random Llama in float64 where the drafter needs hidden states; both bound."""
+        target: Target = TableTarget(vocab=vocab, order=2, seed=seed, eos=eos)
+        drafter = self.make_drafter(vocab)
+        try:
+            drafter.bind(target)
+        except SpecframeError:
+            target, drafter = HFTarget.from_model(tiny_llama(vocab, seed)), self.make_drafter(vocab)
+            drafter.bind(target)
+        return target, drafter
+
+
+def _smaller(part: Any) -> Any:
+    """The part's small form; the part itself where it has none, or inherits one that gives the class it extends."""
+    if not isinstance(part, Shrinkable):
+        return part
+    small = part.smaller()
+    return small if type(small) is type(part) or "smaller" in vars(type(part)) else part
+
+
+def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
+    """The recipe's sampling, top_k brought down to what still cuts something off."""
+    top_k = min(settings.top_k, vocab - 1)
+    return replace(settings.law(), top_k=top_k)

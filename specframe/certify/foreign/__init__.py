@@ -1,1 +1,0 @@
-"""Other people's acceptance code, enumerated unmodified."""

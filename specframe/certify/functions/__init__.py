@@ -1,0 +1,1 @@
+"""The exact distribution of other people's acceptance functions."""

@@ -1,1 +1,0 @@
-"""The project's own enumerator: the distribution of what the real loop emits, exactly."""

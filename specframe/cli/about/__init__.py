@@ -1,1 +1,0 @@
-"""Commands about what is installed: list, explain, check, begin."""

@@ -1,0 +1,157 @@
+"""`specframe new plugin NAME`: a package that works as it is written, to be made one's own."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import keyword
+import re
+import shlex
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+SUMMARY = "write a plugin package: a small working component of a kind, and its tests"
+
+TEMPLATES = files("specframe.cli") / "templates"
+FILES = {
+    "package/pyproject.toml": "pyproject.toml",
+    "package/README.md": "README.md",
+    "package/LICENSE": "LICENSE",
+    "package/gitignore": ".gitignore",
+    "package/tests.yml": ".github/workflows/tests.yml",
+    "package/py.typed": "src/$module/py.typed",
+    "package/__init__.py": "src/$module/__init__.py",
+    "component/$kind.py": "src/$module/$kind.py",
+    "tests/${kind}_test.py": "tests/test_$name.py",
+}
+"""The templates, and the files that they become."""
+
+COMMANDS = {
+    "target": "specframe validate small/falcon target.use=$name drafter.use=lookup tree=null",
+    "drafter": "specframe run small/falcon drafter.use=$name",
+    "tree": "specframe run small/falcon tree.use=$name",
+    "verifier": "specframe certify small/falcon verifier.use=$name",
+    "loss": 'specframe train small/falcon "loss=[{use: $name}]"',
+    "rollout": "specframe train small/falcon train.rollout.use=$name",
+    "head": 'specframe run small/falcon "drafter.head={use: $name}"',
+    "store": 'specframe run small/falcon tree=null "drafter={use: retrieval, store: {use: $name}}"',
+    "contestant": "specframe bench small/falcon $name --limit 5",
+}
+"""The kinds there are templates for, and how a component of each is tried in the repository's first recipe."""
+
+NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
+LONGEST = 24
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the command's arguments."""
+    from specframe.cli.main import as_path
+
+    parser.add_argument("what", help="what to write: `plugin`")
+    parser.add_argument("name", help="the component's name in recipes; `bigram` becomes the package specframe-bigram")
+    parser.add_argument(
+        "--kind",
+        default="drafter",
+        metavar="KIND",
+        help=f"what the component is: {', '.join(COMMANDS)} (default: drafter)",
+    )
+    parser.add_argument(
+        "--out",
+        type=as_path,
+        default=Path(),
+        metavar="DIR",
+        help="where to create the package's folder (default: the current folder)",
+    )
+    parser.add_argument("--json", action="store_true", help="print what was written, as one JSON object")
+
+
+def execute(options: argparse.Namespace) -> int:
+    """Writes the package, and prints what to do with it."""
+    from specframe.kernel.errors import InputError
+    from specframe.kernel.registry import suggest
+
+    if options.what != "plugin":
+        raise InputError(f"there is no template for a '{options.what}': write `specframe new plugin NAME`")
+    if options.kind not in COMMANDS:
+        hint = suggest(options.kind, COMMANDS)
+        raise InputError(f"there is no kind '{options.kind}'{hint} (kinds: {', '.join(COMMANDS)})")
+    words = name_parts(options.name, options.kind)
+    folder = options.out / words["package"]
+    package = render(words)
+    write(package, folder)
+    if options.json:
+        about = {name: words[name] for name in ("kind", "name", "package", "module", "command")}
+        print(json.dumps({"folder": str(folder), "files": sorted(package), **about}))
+        return 0
+    print(f"{folder} has a {options.kind}, '{words['name']}', that works. Make it yours:\n")
+    place, testing = shlex.quote(str(folder)), shlex.quote(f"{folder}[test]")
+    print(f"  pip install -e {testing}\n  pytest {place}\n  {words['command']}")
+    return 0
+
+
+def name_parts(name: str, kind: str) -> dict[str, str]:
+    """What the templates' placeholders stand for. Raises InputError for a name that cannot be used."""
+    from specframe import __version__
+    from specframe.kernel.discovery import discover
+    from specframe.kernel.errors import InputError
+    from specframe.kernel.versions import series
+
+    bare = name.removeprefix("specframe-").replace("-", "_")
+    if not NAME.fullmatch(name) or len(name) > LONGEST or keyword.iskeyword(bare):
+        raise InputError(
+            f"'{name}' cannot be a plugin's name: use lower-case letters, digits and single hyphens, "
+            f"begin with a letter, at most {LONGEST}, and no word of Python's own"
+        )
+    if any(entry.name == bare for entry in discover([]).of(kind)):  # of the built-ins alone
+        raise InputError(f"there is a built-in {kind} '{bare}', and the two would be ambiguous in recipes")
+    package = f"specframe-{bare.replace('_', '-')}"
+    if any(entry.package == package for entry in discover().entries):
+        raise InputError(f"a package {package} is installed already; choose another name")
+    component = _template(f"component/{kind}.py")
+    title = bare.title().replace("_", "")
+    if re.search(rf"\b{title}\b", component):
+        raise InputError(f"the class would be called {title}, which its module uses already; choose another name")
+    summary = component.partition('"""')[2].partition('."""')[0]  # the first line of the docstring
+    words = {
+        "kind": kind,
+        "name": bare,
+        "package": package,
+        "module": f"specframe_{bare}",
+        "Class": title,
+        "Summary": summary,
+        "summary": summary[0].lower() + summary[1:],
+        "series": series(__version__),
+    }
+    return words | {"command": Template(COMMANDS[kind]).substitute(words)}
+
+
+def render(words: dict[str, str]) -> dict[str, str]:
+    """The package's files: path to text."""
+    return {
+        Template(path).substitute(words): Template(_template(Template(source).substitute(words))).substitute(words)
+        for source, path in FILES.items()
+    }
+
+
+def write(package: dict[str, str], folder: Path) -> None:
+    """Writes the files into a new folder: all of them or none. Raises InputError where that cannot be."""
+    from specframe.kernel.errors import InputError
+
+    if folder.exists():
+        raise InputError(f"{folder} exists already; choose another name, or --out DIR")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".new-") as scratch:
+            whole = Path(scratch) / folder.name
+            for path, text in package.items():
+                (whole / path).parent.mkdir(parents=True, exist_ok=True)
+                (whole / path).write_text(text, encoding="utf-8")
+            whole.rename(folder)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+
+
+def _template(name: str) -> str:
+    return (TEMPLATES / f"{name}.in").read_text(encoding="utf-8")

@@ -1,0 +1,180 @@
+"""A certificate as a person reads it, and the bar shown while it is made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+from rich.text import Text
+
+from specframe.files.text import counted, open_console, printable, printable_data
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from specframe.certify.compositions.enumeration import Progress
+
+NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
+EXACT = 1e-9
+"""A total variation below this is rounding."""
+TV_IS = "total variation: half the sum of all differences between two distributions; 0 is the same distribution"
+THREE = 3
+"""So many tokens show how long the first cycle was."""
+QUIET_SECONDS = 10.0
+"""Where there is no terminal, a case's progress is a line of its own so often."""
+
+
+@contextmanager
+def progress_shown(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
+    """Follows the enumeration on stderr: a bar on a terminal, elsewhere a line now and then; nothing if `quiet`."""
+    if quiet:
+        yield lambda name, progress: None
+        return
+    if not sys.stderr.isatty():
+        yield _progress_lines()
+        return
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[count]} branches"))
+    with Bar(*columns, console=open_console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=1.0, count=0)
+
+        def listen(name: str, progress: Progress) -> None:
+            bar.update(task, description=printable(name), completed=progress.mass, count=progress.branches)
+
+        yield listen
+
+
+def _progress_lines() -> Callable[[str, Progress], None]:
+    shown: dict[str, float] = {}
+
+    def listen(name: str, progress: Progress) -> None:
+        if name not in shown or progress.seconds - shown[name] >= QUIET_SECONDS:
+            shown[name] = progress.seconds
+            done = f"{_branches(progress.branches)}, {100 * progress.mass:.4g} %"
+            print(f"{printable(name)}: {done}", file=sys.stderr, flush=True)
+
+    return listen
+
+
+def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
+    """Prints a recipe's certificate."""
+    console = open_console()
+    certificate = printable_data(certificate)
+    _print_title(console, recipe, "every random outcome of the recipe's own code, on small vocabularies")
+    console.print(_cases(certificate["cases"] + certificate["controls"]))
+    console.print(f"{TV_IS}\n", style="dim")
+    for line in certificate["audit"][:5]:
+        console.print(f"audit: {line}")
+    for text in _notes(certificate):
+        console.print(text)
+    if certificate["real"] is not None:
+        _print_real(console, certificate["real"])
+    console.print(f"\n{verdict(certificate)}", style="bold")
+
+
+def print_function(summary: dict[str, Any]) -> None:
+    """Prints what was found about a foreign function."""
+    console = open_console()
+    summary = printable_data(summary)
+    _print_title(console, summary["function"], "every random outcome of the function, over iterated cycles")
+    console.print(_cases(summary["cases"]))
+    console.print(f"{TV_IS}\n", style="dim")
+    if summary["lossless"]:
+        console.print("lossless: it emits the target's distribution", style="bold")
+        return
+    if not summary["different"]:
+        console.print(NOT_SHOWN, style="bold")
+        return
+    console.print(_off(summary))
+    console.print(f"not lossless: total variation {summary['tv']:.4g}", style="bold")
+
+
+def _print_title(console: Console, name: str, what: str) -> None:
+    console.print(Text("\n").append(printable(name), style="bold").append(f": {what}\n"))
+
+
+def verdict(certificate: dict[str, Any]) -> str:
+    """The certificate in one sentence."""
+    if certificate["interrupted"]:
+        return "interrupted: nothing is certified"
+    if certificate["tv"] >= EXACT:
+        off = f"not lossless: total variation {certificate['tv']:.4g}"
+        return off if certificate["promised"] else off + ", as its verifier declares"
+    if not certificate["control_failed"]:
+        if not certificate["exhausted"]:
+            return NOT_SHOWN
+        return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
+    if certificate["lossless"]:
+        shown = f"{_branches(certificate['branches'])}, total variation {certificate['tv']:.1e}"
+        if certificate["real"] is not None and not certificate["real"]["passed"]:
+            return f"not lossless on the recipe's own model, though by enumeration: {shown}"
+        if certificate["real"] is not None and not certificate["real"]["sampled"]["conclusive"]:
+            shown += "; not shown by sampling on the recipe's own model"
+        return f"lossless: {shown}"
+    return NOT_SHOWN
+
+
+def _cases(cases: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("case", "TV", "first token", "branches", "covered"):
+        table.add_column(name, justify="left" if name == "case" else "right")
+    for case in cases:
+        covered = "all" if case["exhausted"] else f"{100 * case['mass']:.4g} %"
+        figures = (f"{case['tv']:.1e}", f"{case['first_token_tv']:.1e}", str(case["branches"]), covered)
+        table.add_row(case["name"], *figures)
+    return table
+
+
+def _notes(certificate: dict[str, Any]) -> Iterator[str]:
+    for reduced in dict.fromkeys(tuple(case["reduced"]) for case in certificate["cases"] if case["reduced"]):
+        yield f"small tree: {', '.join(reduced)} (the recipe's own was run as far as the budget went)"
+    short = [case["name"] for case in certificate["cases"] if case["exhausted"] and case["tokens"] < THREE]
+    if short:
+        where = counted(len(short), "case")
+        yield f"two tokens only are compared in {where}: what depends on a cycle's length is not in them"
+    apart = [case["name"] for case in certificate["cases"] if not case["side_by_side"]]
+    if apart:
+        cases = counted(len(apart), "case")
+        yield f"rows of one batch changed each other's draws in {cases}, run again one branch at a time"
+    if not certificate["batches"] and certificate["tv"] < EXACT:
+        yield "among other rows not every branch was run: nothing is shown for rows of one batch"
+    if certificate["tv"] >= EXACT:
+        yield _off(max(certificate["cases"], key=lambda case: case["tv"]))
+
+
+def _off(case: dict[str, Any]) -> str:
+    return f"worst sequence {case['worst_sequence']}: probability {case['got']:.6f} instead of {case['wanted']:.6f}"
+
+
+def _print_real(console: Console, real: dict[str, Any]) -> None:
+    greedy, sampled = real["greedy"], real["sampled"]
+    console.print("\non the recipe's own model\n", style="bold")
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    same = "identical to plain decoding" if not greedy["divergences"] else f"{len(greedy['divergences'])} diverge"
+    table.add_row("greedy", f"{counted(greedy['prompts'], 'prompt')}, {counted(greedy['tokens'], 'token')}: {same}")
+    for at in greedy["divergences"]:
+        kind = "a tie" if at["tie"] else "NOT A TIE"
+        table.add_row("", f"prompt {at['prompt'] + 1}, token {at['position']}: logits {at['gap']:.2e} apart, {kind}")
+    table.add_row(
+        "margins",
+        f"smallest {greedy['smallest_margin']:.2e}, median {greedy['median_margin']:.2e}; "
+        f"scoring many tokens at once changes logits by up to {greedy['noise']:.1e}",
+    )
+    outcome = "no difference" if sampled["conclusive"] else "not shown by sampling, the control went unnoticed"
+    outcome = outcome if sampled["consistent"] else "DIFFERENT"
+    table.add_row(
+        "sampled",
+        f"{sampled['samples']} continuations of {sampled['tokens']} tokens at temperature "
+        f"{sampled['temperature']:g}, each way: {outcome} (p = {sampled['p_value']:.3f}, false alarms "
+        f"{sampled['error_rate']:.1%}; a verifier broken on purpose gives p = {sampled['control_p_value']:.3f})",
+    )
+    console.print(table)
+
+
+def _branches(count: int) -> str:
+    return f"{count} branch" if count == 1 else f"{count} branches"

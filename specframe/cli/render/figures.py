@@ -1,0 +1,78 @@
+"""A run's figures as a person reads them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from specframe.files.text import counted, open_console, printable, printable_data
+
+TAU_IS = "tokens per forward pass of the target, the bonus token included"
+ALPHA_IS = "the fraction of cycles accepted to depth 1, 2, ..."
+LOSSY = "NO: this verifier changes the target's distribution"
+LOSSLESS = "yes, as the verifier promises; `specframe certify` proves it"
+
+
+def print_figures(summary: dict[str, Any]) -> None:
+    """Prints the figures as a table."""
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in _rows(printable_data(summary)):
+        table.add_row(name, value)
+    console = open_console()
+    console.print("\n")
+    console.print(table)
+
+
+def print_place(out: Path) -> None:
+    """Prints where the figures were written to."""
+    open_console().print(f"\nwritten to {printable(str(out))}", style="dim")
+
+
+def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [("tokens/s", f"{summary['tokens_per_second']:.1f}")]
+    if summary["speedup_hf"] is not None:
+        rows.append(("speedup_hf", _ratio(summary, "speedup_hf", "transformers' generate, same model, same process")))
+    if summary["speedup"] is not None:
+        rows.append(("speedup", _ratio(summary, "speedup", "our plain decoding of the same target, same process")))
+    if summary["speedup_hf"] is not None:
+        rows.append(("plain_vs_hf", f"{summary['plain_vs_hf']:.2f}x, our plain decoding against generate"))
+    rows += [
+        ("tau", f"{summary['tau']:.2f} {TAU_IS} ({counted(summary['cycles'], 'cycle')})"),
+        ("alpha", f"{_list(summary['alpha'])}  ({ALPHA_IS})"),
+    ]
+    if summary["costs"] is not None:
+        nodes = f"{summary['nodes']:.1f} drafted a cycle, as many as pay on this machine; at most"
+        rows.append(("nodes", f"{nodes} {summary['nodes_at_most']} (`run.costs`)"))
+    rows.append(("overhead", f"{summary['overhead']:.1%} of the forward passes' time"))
+    rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
+    rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
+    if summary["identical_to_generate"] is not None:
+        rows.append(("identical", _identity(summary)))
+    rows.append(("lossless", LOSSLESS if summary["lossless"] else LOSSY))
+    rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
+    return rows
+
+
+def _list(values: list[float]) -> str:
+    return " ".join(f"{value:.2f}" for value in values)
+
+
+def _ratio(summary: dict[str, Any], name: str, against: str) -> str:
+    low, high = summary[f"{name}_range"]
+    repeats = summary["repeats"]
+    spread = f"{low:.2f} to {high:.2f} over {repeats} repeats" if repeats > 1 else "one repeat: no spread"
+    return f"{summary[name]:.2f}x ({spread}) against {against}"
+
+
+def _identity(summary: dict[str, Any]) -> str:
+    found = summary["divergences"]
+    if not found:
+        return "yes, token for token with generate"
+    worst = max(found, key=lambda d: d["gap"] - 2 * d["noise"])
+    verdict = "yes, but for near ties" if summary["identical_to_generate"] else "NO"
+    return (
+        f"{verdict}: {len(found)} of {len(summary['text'])} texts part from generate's; at the worst the two logits "
+        f"are {worst['gap']:.1e} apart, and arithmetic moves a logit by {worst['noise']:.1e}"
+    )

@@ -1,0 +1,111 @@
+"""The budget of a second drafter: the nodes it may add, by what its nodes have brought lately, row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from specframe.kernel.costs import Costs
+from specframe.kernel.types import Committed, TokenTree
+
+
+def gained(committed: Committed) -> list[list[int]]:
+    """The tokens that each row of a commit gained; of a new row its prompt and the first token after it."""
+    counts = committed.count.tolist()
+    rows = [row[:count] for row, count in zip(committed.tokens.tolist(), counts, strict=True)]
+    if committed.prompt is not None:  # its tokens are the prompt's from the second on, and one more
+        firsts = committed.prompt.tokens[:, 0].tolist()
+        rows = [[first, *row] for first, row in zip(firsts, rows, strict=True)]
+    return rows
+
+
+KEPT = 0.9
+"""How much of what was counted before a cycle counts behind it."""
+
+
+class Paying:
+    """Leaves added nodes out of a row's draft after they have cost more than they brought, until one would be right.
+
+    A cycle's added nodes bring the accepted ones among them, each worth the time that a token takes without them, and
+    cost what scoring them takes. Only earlier cycles of the row decide.
+    """
+
+    def __init__(self) -> None:
+        self._rows: list[_Row] = []
+
+    def open(self) -> None:
+        """Forgets every row."""
+        self._rows = []
+
+    def commit(self, committed: Committed) -> None:
+        """Counts what the last draft's nodes brought; rows with a prompt join behind the others."""
+        texts = gained(committed)
+        if committed.prompt is not None:
+            self._rows += [_Row() for _ in texts]
+            return
+        for row, text in zip(self._rows, texts, strict=True):
+            row.count(text)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """Keeps these rows, in this order."""
+        self._rows = [self._rows[row] for row in rows]
+
+    def paying(self, draft: TokenTree, both: TokenTree, costs: Costs) -> TokenTree:
+        """`both`, a draft with nodes added behind its own, without those of the rows where they do not pay."""
+        own = draft.tokens.shape[1]
+        valid: list[list[bool]] = both.valid.tolist()
+        for row, tokens, parents, real in zip(
+            self._rows, both.tokens.tolist(), both.parent.tolist(), valid, strict=True
+        ):
+            nodes, added = costs.taken + sum(real[:own]), sum(real[own:])
+            scoring = costs.score(nodes)
+            below = reversed(range(1, len(real)))  # of equal siblings the first one stays
+            row.children = {(parents[node], tokens[node]): node for node in below if real[node]}
+            row.own = own
+            row.time = scoring + costs.level * draft.levels
+            row.cost = costs.score(nodes + added) - scoring
+            if row.resting:
+                real[own:] = [False] * (len(real) - own)
+        width = max(node for real in valid for node, known in enumerate(real) if known) + 1
+        if width <= own:
+            return draft
+        parts = {name: getattr(both, name)[:, :width] for name in ("tokens", "parent", "draw")}
+        q_row = None if both.q_row is None else both.q_row[:, :width]
+        return replace(both, **parts, valid=both.valid.new_tensor(valid)[:, :width], q_row=q_row)
+
+
+class _Row:
+    """What one row's added nodes brought and cost."""
+
+    def __init__(self) -> None:
+        self.resting = False
+        """Whether they are left out."""
+        self.children: dict[tuple[int, int], int] = {}
+        """The last draft's nodes by parent and token, those that were left out included."""
+        self.own = 1
+        """Its nodes from here on were added."""
+        self.time, self.cost = 0.0, 0.0
+        """What it takes without them, and what they cost, in the time of a token that is not drafted."""
+        self._balance = 0.0
+        self._times, self._tokens = 0.0, 0.0  # of cycles without them
+
+    def count(self, text: list[int]) -> None:
+        """Counts a cycle that committed this text.
+
+        Its last token was not drafted, unless it was left out.
+        """
+        path, node = list[int](), 0
+        for token in text if self.resting else text[:-1]:
+            found = self.children.get((node, token))
+            if found is None:
+                break
+            path.append(node := found)
+        added = sum(node >= self.own for node in path)
+        self._times = KEPT * self._times + self.time
+        self._tokens = KEPT * self._tokens + len(path) - added + 1
+        if self.resting:
+            self.resting = not added
+            return
+        self._balance = KEPT * self._balance + added * self._times / self._tokens - self.cost
+        if self._balance < 0:
+            self.resting, self._balance = True, 0.0

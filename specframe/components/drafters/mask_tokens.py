@@ -1,0 +1,64 @@
+"""PARD's mask tokens: how many stand behind the text, which token they are, and how deep a draft may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.types import Frontier
+
+
+@dataclass(frozen=True)
+class Masks:
+    """So many mask tokens, 0 for a draft model without. Raises InputError for a negative number."""
+
+    count: int = 0
+    token: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.count < 0:
+            raise InputError(f"a model drafter's masks must not be negative, not {self.count}")
+
+    @property
+    def promise(self) -> Promise:
+        """How deep a draft may be: with masks, a level each and one for the root."""
+        return Promise(depth=self.count + 1) if self.count else Promise()
+
+    @property
+    def entry(self) -> dict[str, int]:
+        """What a model's config holds of it: the token, by PARD's name."""
+        return {"pard_token": self.token} if self.count and self.token is not None else {}
+
+    def of(self, config: Any, vocab: int) -> Masks:
+        """The same with the token of a model's config, where none is given. Raises CompositionError for a wrong one."""
+        if not self.count:
+            return self
+        token = getattr(config, "pard_token", None) if self.token is None else self.token
+        if token is None:
+            raise CompositionError(
+                f"a model drafter with masks needs the token that it was trained to fill in, one of {vocab}: give "
+                "mask_token (its config names no pard_token)"
+            )
+        if not 0 <= token < vocab:
+            raise CompositionError(f"mask_token is {token}, and the drafting model has tokens 0 to {vocab - 1}")
+        return replace(self, token=token)
+
+    def small(self, vocab: int) -> Masks:
+        """As many, for a model of another vocabulary."""
+        return replace(self, token=vocab - 1 if self.count else None)
+
+    def laid(self, tokens: Tensor, behind: Tensor) -> Tensor:
+        """Tokens [B, T] with the mask token where a row's own have ended, `behind` [B, T] bool."""
+        return tokens if not self.count or self.token is None else tokens.masked_fill(behind, self.token)
+
+    def check(self, frontier: Frontier) -> None:
+        """Raises CompositionError for nodes below the root, which masks give no proposals for."""
+        if bool((frontier.nodes != 0).any()):
+            raise CompositionError(
+                f"the drafting model fills {self.count} masks and drafts no deeper: make the tree at most "
+                f"{self.count + 1} deep, or raise masks"
+            )

@@ -1,1 +1,0 @@
-"""What drafters without a model remember of a row's text, on the host."""

@@ -1,0 +1,88 @@
+"""A drafting model's confidence: a head that reads what its LM head reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.drafters.model_passes import Asked, Found, Passes
+from specframe.components.drafters.model_weights import Loaded
+from specframe.components.heads.full import Full
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.interfaces import Head, Trainable
+from specframe.kernel.types import Proposal
+from specframe.neural.cache import SlotCache
+
+
+class Rating:
+    """A head that rates tokens of a drafting model, which makes its own logits: the head `acceptance`, or none."""
+
+    def __init__(self, head: Head | None) -> None:
+        """Raises CompositionError for a head that rates nothing, or is to make the logits."""
+        self.head: Any = head
+        if head is None:
+            return
+        if not hasattr(type(head), "confidence") or not isinstance(head, Trainable):
+            raise CompositionError("a model drafter makes its own logits; a head rates them: take `acceptance`")
+        if not isinstance(getattr(head, "of", None), Full):
+            raise CompositionError("a model drafter makes its own logits: leave out the `of` of its head")
+
+    @property
+    def module(self) -> nn.Module:
+        """What is trained of the head."""
+        module: nn.Module = self.head.module
+        return module
+
+    def bind(self, loaded: Loaded) -> None:
+        """Binds the head to the model. Raises CompositionError for one that the compiled kernels compute."""
+        if self.head is None:
+            return
+        if loaded.kernels is not None:
+            raise CompositionError(
+                "a model drafter's head reads what transformers' own LM head reads, and compiled kernels compute this "
+                "model: leave out `quantize` and the target's `kernels`, or the head"
+            )
+        self.head.bind(loaded.reader)
+
+    def rated(self, passes: Passes, model: nn.Module) -> Passes:
+        """The same forward passes, which rate what they read."""
+        return passes if self.head is None else Rated(passes, model, self.head)
+
+    def propose(self, found: Tensor) -> Proposal:
+        """What is proposed, given what rated passes found, [B, F, K, V]."""
+        return Proposal(found) if self.head is None else Proposal(found[..., :-1], found[..., -1])
+
+
+class Rated:
+    """Forward passes whose logits have one column more: the confidence in what is drafted from them.
+
+    So the confidence goes wherever its logits go.
+    """
+
+    def __init__(self, passes: Passes, model: nn.Module, head: Any) -> None:
+        self.parts = passes.parts
+        self._passes, self._model, self._head = passes, model, head
+
+    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+        """By one part of the layers."""
+        with reading(self._model) as read:
+            logits, states = self._passes.run(part, asked, cache, entry)
+        sure: Tensor = self._head.confidence(read[0])
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return torch.cat([wide, sure[..., None].to(wide.dtype)], -1), states
+
+
+@contextmanager
+def reading(model: Any) -> Iterator[list[Tensor]]:
+    """A list that gets what the model's LM head reads, [.., H], while the model runs inside the with block."""
+    read: list[Tensor] = []
+    head: nn.Module = model.get_output_embeddings()
+    handle = head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    try:
+        yield read
+    finally:
+        handle.remove()

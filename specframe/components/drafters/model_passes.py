@@ -1,0 +1,117 @@
+"""Forward passes of a drafting model, whole or by consecutive parts of its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from specframe.components.targets.forward.layer_subset import Part
+from specframe.components.targets.forward.native import KernelPasses
+from specframe.components.targets.forward.native_decoder import Nodes
+from specframe.components.targets.hf import HFTarget
+from specframe.kernel.layers import LayerChoice
+from specframe.native.decoder import Mask
+from specframe.neural.cache import SlotCache, cache_name
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one forward pass reads, from the cache's row `row` on. The cache is aimed at `slots`."""
+
+    tokens: Tensor  # [B, T] int64
+    positions: Tensor  # [B, T] int64
+    slots: Tensor  # [B, T] int64
+    seen: Tensor | None  # [B, T, W] bool, the slots that each sees; None: causally, all from slot 0 on
+    keep: int | Tensor  # whose logits are made: so many of the last, 0 for all, or which [E]
+    row: int = 0
+
+
+Found = tuple[Tensor, Tensor | None]
+"""Logits [B, E, V], and the state [B, T, D] that the next part of the layers gets, None behind the last."""
+
+
+class Passes(Protocol):
+    """A drafting model's forward passes, by one or several parts of its layers."""
+
+    parts: int
+    """How many parts there are."""
+
+    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+        """By one part, whose first layer gets `entry` [B, T, D]; None: the tokens' embeddings."""
+        ...
+
+
+class ModelPasses:
+    """transformers' own forward pass, over a cache that writes to given slots."""
+
+    def __init__(self, reader: HFTarget, exits: Sequence[int] = ()) -> None:
+        """With exits, ascending, a part ends behind each of these numbers of layers, and the last with the model."""
+        self._reader = reader
+        self._cache_name = cache_name(reader.model)
+        self._choices = _choices(reader.config.num_hidden_layers, exits) if exits else []
+        self._models = [Part(reader.model, chosen, headless=False) for chosen in self._choices]
+        self.parts = max(1, len(self._models))
+
+    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+        """By one part of the layers."""
+        mask = None
+        if asked.seen is not None:
+            mask = torch.zeros(asked.seen.shape, dtype=self._reader.dtype, device=asked.seen.device)
+            mask = mask.masked_fill_(~asked.seen, -torch.inf)[:, None]  # [B, 1, T, W]
+        options: dict[str, Any] = {
+            self._cache_name: cache,
+            "position_ids": asked.positions,
+            "attention_mask": mask,
+            "use_cache": True,
+            "logits_to_keep": asked.keep,
+        }
+        if not self._models:
+            return self._reader.model(asked.tokens, **options).logits, None
+        model, last = self._models[part], self._choices[part].kept[-1]
+        with ExitStack() as stack:
+            states = stack.enter_context(model.listening(frozenset({f"layer.{last}"})))
+            if entry is not None:
+                stack.enter_context(model.entering(entry))
+            logits: Tensor = model.model(asked.tokens, **options).logits
+        return logits, states[f"layer.{last}"] if part + 1 < self.parts else None
+
+
+class KernelParts:
+    """The forward pass of the compiled kernels: by all layers of a quantized model, or by some of them."""
+
+    def __init__(self, passes: KernelPasses, layers: Sequence[int], count: int, exits: Sequence[int] = ()) -> None:
+        """Of these layers of the `count` that the kernels have; an exit is a number of these."""
+        self._passes = passes
+        parts = _choices(len(layers), exits)
+        self._choices = [_spread(chosen, layers, count) for chosen in parts]
+        self.parts = len(parts)
+
+    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+        """By one part of the layers."""
+        seen = asked.seen
+        if seen is None:
+            seen = torch.arange(cache.width) <= asked.slots[:, :, None]
+        chosen = self._choices[part]
+        nodes = Nodes(asked.tokens, asked.positions, Mask(seen, asked.slots), asked.row)
+        logits, states = self._passes.part(nodes, cache, chosen, entry, asked.keep)
+        return logits, states[f"layer.{chosen.kept[-1]}"] if part + 1 < self.parts else None
+
+
+def _choices(count: int, exits: Sequence[int]) -> list[LayerChoice]:
+    """The layers of each part, of `count`."""
+    ends = [*exits, count]
+    spans = zip([0, *exits], ends, strict=True)
+    runs = [tuple(start <= layer < end for layer in range(count)) for start, end in spans]
+    return [LayerChoice(run, run) for run in runs]
+
+
+def _spread(chosen: LayerChoice, layers: Sequence[int], count: int) -> LayerChoice:
+    """A choice among these layers, as one among all."""
+    kept = {layers[index] for index in chosen.kept}
+    runs = tuple(layer in kept for layer in range(count))
+    return LayerChoice(runs, runs)

@@ -1,0 +1,245 @@
+"""What a drafting model has read: a session's committed texts and a draft's nodes, over one cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.drafters.mask_tokens import Masks
+from specframe.components.drafters.model_passes import Asked, Passes
+from specframe.components.drafters.text import CommittedText
+from specframe.kernel.types import Committed, Prompts, TokenTree
+from specframe.neural.cache import SlotCache
+
+
+class Reading:
+    """The rows of a session, as a drafting model reads them.
+
+    In the cache a row's committed tokens fill the slots from 0, and node i of a draft stands i slots
+    behind the root. What a draft wrote is never kept: the next draft's first forward reads all newly
+    committed tokens together, which costs no forward of its own.
+
+    Of several parts of the layers the first reads everything; `Deeper` reads on with the others.
+    """
+
+    def __init__(self, passes: Passes, layers: int, context: int, slots: int, masks: Masks) -> None:
+        """No rows yet, of at most `slots`; storage is allocated by the first forward pass."""
+        self.text = CommittedText()
+        self.passes = passes
+        self.context = context
+        self.slots = slots
+        self._layers = layers
+        self._masks = masks
+        self.cache: SlotCache | None = None
+        self._known: list[int] = []  # committed tokens of each row that the cache holds
+        self.deeper = [Deeper(self, part) for part in range(1, passes.parts)]
+
+    def commit(self, committed: Committed) -> None:
+        """Takes note of the tokens, which the next draft reads.
+
+        New rows that join others read their prompts at once: in the next draft's forward every other row would be
+        padded to the length of their prompts.
+        """
+        before = len(self._known)
+        self.text.commit(committed)
+        if committed.prompt is not None:
+            self._known += [0] * len(committed.count)
+            for part in self.deeper:
+                part.known += [0] * len(committed.count)
+            if before:
+                self._read_prompts(committed.prompt, before)
+
+    def rewind(self, count: Tensor) -> None:
+        """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
+        self.text.rewind(count)
+        self._known = least(self._known, self.text.lengths)
+        for part in self.deeper:
+            part.known = least(part.known, self.text.lengths)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.text.keep(rows)
+        kept = rows.tolist()
+        self._known = [self._known[row] for row in kept]
+        if self.cache is not None:
+            self.cache.keep(rows)
+        for part in self.deeper:
+            part.keep(rows)
+
+    def read_committed(self) -> Tensor:
+        """Reads what was committed since the last draft, the root at least, and K masks: the logits [B, K + 1, V]."""
+        text, masks = self.text, self._masks
+        starts = [min(known, have - 1) for known, have in zip(self._known, text.lengths, strict=True)]
+        counts = [have - start for have, start in zip(text.lengths, starts, strict=True)]
+        first, width, device = max(starts), max(counts) + masks.count, text.count.device
+        steps = torch.arange(width, device=device)
+        slots = torch.tensor(starts, device=device)[:, None] + steps  # [B, T]
+        together = min(starts) == first
+        seen = None
+        if first > 0 and (width > 1 or not together):
+            seen = torch.arange(first + width, device=device) <= slots[:, :, None]  # [B, T, first + T]
+        tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
+        tokens = masks.laid(tokens, slots >= text.count[:, None])
+        asked = range(masks.count + 1)
+        ends = sorted({count + ahead for count in counts for ahead in asked})
+        keep = torch.tensor([end - 1 for end in ends], device=device)
+        for part in self.deeper:
+            part.begin()
+        start = first if together else None
+        logits = self.run(0, tokens, slots, seen, keep, first + width, start=start)  # [B, ends, V]
+        self._known = list(text.lengths)
+        rows = torch.arange(len(counts), device=device)[:, None]
+        places = [[ends.index(count + ahead) for ahead in asked] for count in counts]
+        return logits[rows, torch.tensor(places, device=device)]
+
+    def read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
+        """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
+        root = self.text.count[:, None] - 1  # [B, 1] the root's slot
+        width = max(self.text.lengths) - 1 + tree.tokens.shape[1]
+        tokens = tree.tokens.gather(1, nodes)
+        for part in self.deeper:
+            part.await_nodes(nodes)
+        positions = root + tree.depth.gather(1, nodes)
+        return self.run(0, tokens, root + nodes, self.seen(tree, nodes, width), 0, width, positions=positions)
+
+    def seen(self, tree: TokenTree, nodes: Tensor, width: int) -> Tensor:
+        """Which of the slots nodes [B, F] see, the committed tokens' and their paths': [B, F, W] bool."""
+        root = self.text.count[:, None] - 1
+        count = tree.tokens.shape[1]
+        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
+        places = (root + torch.arange(count, device=root.device))[:, None].expand_as(path)
+        committed = torch.arange(width, device=root.device) <= root  # [B, W]
+        return committed[:, None].expand(-1, path.shape[1], -1).scatter(2, places, path)
+
+    def run(
+        self,
+        part: int,
+        tokens: Tensor,
+        slots: Tensor,
+        seen: Tensor | None,
+        keep: int | Tensor,
+        width: int,
+        *,
+        positions: Tensor | None = None,
+        entry: Tensor | None = None,
+        row: int = 0,
+        start: int | None = None,
+    ) -> Tensor:
+        """The logits [B, E, V] of tokens [B, T] at slots that see others [B, T, W], by one part of the layers.
+
+        `start`: the first slot, where those of all rows are the same and follow each other. What the next part gets is
+        kept for it.
+        """
+        if self.cache is None:
+            self.cache = SlotCache(self._layers, 2 * width, self.slots)
+        elif width > self.cache.capacity:
+            self.cache.grow(2 * width)
+        self.cache.aim(slots if start is None else start, width, row)
+        where = (slots if positions is None else positions).clamp(max=self.context - 1)
+        logits, states = self.passes.run(part, Asked(tokens, where, slots, seen, keep, row), self.cache, entry)
+        if states is not None:
+            self.deeper[part].take(states, slots, row)
+        return logits
+
+    def _read_prompts(self, prompts: Prompts, row: int) -> None:
+        """Reads the prompts of the rows from `row` on, with all layers."""
+        width = prompts.tokens.shape[1]
+        slots = torch.arange(width, device=prompts.tokens.device).expand_as(prompts.tokens)
+        last = torch.tensor([width - 1], device=slots.device)  # its logits are of no use, but some must be made
+        for part in range(self.passes.parts):
+            entry = self.deeper[part - 1].entries(slots, row) if part else None
+            self.run(part, prompts.tokens, slots, None, last, width, entry=entry, row=row, start=0)
+        for known in (self._known, *(part.known for part in self.deeper)):
+            known[row:] = prompts.count.tolist()
+
+
+class Deeper:
+    """Further layers of a drafting model, which read what the layers before them have read, when they are asked.
+
+    They then read everything that they have not read yet, so what they answer is what the model's first layers up to
+    their last one answer that read the whole text.
+    """
+
+    def __init__(self, reading: Reading, part: int) -> None:
+        self._reading = reading
+        self._part = part
+        self.known: list[int] = []
+        """Committed tokens of each row that these layers have read."""
+        self._states = torch.zeros(0)  # [slots, capacity, D]: what the layers before them made of each slot
+        self._rooted = False  # whether they have read the committed tokens, up to the root, in this draft
+        self._waiting: list[Tensor] = []  # nodes [B, F] of the draft that they have not read
+        self._found: Tensor | None = None  # the logits of the nodes that were asked last
+
+    def begin(self) -> None:
+        """Begins a draft: what was read of an earlier one does not count."""
+        self._rooted, self._waiting, self._found = False, [], None
+
+    def await_nodes(self, nodes: Tensor) -> None:
+        """Takes note of nodes [B, F] that the first layers read now."""
+        self._waiting.append(nodes)
+        self._found = None
+
+    def take(self, states: Tensor, slots: Tensor, row: int) -> None:
+        """Keeps the states [B, T, D] in which slots [B, T] of the rows from `row` on reach these layers."""
+        cache = self._reading.cache
+        assert cache is not None
+        if self._states.shape[1:2] != (cache.capacity,):
+            wider = states.new_zeros(self._reading.slots, cache.capacity, states.shape[-1])
+            if self._states.dim() == 3:
+                wider[:, : self._states.shape[1]] = self._states
+            self._states = wider
+        rows = torch.arange(row, row + len(slots), device=slots.device)[:, None]
+        self._states[rows, slots] = states
+
+    def entries(self, slots: Tensor, row: int = 0) -> Tensor:
+        """The states [B, T, D] in which slots [B, T] of the rows from `row` on reach these layers."""
+        return self._states[torch.arange(row, row + len(slots), device=slots.device)[:, None], slots]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.known = [self.known[row] for row in rows.tolist()]
+        if self._states.dim() == 3:
+            self._states[: len(rows)] = self._states[rows]
+
+    def read(self, tree: TokenTree, asked: int) -> Tensor:
+        """The logits [B, F, V] after the last F nodes of a draft that the first layers read; the root is one of it."""
+        if self._found is not None:
+            return self._found
+        reading, text = self._reading, self._reading.text
+        if self._part > 1:
+            reading.deeper[self._part - 2].read(tree, asked)
+        device = text.count.device
+        count = tree.tokens.shape[1]
+        width = max(text.lengths) + count  # one slot more than there are nodes, for columns that a row does not need
+        parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
+        if not self._rooted:
+            parts.append(self._committed(width))
+        if self._waiting:
+            nodes = torch.cat(self._waiting, 1)
+            root = text.count[:, None] - 1
+            depth = tree.depth.gather(1, nodes)
+            parts.append((tree.tokens.gather(1, nodes), root + nodes, root + depth, reading.seen(tree, nodes, width)))
+        tokens, slots, positions, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
+        keep = torch.arange(tokens.shape[1] - asked, tokens.shape[1], device=device)
+        entry = self.entries(slots.clamp(max=self._states.shape[1] - 1))
+        found = reading.run(self._part, tokens, slots, seen, keep, width, positions=positions, entry=entry)
+        self.known, self._rooted, self._waiting, self._found = list(text.lengths), True, [], found
+        return found
+
+    def _committed(self, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Tokens, slots and positions [B, C] of what was committed since these layers last read, and what it sees.
+
+        All rows end with their roots. A row with fewer tokens reads some again, or what stands in the last slot.
+        """
+        text = self._reading.text
+        starts = [min(known, have - 1) for known, have in zip(self.known, text.lengths, strict=True)]
+        most = max(have - start for have, start in zip(text.lengths, starts, strict=True))
+        places = text.count[:, None] - most + torch.arange(most, device=text.count.device)  # [B, C]
+        slots = places.where(places >= 0, width - 1)
+        seen = torch.arange(width, device=slots.device) <= places[:, :, None].clamp(min=0)
+        return text.tokens.gather(1, places.clamp(min=0)), slots, places.clamp(min=0), seen
+
+
+def least(one: list[int], other: list[int]) -> list[int]:
+    """The smaller of each two."""
+    return [min(pair) for pair in zip(one, other, strict=True)]

@@ -1,0 +1,174 @@
+"""A drafting model that learns: made anew, sampled from, and saved."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.source import quiet
+from specframe.kernel.errors import CompositionError, InputError, WeightsError
+from specframe.kernel.interfaces import Target
+from specframe.kernel.types import Drafts
+from specframe.neural.cache import cache_name
+from specframe.neural.masks import draft_positions, visible_drafts
+from specframe.neural.weights.checkpoint import CONFIG, PART, UNFINISHED, share
+
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+)
+"""What may be given of a fresh model."""
+HEAD = 64
+"""The width of an attention head, where the number of heads is not given."""
+
+
+def checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of a fresh model, all of them. Raises InputError for one that is unknown or not positive."""
+    if unknown := sorted(sizes.keys() - set(SIZES)):
+        raise InputError(f"a fresh model has no size {unknown[0]!r}; there are {', '.join(SIZES)}")
+    if wrong := [name for name, value in sizes.items() if value < 1]:
+        raise InputError(f"fresh: {wrong[0]} must be at least 1, not {sizes[wrong[0]]}")
+    width = sizes.get("hidden_size", 256)
+    heads = sizes.get("num_attention_heads", max(1, width // HEAD))
+    default = {
+        "hidden_size": width,
+        "intermediate_size": 3 * width,
+        "num_hidden_layers": 2,
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+    }
+    whole = default | dict(sizes)
+    if width % heads or heads % whole["num_key_value_heads"]:
+        raise InputError(
+            "fresh: hidden_size must be a multiple of num_attention_heads, and that of num_key_value_heads"
+        )
+    return whole
+
+
+def fresh_model(sizes: Mapping[str, int], target: Target) -> HFTarget:
+    """A random Llama of these sizes, of the target's vocabulary, tokenizer, context and device, in float32.
+
+    The same sizes give the same weights. Raises CompositionError for a target that is no transformers model.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    if not isinstance(target, HFTarget):
+        raise CompositionError("a fresh drafting model takes the tokenizer of a target that is a transformers model")
+    ends: list[int] = sorted(target.ends)
+    values: dict[str, Any] = {
+        "vocab_size": target.vocab_size,
+        "tie_word_embeddings": True,
+        "bos_token_id": getattr(target.config, "bos_token_id", None),
+        "eos_token_id": ends or None,
+        "pad_token_id": None,
+        "max_position_embeddings": target.context,
+        **sizes,
+    }
+    config = LlamaConfig(**values)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(config).eval().to(target.device)
+    return HFTarget.from_model(model, target.tokenizer)
+
+
+def read_on(model: nn.Module, tokens: Tensor, drafts: Drafts | None, context: int) -> Tensor:
+    """The model's logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V]."""
+    options: dict[str, Tensor] = {}
+    if drafts is not None:
+        seen = visible_drafts(drafts)
+        mask = torch.zeros_like(seen, dtype=next(model.parameters()).dtype).masked_fill_(~seen, -torch.inf)
+        positions = draft_positions(drafts).clamp(max=context - 1)
+        options = {"attention_mask": mask[:, None], "position_ids": positions}
+    logits: Tensor = model(tokens, use_cache=False, **options).logits
+    return logits
+
+
+@torch.no_grad()
+def sample_on(model: nn.Module, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
+    """The texts [B, L] with the model's samples in place of the tokens from `start` [B], at least 1, on."""
+    from transformers import DynamicCache
+
+    training = model.training
+    model.eval()
+    texts, first = tokens.clone(), int(start.min())
+    cache = {cache_name(model): DynamicCache()}
+    read = 0
+    for place in range(first, texts.shape[1]):
+        logits = model(texts[:, read:place], use_cache=True, logits_to_keep=1, **cache).logits[:, -1]
+        drawn = torch.multinomial((logits.float() / temperature).softmax(-1), 1)[:, 0]
+        texts[:, place] = torch.where(place >= start, drawn, texts[:, place])
+        read = place
+    model.train(training)
+    return texts
+
+
+def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth: Tensor, kept: Tensor) -> Tensor:
+    """The logits of texts [B, L] and, behind them, of mask rows, [B, L + M, V]; gradients reach the model.
+
+    The row of depth d below a place is the mask token, d positions behind it. It sees the text up to the place and the
+    rows of the same place that are no deeper (PARD, arXiv 2504.18583), so the rows above it must be among them.
+
+    Args:
+        model: the drafting model.
+        tokens: [B, L] int64.
+        mask: the mask token.
+        places: [B, M] int64, of the text.
+        depth: [M] int64, from 1 on.
+        kept: [B, M] bool, which rows there are; the logits of the others mean nothing.
+    """
+    batch, length = tokens.shape
+    index = torch.arange(length, device=tokens.device)
+    count = places.shape[1]
+    text = torch.cat([(index <= index[:, None]).expand(batch, -1, -1), index <= places[..., None]], 1)  # [B, L + M, L]
+    own = (places[:, None] == places[..., None]) & (depth <= depth[:, None]) & kept[:, None]
+    own = own | torch.eye(count, dtype=torch.bool, device=tokens.device)
+    own = torch.cat([own.new_zeros(batch, length, count), own], 1)
+    sees = torch.cat([text, own], 2)[:, None]
+    dtype = next(model.parameters()).dtype
+    hidden = torch.zeros(sees.shape, dtype=dtype, device=tokens.device).masked_fill_(~sees, torch.finfo(dtype).min)
+    logits: Tensor = model(
+        torch.cat([tokens, tokens.new_full((batch, count), mask)], 1),
+        position_ids=torch.cat([index.expand(batch, -1), places + depth], 1),
+        attention_mask=hidden,
+        use_cache=False,
+    ).logits
+    return logits
+
+
+def save_model(
+    model: nn.Module, tokenizer: Any, folder: Path, entries: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """Writes a model and its tokenizer as `model: folder` loads them, each file whole or not at all.
+
+    `entries` are added to its config.json.
+    Raises WeightsError where the folder cannot be written; what it held stays.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=UNFINISHED, suffix=PART, dir=folder) as part:
+            with quiet():
+                model.save_pretrained(part, max_shard_size="1000GB")  # type: ignore[operator]
+            if entries:
+                config = Path(part) / CONFIG
+                stored = json.loads(config.read_text(encoding="utf-8")) | entries
+                config.write_text(json.dumps(stored, indent=2) + "\n", encoding="utf-8")
+            if tokenizer is not None:
+                tokenizer.save_pretrained(part)
+            share(part)
+            for file in sorted(Path(part).iterdir()):
+                os.replace(file, folder / file.name)
+    except (OSError, RuntimeError) as error:  # safetensors reports a full disk as an error of its own
+        raise WeightsError(f"cannot write the model to {folder}: {error}") from error

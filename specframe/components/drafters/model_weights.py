@@ -1,0 +1,158 @@
+"""Where a drafting model's weights come from: a checkpoint of its own, or the target's, whole or in part."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import nn
+
+from specframe.components.drafters.model_passes import KernelParts, ModelPasses, Passes
+from specframe.components.drafters.model_training import checked_sizes, fresh_model
+from specframe.components.targets import architectures, loading
+from specframe.components.targets.forward.layer_subset import take_layers
+from specframe.components.targets.forward.native import KernelPasses, kernel_passes
+from specframe.components.targets.forward.native_decoder import unfit
+from specframe.components.targets.forward.taps import Taps
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.pack import quantize
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.interfaces import Target
+from specframe.native.blocks import BLOCK
+from specframe.neural.quantize import Quantization
+
+Coarseness = Literal["int3", "int4", "int8"]
+"""In how many bits a drafting model's layers are kept; 3 take the storage of 4."""
+STEPS = {"int3": 7, "int4": 15, "int8": 15}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model, and how it is computed."""
+
+    reader: HFTarget
+    kernels: KernelPasses | None = None
+    """The compiled kernels, of `count` layers, of which `layers` are the model's."""
+    layers: Sequence[int] = ()
+    count: int = 0
+    own: bool = True
+    """Whether the weights are the drafter's own, not the target's."""
+
+    def passes(self, exits: Sequence[int] = ()) -> Passes:
+        """Its forward passes, in parts that end behind these numbers of layers."""
+        if self.kernels is not None:
+            return KernelParts(self.kernels, self.layers, self.count, exits)
+        return ModelPasses(self.reader, exits)
+
+    @property
+    def planes(self) -> int:
+        """For how many layers a cache has room."""
+        return self.count if self.kernels is not None else int(self.reader.config.num_hidden_layers)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint by name, and what becomes of it. Raises InputError for options that do not fit."""
+
+    model: str
+    fresh: dict[str, int] | None = None
+    """The sizes of a new model in its place."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto"
+    device: str = "auto"
+    revision: str | None = None
+    attention: str | None = None
+    layers: Sequence[int] | None = None
+    quantize: Coarseness | None = None
+    group: int = BLOCK
+
+    def __post_init__(self) -> None:
+        if self.fresh is not None:
+            object.__setattr__(self, "fresh", checked_sizes(self.fresh))
+            if self.layers is not None or self.quantize is not None:
+                raise InputError(
+                    "a fresh model drafter has all layers, in full precision: leave out layers and quantize"
+                )
+        if self.layers is not None and (not self.layers or list(self.layers) != sorted(set(self.layers))):
+            raise InputError(f"a model drafter's `layers` are ascending and at least one, not {list(self.layers)}")
+        if self.group < BLOCK or self.group % BLOCK:
+            raise InputError(f"a model drafter's `group` is a multiple of {BLOCK}, not {self.group}")
+        if self.group != BLOCK and self.quantize is None:
+            raise InputError("a model drafter's `group` is how many inputs share a scale: it needs `quantize`")
+
+    def load(self, target: Target | None) -> Loaded:
+        """The model; its weights are the target's where it is to be some layers of the target's own checkpoint.
+
+        Raises what `HFTarget` raises, and CompositionError for layers or a rounding that the model cannot have.
+        """
+        if self.fresh is not None and target is not None:
+            return Loaded(fresh_model(self.fresh, target))
+        if self.layers is not None and isinstance(target, HFTarget) and self._is_that_of(target):
+            if (reason := self._unlike(target)) is None:
+                return self._shared(target)
+            log.warning("drafter model: it loads %s once more, since %s", self.model, reason)
+        whole = HFTarget(
+            model=self.model, dtype=self.dtype, device=self.device, revision=self.revision, attention=self.attention
+        )
+        kernels = None if self.quantize is None else self._round(whole, self.quantize)
+        return self._taken(whole, kernels, own=True)
+
+    def _is_that_of(self, target: HFTarget) -> bool:
+        found = target.source.checkpoint
+        return found is not None and found == (loading.locate(self.model), self.revision)
+
+    def _unlike(self, target: HFTarget) -> str | None:
+        """Why the target's weights cannot be the drafter's, or None."""
+        dtype = str(target.dtype).removeprefix("torch.")
+        device = "auto" if self.device == "auto" else str(target.device)
+        pairs = [
+            ("dtype", self.dtype, "auto" if self.dtype == "auto" else dtype),
+            ("device", self.device, device),
+            ("quantize", self.quantize, None if self.quantize is None else target.quantization),
+            ("group", self.group, BLOCK),
+        ]
+        for option, mine, theirs in pairs:
+            if mine != theirs:
+                return f"its {option} is {mine} and the target's {theirs}"
+        return None if self.attention is None else "it has an `attention` of its own"
+
+    def _shared(self, target: HFTarget) -> Loaded:
+        kernels = target.passes
+        return self._taken(target.sibling(), kernels if isinstance(kernels, KernelPasses) else None, own=False)
+
+    def _taken(self, whole: HFTarget, kernels: KernelPasses | None, own: bool) -> Loaded:
+        count: int = whole.config.num_hidden_layers
+        if self.layers is None:
+            return Loaded(whole, kernels, range(count), count, own)
+        reader = HFTarget.from_model(take_layers(whole.model, self.layers), whole.tokenizer)
+        reader.quantization = whole.quantization
+        return Loaded(reader, kernels, self.layers, count, own)
+
+    def _round(self, whole: HFTarget, coarseness: Coarseness) -> KernelPasses | None:
+        """Puts the matrices into so few bits; the kernels that compute with them, where they can."""
+        kept: Quantization = "int8" if coarseness == "int8" else "int4"
+        plain = coarseness == kept and self.group == BLOCK
+        quantize(whole.model, kept, whole.gguf if plain else None, group=self.group, steps=STEPS[coarseness])
+        whole.quantization = kept
+        found = architectures.layers(whole.model, whole.config)
+        assert found is not None, "a target's layers are in one list"
+        taps = Taps(found[0], dict(enumerate(found[1])))
+        return kernel_passes(whole.model, (whole.config, *found), taps, "quantize", unfit)
+
+
+def own(loaded: Loaded) -> Loaded:
+    """The same with a copy of the weights, computed by transformers."""
+    reader = HFTarget.from_model(deepcopy(loaded.reader.model), loaded.reader.tokenizer)
+    reader.quantization = loaded.reader.quantization
+    return Loaded(reader)
+
+
+def trainable(loaded: Loaded) -> nn.Module:
+    """The model with gradients. Raises CompositionError for one that was put into few bits."""
+    if loaded.reader.quantization is not None:
+        raise CompositionError("a model drafter with `quantize` has no weights that can be trained: leave it out")
+    return loaded.reader.model.requires_grad_(True)

@@ -1,0 +1,117 @@
+"""A draft of one row on the host, grown node by node, and the batch's tree made of several."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from torch import Tensor
+
+from specframe.kernel.costs import Costs
+from specframe.kernel.types import Draw, TokenTree
+
+
+class Trie:
+    """A tree of tokens without equal siblings; node 0 is the root, and parents come before their children."""
+
+    def __init__(self, root: int) -> None:
+        self.tokens = [root]
+        self.parents = [-1]
+        self.depths = [0]
+        self.chances = [1.0]
+        """How likely each node is to be accepted, so far as is known; 1 is never left out."""
+        self._children: list[dict[int, int]] = [{}]
+
+    def __len__(self) -> int:
+        """The number of nodes, the root included."""
+        return len(self.tokens)
+
+    def find(self, node: int, token: int) -> int | None:
+        """The node's child with this token, or None."""
+        return self._children[node].get(token)
+
+    def add(self, node: int, token: int, chance: float = 1.0) -> int:
+        """The node's child with this token, which is made where it is missing; of two chances the higher counts."""
+        found = self._children[node].get(token)
+        if found is None:
+            found = self._children[node][token] = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(node)
+            self.depths.append(self.depths[node] + 1)
+            self.chances.append(chance)
+            self._children.append({})
+        elif chance > self.chances[found]:
+            self.chances[found] = chance
+        return found
+
+    def add_path(self, tokens: Iterable[int], node: int = 0) -> int:
+        """The last node of a path of tokens below a node; what is missing of it is made."""
+        for token in tokens:
+            node = self.add(node, token)
+        return node
+
+    def ranked(self) -> list[int]:
+        """The nodes but the root, those with the highest chances first; a child's is at most its parent's."""
+        return sorted(
+            range(1, len(self)), key=self.chances.__getitem__, reverse=True
+        )  # of equal ones parents come first
+
+    def best(self, count: int) -> Trie:
+        """The trie of the root and so many of the nodes with the highest chances."""
+        kept = set(self.ranked()[:count])
+        trie, places = Trie(self.tokens[0]), {0: 0}
+        for node in range(1, len(self)):
+            if node in kept:
+                places[node] = trie.add(places[self.parents[node]], self.tokens[node], self.chances[node])
+        return trie
+
+    def first_path(self) -> list[int]:
+        """The tokens of the path that takes the first child of every node."""
+        path, node = [], 0
+        for child in range(1, len(self)):
+            if self.parents[child] == node:
+                node = child
+                path.append(self.tokens[child])
+        return path
+
+
+def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> TokenTree:
+    """The `top` tree of a batch below root [B], one trie a row; shorter rows end in invalid nodes.
+
+    With costs, it has of each trie what is worth scoring.
+    """
+    if costs is not None:
+        counts = costs.counts([[trie.chances[node] for node in trie.ranked()] for trie in tries])
+        tries = [trie.best(count) for trie, count in zip(tries, counts, strict=True)]
+    width = max(map(len, tries), default=1)
+    if width == 1:
+        return TokenTree.root_only(root)
+    rows = root.new_tensor(
+        [[part + [0] * (width - len(trie)) for part in (trie.tokens, trie.parents, [1] * len(trie))] for trie in tries]
+    )  # [B, 3, N]: one copy to the device
+    tokens, parent, valid = rows.unbind(1)
+    return TokenTree(
+        tokens=tokens,
+        parent=parent,
+        valid=valid.bool(),
+        draw=tokens.new_full(tokens.shape, Draw.TOP),
+        levels=max(depth for trie in tries for depth in trie.depths),
+    )
+
+
+def find_paths(
+    paths: Iterable[Sequence[int]], tokens: Sequence[int], parents: Sequence[int], valid: Sequence[bool]
+) -> list[int]:
+    """The nodes of a row's tree at the ends of these paths from the root; none if one of the paths is missing."""
+    children: dict[tuple[int, int], int] = {}
+    for node, key in enumerate(zip(parents, tokens, strict=True)):
+        if valid[node]:
+            children.setdefault(key, node)
+    found = []
+    for path in paths:
+        node = 0
+        for token in path:
+            if (node, token) not in children:
+                return []
+            node = children[node, token]
+        found.append(node)
+    return found

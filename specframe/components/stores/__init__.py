@@ -1,0 +1,1 @@
+"""Stores of texts that drafters copy from."""

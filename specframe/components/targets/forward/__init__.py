@@ -1,0 +1,1 @@
+"""Forward passes over trees: by transformers, compiled, and native."""

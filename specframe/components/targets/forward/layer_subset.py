@@ -1,0 +1,201 @@
+"""Some of a model's layers, as a model that shares its weights and writes to the same keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy, deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.targets import architectures
+from specframe.components.targets.forward.taps import Taps
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.layers import LayerChoice
+
+MLPS = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
+"""The names that transformers gives to a layer's MLP."""
+
+
+class Part:
+    """A model with the chosen layers alone; the model stays as it is.
+
+    Modules on the way to the layers are copied, their weights are not: nothing takes up memory twice. Layers keep their
+    numbers, by which they find their keys and values in a cache. `headless`: its logits are the head's input.
+
+    Raises CompositionError for a model whose layers, or their parts, are unknown.
+    """
+
+    def __init__(self, model: nn.Module, chosen: LayerChoice, headless: bool) -> None:
+        original: Any = model
+        found = architectures.layers(model, original.config.get_text_config())
+        if found is None:
+            raise CompositionError(f"{original.config.model_type} does not keep its decoder layers in one list")
+        decoder, layers = found
+        self._layers: dict[int, nn.Module] = {
+            index: _with(layers[index], chosen.attention[index], chosen.mlp[index]) for index in chosen.kept
+        }
+        parts: dict[int, nn.Module | None] = {id(layers): nn.ModuleList(self._layers.values()), id(decoder): None}
+        if headless:
+            parts[id(original.get_output_embeddings())] = nn.Identity()
+        self.model: Any = _replaced(model, parts)
+        self._decoder: Any = self.model.get_submodule(_name(model, decoder))
+        fewer = deepcopy(original.config)
+        text = fewer.get_text_config()
+        text.num_hidden_layers = len(self._layers)
+        if getattr(text, "layer_types", None):
+            text.layer_types = [text.layer_types[index] for index in self._layers]
+        for module in (self.model, self._decoder):
+            if hasattr(module, "config"):
+                module.config = fewer if module is self.model else text
+
+    def run(self, tokens: Tensor, **options: Any) -> Tensor:
+        """The logits [B, T, V] of tokens [B, T], with the options of transformers' models."""
+        logits: Tensor = self.model(tokens, use_cache=True, **options).logits
+        return logits
+
+    @contextmanager
+    def listening(self, taps: frozenset[str]) -> Iterator[Mapping[str, Tensor]]:
+        """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
+        own = Taps(self._decoder, self._layers)
+        own.request(taps)
+        with own.listening() as captured:
+            yield captured
+
+    @contextmanager
+    def entering(self, states: Tensor) -> Iterator[None]:
+        """Inside the with block the first layer gets these states [B, T, D], whatever the embedding makes of tokens."""
+
+        def enter(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+            if inputs:
+                return (states, *inputs[1:]), named
+            return inputs, {**named, "hidden_states": states}
+
+        first = next(iter(self._layers.values()))
+        handle = first.register_forward_pre_hook(enter, with_kwargs=True)
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+class Ending:
+    """A model without its layers: what it makes of the last layer's output, its final norm and LM head, as they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        """Of a model whose weights it shares. Raises CompositionError where its layers are unknown."""
+        last = _depth(model) - 1
+        others = range(last)
+        self._part = Part(model, LayerChoice.without(last + 1, others, others), headless=False)
+        found = architectures.layers(self._part.model, self._part.model.config.get_text_config())
+        assert found is not None, "a part keeps its layers as the model does"
+        self._layer = _twin(found[1][0])
+        found[1][0] = self._layer
+
+    def __call__(self, tokens: Tensor, states: Tensor) -> Tensor:
+        """The logits [B, L, V] of states [B, L, D] in which texts [B, L] leave a layer; differentiable."""
+        self._layer.forward = lambda *given, **named: states
+        logits: Tensor = self._part.model(tokens, use_cache=False).logits
+        return logits
+
+
+def take_layers(model: nn.Module, layers: Sequence[int]) -> nn.Module:
+    """A model of these layers alone, in ascending order and numbered anew, which shares the weights of the given one.
+
+    Its config has as many layers, so it is saved as any model. Raises CompositionError for layers that the model does
+    not have, or whose order is another, and for a model whose layers are unknown.
+    """
+    count = _depth(model)
+    if list(layers) != sorted(set(layers)) or not layers or layers[0] < 0 or layers[-1] >= count:
+        raise CompositionError(
+            f"the model has layers 0 .. {count - 1}: `layers` lists some of them, ascending, not {list(layers)}"
+        )
+    others = [layer for layer in range(count) if layer not in layers]
+    fewer: Any = Part(model, LayerChoice.without(count, others, others), headless=False).model
+    found = architectures.layers(fewer, fewer.config.get_text_config())
+    assert found is not None, "a part keeps its layers as the model does"
+    for number, layer in enumerate(found[1]):
+        found[1][number] = _renumbered(layer, number)
+    thinned: nn.Module = fewer
+    return thinned
+
+
+def _depth(model: Any) -> int:
+    """How many decoder layers a model has."""
+    count: int = model.config.get_text_config().num_hidden_layers
+    return count
+
+
+def _renumbered(module: nn.Module, number: int) -> nn.Module:
+    """The module as that of another layer, by which its attention finds its keys and values."""
+    twin = _twin(module)
+    if hasattr(twin, "layer_idx"):
+        twin.layer_idx = number  # type: ignore[assignment]
+    for name, child in module.named_children():
+        if any(hasattr(inner, "layer_idx") for inner in child.modules()):
+            setattr(twin, name, _renumbered(child, number))
+    return twin
+
+
+def double(model: nn.Module, inner: Sequence[nn.Module]) -> tuple[Any, list[nn.Module]]:
+    """A model of the same weights with modules of its own in place of these, free for hooks of their own; and them."""
+    twin = _replaced(model, {id(module): None for module in inner})
+    return twin, [twin.get_submodule(_name(model, module)) for module in inner]
+
+
+class _Nothing(nn.Module):
+    """What stands in for a sublayer that is left out: it adds nothing to its input."""
+
+    def __init__(self, pair: bool) -> None:
+        super().__init__()
+        self._pair = pair
+
+    def forward(self, hidden_states: Tensor, *others: Any, **options: Any) -> Any:
+        """Zeros; with no attention weights behind them where a pair is expected."""
+        nothing = torch.zeros_like(hidden_states)
+        return (nothing, None) if self._pair else nothing
+
+
+def _with(layer: nn.Module, attention: bool, mlp: bool) -> nn.Module:
+    """The layer with one of its sublayers, or both. Raises CompositionError where it is unclear which they are."""
+    if attention and mlp:
+        return layer
+    if attention:
+        left_out = [name for name, _ in layer.named_children() if name in MLPS]
+    else:
+        left_out = [name for name, child in layer.named_children() if hasattr(child, "layer_idx")]
+    if len(left_out) != 1:
+        kind = "mlp" if attention else "attention"
+        raise CompositionError(f"it is unclear which module of a {type(layer).__name__} is its {kind}; skip layers")
+    twin = _twin(layer)
+    setattr(twin, left_out[0], _Nothing(pair=not attention))
+    return twin
+
+
+def _twin(module: nn.Module) -> nn.Module:
+    """A module of the same weights and children, without the hooks."""
+    twin = copy(module)
+    for name, value in vars(module).items():
+        if name == "_modules":
+            setattr(twin, name, dict(value))
+        elif "_hooks" in name and value is not None and not isinstance(value, bool):
+            setattr(twin, name, type(value)())
+    return twin
+
+
+def _replaced(module: nn.Module, parts: dict[int, nn.Module | None]) -> nn.Module:
+    """The module with parts exchanged, found by identity; what contains none of them is shared."""
+    if (part := parts.get(id(module))) is not None:
+        return part
+    if not any(id(inner) in parts for inner in module.modules()):
+        return module
+    twin = _twin(module)
+    for name, child in module.named_children():
+        setattr(twin, name, _replaced(child, parts))
+    return twin
+
+
+def _name(model: nn.Module, part: nn.Module) -> str:
+    return next(name for name, module in model.named_modules() if module is part)

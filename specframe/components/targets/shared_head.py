@@ -1,0 +1,213 @@
+"""The target's embedding, final norm and LM head for drafters to share, scaled as its architecture does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.targets.forward.taps import make_hook
+from specframe.kernel.errors import CompositionError
+from specframe.native.blocks import BLOCK
+from specframe.native.linear import QuantizedLinear, logits_of
+from specframe.neural.quantize import BITS, Quantization, round_linear, rounds
+
+
+class Ending:
+    """The modules that a decoder calls behind its last layer, in order: its final norm, and a projection in some.
+
+    Constructing it runs the model on two tokens. `known` is whether these modules, one after the other, make the
+    decoder's output of its last layer's.
+    """
+
+    def __init__(self, model: nn.Module, decoder: nn.Module, layers: nn.ModuleList) -> None:
+        captured: dict[str, Tensor] = {}
+        called: list[nn.Module] = []
+
+        def begin(module: nn.Module, inputs: Any, output: Any) -> None:
+            called.clear()
+
+        def note(module: nn.Module, inputs: Any, output: Any) -> None:
+            called.append(module)
+
+        others = [child for child in decoder.children() if child is not layers]
+        handles = [
+            *(child.register_forward_hook(note) for child in others),
+            layers[-1].register_forward_hook(begin),
+            layers[-1].register_forward_hook(make_hook("layer", captured)),
+            decoder.register_forward_hook(make_hook("last", captured)),
+        ]
+        try:
+            with torch.no_grad():
+                model(torch.tensor([[1], [2]], device=next(model.parameters()).device), use_cache=False)
+        finally:
+            for handle in handles:
+                handle.remove()
+        self._modules = tuple(called)
+        with torch.no_grad():
+            found = self(captured["layer"])
+        self.known = found.shape == captured["last"].shape and torch.allclose(found, captured["last"], rtol=1e-3)
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The decoder's output where its last layer's is `features`: [..., D] -> [..., D]."""
+        for module in self._modules:
+            features = module(features)
+        return features
+
+
+Rule = Callable[[Tensor], Tensor]
+
+
+class Sharing:
+    """The embedding and head of one model; constructing it runs the model on two tokens.
+
+    `head` is the LM head as it computes where no gradients are wanted: by the kernels, where they run the model.
+    """
+
+    def __init__(
+        self, model: nn.Module, config: Any, decoder: nn.Module, layers: nn.ModuleList, head: nn.Module
+    ) -> None:
+        self._head = head
+        self._embedding: nn.Module = model.get_input_embeddings()  # type: ignore[operator]
+        self._output: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
+        probe = torch.tensor([[1], [2]], device=self._embedding.weight.device)
+        entry, features, logits = _listen(model, decoder, layers[0], probe)
+        with torch.no_grad():
+            raw = self._embedding(probe)
+            # Learned positions may be added behind the embedding; the difference of two tokens drops them.
+            self._scale = _choose(embedding_rules(config, decoder), raw, entry, lambda states: states[:1] - states[1:])
+            self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
+        self._name = config.model_type
+        self._parts = model, decoder, layers
+        self._ending: Ending | None = None
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The token embeddings as the first layer gets them, learned positions left out."""
+        if self._scale is None:
+            raise CompositionError(
+                f"the embedding of {self._name} cannot be shared: its first layer gets something that "
+                "specframe has no rule for; take a drafter with weights of its own"
+            )
+        with torch.no_grad():
+            return self._scale(self._embedding(tokens))
+
+    def head(self, features: Tensor) -> Tensor:
+        """The model's logits for features of the tap `last`; gradients reach the features alone."""
+        warp = self._known()
+        if not torch.is_grad_enabled():
+            return warp(logits_of(self._head, features))
+        weights = {name: weight.detach() for name, weight in self._output.named_parameters()}
+        logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
+        return warp(logits)
+
+    @torch.no_grad()
+    def norm(self, features: Tensor) -> Tensor:
+        """The decoder's output where its last layer's is `features`: what an early exit's head reads."""
+        if self._ending is None:
+            self._ending = Ending(*self._parts)
+        if not self._ending.known:
+            raise CompositionError(
+                f"{self._name} does something behind its last layer that specframe has no rule for, so its earlier "
+                "layers cannot be read"
+            )
+        return self._ending(features)
+
+    def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Rule:
+        """The logits of these tokens alone; rows of a slice are shared, others copied."""
+        warp, output = self._known(), self._output
+        if isinstance(output, QuantizedLinear):
+            part = output.take(tokens)
+            if quantize is not None and part.bits != BITS[quantize]:
+                part = round_linear(part.blocks.values(), part.bias, quantize)
+            return _reading(part, warp)
+        if not isinstance(output, nn.Linear) or not output.weight.is_floating_point():
+            raise CompositionError(
+                f"the LM head of {self._name}, {type(output).__name__}, has no rows to choose from; use the head full"
+            )
+        weight = output.weight.detach()[tokens]
+        bias = None if output.bias is None else output.bias.detach()[tokens]
+        if quantize is not None and rounds("the LM head", quantize, weight.device) and weight.shape[1] % BLOCK == 0:
+            return _reading(round_linear(weight, bias, quantize), warp)
+        fast = self._head.take(tokens) if isinstance(self._head, QuantizedLinear) else None
+
+        def logits(features: Tensor) -> Tensor:
+            if fast is None or torch.is_grad_enabled():
+                return warp(nn.functional.linear(features, weight, bias))
+            return warp(fast.product(features))
+
+        return logits
+
+    def _known(self) -> Rule:
+        """What happens to the output of the LM head, token by token."""
+        if self._warp is None:
+            raise CompositionError(
+                f"the LM head of {self._name} cannot be shared: its logits are not its head's output under "
+                "any rule that specframe knows; take a drafter with a head of its own"
+            )
+        return self._warp
+
+
+def _reading(part: QuantizedLinear, warp: Rule) -> Rule:
+    """The logits of an LM head in blocks, through which gradients reach the features."""
+    return lambda features: warp(part(features) if torch.is_grad_enabled() else part.product(features))
+
+
+def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
+    """What models do to a token embedding before the first layer, the most specific rule first."""
+    project = getattr(decoder, "project_in", None)
+    if isinstance(project, nn.Module):
+        yield project
+    if factor := getattr(config, "embedding_multiplier", None):
+        yield lambda states: states * factor
+    if "gemma" in config.model_type:
+        root = config.hidden_size**0.5
+        yield lambda states: states * torch.tensor(root, dtype=states.dtype, device=states.device)
+    yield lambda states: states
+
+
+def logit_rules(config: Any) -> Iterator[Rule]:
+    """What models do to the output of their LM head, the most specific rule first."""
+    if cap := getattr(config, "final_logit_softcapping", None):
+        yield lambda logits: torch.tanh(logits / cap) * cap
+    if scale := getattr(config, "logit_scale", None):
+        yield lambda logits: logits * scale
+    if scaling := getattr(config, "logits_scaling", None):
+        yield lambda logits: logits / scaling
+        yield lambda logits: logits * scaling
+    yield lambda logits: logits
+
+
+def _choose(rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[Tensor], Tensor]) -> Rule | None:
+    wanted = view(wanted).float()
+    # Half precision may round the same rule differently in another order of operations.
+    tolerance = 2e-2 if raw.dtype in (torch.bfloat16, torch.float16) else 1e-4
+    for rule in rules:
+        states = view(rule(raw)).float()
+        if states.shape == wanted.shape and (states - wanted).norm() <= tolerance * wanted.norm():
+            return rule
+    return None
+
+
+@torch.no_grad()
+def _listen(model: nn.Module, decoder: nn.Module, first: nn.Module, probe: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The first layer's input, the decoder's output and the logits for the probe, [2, 1, ...] each."""
+    captured: dict[str, Tensor] = {}
+
+    def enter(module: nn.Module, args: Any, kwargs: Any) -> None:
+        captured["entry"] = args[0] if args else kwargs["hidden_states"]
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        captured["last"] = output if isinstance(output, Tensor) else output[0]
+
+    handles = [
+        first.register_forward_pre_hook(enter, with_kwargs=True),
+        decoder.register_forward_hook(leave),
+    ]
+    try:
+        logits = model(probe, use_cache=False).logits
+    finally:
+        for handle in handles:
+            handle.remove()
+    return captured["entry"], captured["last"], logits

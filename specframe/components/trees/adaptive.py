@@ -1,0 +1,148 @@
+"""A tree as deep as pays: the depth follows what was accepted lately, and what a cycle costs."""
+
+from __future__ import annotations
+
+from copy import copy
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.costs import read_known
+from specframe.components.trees.fill import fill
+from specframe.components.trees.shape import Shape
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Context, Cycle, Draw, Expand, TokenTree
+
+GUESSED, FIRST, RISE = 2.0, 0.5, 0.25
+"""A guess of a level's acceptance is worth so many cycles. The first level is taken to be accepted so often, and a
+deeper one to lie above the one before it by this share of the way to 1."""
+
+MEASURED = 8.0
+"""How many cycles acceptance by a file of `specframe profile` is worth."""
+
+
+class Adaptive:
+    """The first levels of a shape, as many as give the most tokens per cost (SmartSpec's goodput, Liu et al. 2024).
+
+    A row's expected tokens with a draft of d levels are 1 + a1 + a1 a2 + ... + a1 ... ad, where a_l is the share of its
+    recent cycles that went on to level l among those that came to the level above and had drafted it. Over
+    what the cycle costs that is the row's expected rate, and the depth of the largest is drafted; it may be 0, a
+    cycle of plain decoding. A cycle counts (1 - 1/memory) times as much as the one after it. A level that has not
+    been drafted for long is taken to be what the file of `specframe profile` has for other texts, or without one to be
+    a little better than the level above it. So a session starts with a depth that is good on average, and one that was
+    given up is tried again.
+
+    The choice is made from verdicts of earlier cycles before anything is drawn: that is no peeking, and the draft
+    is exact. Costs are options and not the clock, so that a seed gives the same tokens on every machine. Each
+    row decides for itself, by its own past; a batch drafts as deep as its deepest row, and the others
+    stop early: their fewer nodes save no time then, as those of the deepest row are computed.
+
+    Each cycle costs one look at the rows from the host.
+
+    Options:
+        costs: what a cycle costs with 0, 1, 2 ... `depth` levels, in any unit; or the file of `specframe profile`,
+            which also has how often a level is accepted, to begin with
+        depth: how many levels to draft at most
+        widths: the number of children per node, level by level; the last serves all deeper levels
+        draw: top, iid or without_replacement
+        memory: how many cycles the estimates look back
+    """
+
+    def __init__(
+        self,
+        *,
+        costs: list[float] | Path,
+        depth: int = 6,
+        widths: tuple[int, ...] = (1,),
+        draw: Draw = Draw.TOP,
+        memory: float = 48.0,
+    ) -> None:
+        if depth < 1 or not widths:
+            raise InputError(f"an adaptive tree needs a depth and a width of at least 1, got {depth} and {widths}")
+        if memory < 1:
+            raise InputError(f"a memory is a number of cycles of at least 1, got {memory}")
+        self.depth = depth
+        per_level = [widths[min(level, len(widths) - 1)] for level in range(depth)]
+        self.shape = Shape.of_widths(per_level)
+        self.draw = draw
+        self.promise = self.shape.promise(draw)
+        self.memory = memory
+        if isinstance(costs, Path):
+            known = read_known(costs, per_level)
+            listed, self._usual = known.costs, known.acceptance
+        else:
+            listed, self._usual = costs[: depth + 1], []
+        if len(listed) <= depth or min(listed) <= 0:
+            raise InputError(f"costs are {depth + 1} positive numbers, for drafts of 0 to {depth} levels, got {listed}")
+        self._costs = torch.tensor(listed, dtype=torch.float64)  # [D + 1]
+        self._tried: Tensor | None = None  # [B, D] discounted cycles that tested a level; None: nothing is known
+        self._accepted: Tensor | None = None  # [B, D] and those that passed it
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier sessions: a row's tokens follow from its prompt and its seed."""
+        self._tried = self._accepted = None
+
+    def observe(self, cycle: Cycle) -> None:
+        """Counts, level by level, how far the rows' cycles came and whether they went on; new rows start at zero."""
+        draft, verdict = cycle.draft, cycle.verdict
+        if self._tried is None or self._accepted is None:
+            self._tried = self._accepted = torch.zeros(0, self.depth, dtype=torch.float64, device=verdict.length.device)
+        if cycle.committed.prompt is not None:
+            none = self._tried.new_zeros(len(verdict.length), self.depth)
+            self._tried, self._accepted = torch.cat([self._tried, none]), torch.cat([self._accepted, none])
+            return
+        level = torch.arange(1, self.depth + 1, device=verdict.length.device)
+        drafted = (draft.depth * draft.valid).amax(1)  # [B]
+        tried = level <= torch.minimum(drafted, verdict.length + 1)[:, None]  # [B, D]
+        fading = 1 - 1 / self.memory
+        self._tried = self._tried * fading + tried
+        self._accepted = self._accepted * fading + (level <= verdict.length[:, None])
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        if self._tried is not None and self._accepted is not None:
+            self._tried, self._accepted = self._tried[rows], self._accepted[rows]
+
+    def smaller(self) -> Adaptive:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        small = copy(self)
+        small.depth = min(self.depth, 2)
+        small.shape = self.shape.smaller()
+        small.promise = small.shape.promise(self.draw)
+        small._costs = self._costs[: small.depth + 1]
+        small.open(0, 0)
+        return small
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The tree below root [B]: as many levels as the deepest row has, invalid where others have stopped."""
+        depth = self.expected(root).argmax(1).tolist()  # of equals the shallower
+        return fill(self.shape, self.draw, expand, root, context, depth)
+
+    def expected(self, root: Tensor) -> Tensor:
+        """Expected tokens per cost of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
+        return self.tokens(root) / self._costs
+
+    def tokens(self, root: Tensor) -> Tensor:
+        """Expected tokens of a cycle of every depth, from 0, by row of root [B]: [B, D + 1] float64, on the host."""
+        shares = self._shares(root)  # [B, D]
+        return torch.nn.functional.pad(shares.cumprod(1).cumsum(1), (1, 0)) + 1
+
+    def _shares(self, root: Tensor) -> Tensor:
+        """The estimated acceptance of every level, given the one above: [B, D], on the host."""
+        if self._tried is None or self._accepted is None:
+            nothing = [0.0] * self.depth
+            counts = [[nothing, nothing]] * len(root)
+        else:
+            counts = torch.stack([self._tried, self._accepted], 1).tolist()
+        return torch.tensor([self._estimate(tried, accepted) for tried, accepted in counts], dtype=torch.float64)
+
+    def _estimate(self, tried: list[float], accepted: list[float]) -> list[float]:
+        # A level builds on the one above: few numbers, one after the other, are quicker without tensors.
+        shares: list[float] = []
+        for level in range(self.depth):
+            guess, worth = (shares[-1] + RISE * (1 - shares[-1]) if shares else FIRST), GUESSED
+            if level < len(self._usual):
+                guess, worth = self._usual[level], MEASURED
+            shares.append((accepted[level] + worth * guess) / (tried[level] + worth))
+        return shares

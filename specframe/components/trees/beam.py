@@ -1,0 +1,97 @@
+"""RSD-S: a stochastic beam search, siblings drawn without replacement across the whole level."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.growth import Growth
+from specframe.components.trees.search import Forecast, one_of
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
+
+
+class Beam:
+    """Of every level the first `width` of its paths, drawn without replacement (Jeon et al. 2024, RSD-S).
+
+    The paths to a level are drawn one after the other from the drafter's law of whole paths, none twice, and
+    levels agree: what stands above a kept path was kept before it. That is stochastic beam search (Kool et
+    al. 2019), whose perturbed scores are no more than the order of these draws; paths that
+    come later than the `width`-th are never grown. How many children a node gets is up to chance, but which
+    ones is up to the node's law alone: each is drawn without replacement from it, siblings stand in the
+    order of drawing.
+
+    Needs sampling at a temperature: at 0 there is one path to draw, and the rest of the tree is padding.
+
+    Options:
+        width: paths per level
+        depth: how many levels to draft
+    """
+
+    def __init__(self, *, width: int = 4, depth: int = 4) -> None:
+        if min(width, depth) < 1:
+            raise InputError(f"a beam needs a width and a depth of at least 1, got {width} and {depth}")
+        self.width = width
+        self.depth = depth
+        # Not settled: whether a sibling is drawn may depend on the ones before it.
+        self.promise = Promise(frozenset({Draw.WITHOUT_REPLACEMENT}), width * depth + 1, depth)
+
+    def smaller(self) -> Beam:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        return Beam(width=min(self.width, 2), depth=min(self.depth, 2))
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The tree below root [B]: always `nodes` nodes, invalid where a level has fewer than `width` paths."""
+        growth = Growth(root)
+        forecast = Forecast(expand, growth)
+        beam = torch.zeros_like(root)[:, None]  # [B, W], in the order of drawing
+        mass = torch.ones_like(beam, dtype=torch.float64)  # [B, W], the law of the path to each
+        above: Tensor | None = None
+        while growth.levels < self.depth:
+            logits, _ = forecast.below(beam, above)
+            law = context.sampling.law(logits, growth.tree, beam)  # [B, W, V]
+            row = growth.record(law)
+            above, tokens, mass = draw_level(law, mass, self.width, context.random)
+            draw = Draw.WITHOUT_REPLACEMENT
+            growth.add(tokens, beam.gather(1, above), draw, valid=tokens >= 0, q_rows=above + row)
+            beam = torch.arange(growth.size - self.width, growth.size, device=root.device).expand_as(tokens)
+        return growth.tree
+
+
+def draw_level(law: Tensor, mass: Tensor, count: int, random: RandomSource) -> tuple[Tensor, Tensor, Tensor]:
+    """The first `count` paths of a level, given the first of the level above: parents, tokens, masses [B, count].
+
+    law [B, W, V] is the law below each path of the level above, mass [B, W] the probability of these paths,
+    in the order in which they were drawn. A parent is a place in that order; a token -1 means that no path
+    is left.
+
+    A path is drawn with what is left of the mass of all paths. It either lies below a parent that has
+    children already, with what that parent has left, or below a new one. Which parent is the next new one
+    was settled when the level above was drawn, by exactly the law that is wanted here.
+    """
+    batch, parents, _ = law.shape
+    rows = torch.arange(batch, device=law.device)
+    place = torch.arange(parents, device=law.device)
+    left = law.clone()  # [B, W, V] without the children drawn
+    rest = left.sum(-1)  # [B, W]
+    started = torch.zeros_like(mass)  # [B, W] the mass of parents with children, 0 for the others
+    # What all parents from the next new one on have, those beyond the beam included: [B, W] by the next.
+    fresh = torch.maximum(1 - (mass.cumsum(1) - mass), mass).masked_fill(mass <= 0, 0)
+    new = torch.zeros_like(rows)  # [B] the next new parent
+    above, tokens, masses = [], [], []
+    for _ in range(count):
+        weights = started * rest + fresh * (place == new[:, None])
+        total = weights.sum(1)  # [B]
+        alive = total > 0
+        parent = random.categorical(one_of(weights, total))  # [B]
+        token = random.categorical(one_of(left[rows, parent], rest[rows, parent] * alive))
+        left[rows, parent, token] = 0
+        rest[rows, parent] = left[rows, parent].sum(-1)
+        started[rows, parent] = mass[rows, parent]
+        new = new + (parent == new)
+        above.append(parent)
+        tokens.append(token.where(alive, -1))
+        masses.append((mass[rows, parent] * law[rows, parent, token]).where(alive, 0))
+    return torch.stack(above, 1), torch.stack(tokens, 1), torch.stack(masses, 1)

@@ -1,0 +1,79 @@
+"""What a cycle costs and brings by the depth of its draft, as `specframe profile` measured it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from operator import mul
+from pathlib import Path
+
+from specframe.kernel.costs import rising
+from specframe.kernel.errors import InputError
+
+
+def cycle_costs(
+    sizes: Sequence[int], *, draft_seconds: float, cycle_seconds: Mapping[int, float], block: int = 1
+) -> list[float]:
+    """Seconds a cycle takes with a draft of 0, 1, 2 ... levels.
+
+    sizes[d] is the node count of a draft of d levels, the root included. `cycle_seconds` is what a cycle takes without
+    the drafter's forwards, by the node count; `draft_seconds` a drafter forward, which proposes `block` levels. The
+    cycle is read off between the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest.
+    Where more nodes were timed faster than fewer, the machine drifted: neighbours get their mean until no time falls.
+    Raises InputError for more nodes than were timed.
+    """
+    timed = rising(sorted(cycle_seconds.items()))
+    if not timed or sizes[-1] > timed[-1][0]:
+        most = timed[-1][0] if timed else 0
+        raise InputError(
+            f"the deepest draft has {sizes[-1]} nodes, but no cycle with more than {most} was timed; "
+            f"run `specframe profile` with --sizes up to {sizes[-1]}"
+        )
+    return [-(-depth // block) * draft_seconds + _between(timed, size) for depth, size in enumerate(sizes)]
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a file of `specframe profile` has on a shape."""
+
+    costs: list[float]
+    """Seconds of a cycle with a draft of 0, 1, 2 ... levels."""
+    rows: int
+    """How many rows were decoded together."""
+    context: float
+    """How many tokens the longest of them had, on average."""
+    acceptance: list[float]
+    """By level, the share of cycles that go on to one of its nodes, behind first choices, as deep as was measured."""
+
+
+def read_known(path: Path, widths: Sequence[int]) -> Known:
+    """Costs and acceptance of drafts with so many children per node, level by level, by the file.
+
+    Raises InputError where it cannot be read, or holds too little.
+    """
+    sizes = list(accumulate(accumulate(widths, mul), initial=1))
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        batch, context = int(found.get("rows", 1)), float(found.get("context", 0))
+        draft, block = float(found["draft_seconds"]), int(found["block"])
+        cycle = {int(size): float(seconds) for size, seconds in found["cycle_seconds"].items()}
+        shares = [[float(share) for share in row] for row in found["acceptance"]]
+    except OSError as error:
+        raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
+    costs = cycle_costs(sizes, draft_seconds=draft, cycle_seconds=cycle, block=max(block, 1))
+    return Known(
+        costs, batch, context, [min(sum(row[:width]), 1.0) for row, width in zip(shares, widths, strict=False)]
+    )
+
+
+def _between(timed: Sequence[tuple[int, float]], size: int) -> float:
+    if size <= timed[0][0]:
+        return timed[0][1]
+    for (less, low), (more, high) in pairwise(timed):
+        if size <= more:
+            return low + (high - low) * (size - less) / (more - less)
+    return timed[-1][1]

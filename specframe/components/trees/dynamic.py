@@ -1,0 +1,239 @@
+"""EAGLE-2's tree: the drafter's most probable paths under a budget, chosen anew in every cycle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.calibration import Calibration, read_calibration
+from specframe.components.trees.candidates import Candidates, tree_of
+from specframe.components.trees.growth import Growth
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.costs import Costs
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Context, Draw, Expand, Frontier, Proposal, TokenTree
+from specframe.native.topk import likely
+
+
+class Dynamic:
+    """The `nodes` most probable nodes of a beam search below the root (Li et al. 2024, EAGLE-2, section 4).
+
+    The best `width` nodes of a level become the parents of the next, with `width` children each; after
+    `depth` levels all candidates, the passed-over ones too, are ranked again and the best `nodes` stay.
+    `nodes` does not count the root, so a tree has `nodes` + 1 (fewer only where depth, width and
+    vocabulary have no more candidates). A node's value is the probability of its path under the raw
+    logits, at temperature 1: the law's temperature and truncation do not affect what is worth scoring.
+
+    Siblings stand most probable first. All nodes are `top`: the choice looks at the drafter's logits only.
+
+    Where a recipe has `run.costs`, a cycle drafts and scores as much of this as pays on the machine: a level is drafted
+    if it promises more tokens than decoding without drafts would give in the time of a drafter's forward pass, and the
+    most probable nodes are scored for as long as the next ones bring more than they cost. `nodes`, `depth` and `width`
+    are then the most there may be. Without, the size never changes.
+
+    With `width` as large as `nodes` no better tree was passed over: the tree has the largest expected number
+    of accepted tokens that the drafter's probabilities allow. That is OPT-Tree (Wang et al. 2024), which also
+    stops drafting once a level has added no more than a threshold to that number: `gain`.
+
+    Those are not the probabilities that the target follows, least of all where it decodes greedily. A `calibration`,
+    measured by `specframe profile`, raises the drafter's laws to powers that make them so.
+
+    Options:
+        depth: how many levels to draft, at most
+        width: parents per level, and children per parent
+        nodes: how many drafted tokens the target scores, the root not counted
+        gain: a level that adds no more expected tokens than this is the last; 0 drafts all levels
+        calibration: the powers of the drafter's laws by level, or the file of `specframe profile --out` that has them
+    """
+
+    def __init__(
+        self,
+        *,
+        depth: int = 4,
+        width: int = 4,
+        nodes: int = 16,
+        gain: float = 0.0,
+        calibration: list[float] | Path | None = None,
+    ) -> None:
+        if min(depth, width, nodes) < 1:
+            raise InputError(
+                f"a dynamic tree needs depth, width and nodes of at least 1, got {depth}, {width} and {nodes}"
+            )
+        if gain < 0:
+            raise InputError(f"a gain is a number of tokens of at least 0, got {gain}")
+        self.depth = depth
+        self.width = min(width, nodes)  # behind the best `nodes` of a level nothing can be among the best of all
+        self.gain = gain
+        self.calibration: Calibration | None = None
+        if calibration is not None:
+            self.calibration = (
+                read_calibration(calibration) if isinstance(calibration, Path) else Calibration(tuple(calibration))
+            )
+        self.budget = min(nodes, self.width + (depth - 1) * self.width**2)
+        self.nodes = self.budget + 1
+        self.promise = Promise(frozenset({Draw.TOP}), self.nodes, depth)
+
+    def smaller(self) -> Dynamic:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        calibration = list(self.calibration.powers) if self.calibration is not None else None
+        most = (min(self.depth, 2), min(self.width, 2), min(self.budget, 4))
+        return Dynamic(depth=most[0], width=most[1], nodes=most[2], gain=self.gain, calibration=calibration)
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The tree below root [B]: `nodes` nodes, or as many as pay by the context's costs."""
+        if not root.is_cpu:
+            return self.search(expand, root)
+        pause = context.costs.pause if context.costs is not None else None
+        if pause is not None and not pause.over():
+            return TokenTree.root_only(root)
+        tree = self.search_on_host(expand, root, context.costs)
+        if pause is not None and not tree.valid[:, 1:].any():
+            pause.begin()
+        return tree
+
+    def search_on_host(self, expand: Expand, root: Tensor, costs: Costs | None = None) -> TokenTree:
+        """What `search` gives, or as much of it as pays.
+
+        Every proposal is read by the host, which costs nothing where it is there already.
+        """
+        rows = [Candidates(token) for token in root.tolist()]
+        level, expected = 0, [1.0] * len(rows)
+        while True:
+            size, width = len(rows[0].grown), rows[0].width
+            growing = tree_of(rows, [row.grown for row in rows], level, root)
+            beam = torch.arange(size - width, size, device=root.device).expand(len(rows), -1)
+            gains, tokens = self._children(expand(Frontier(growing, beam)), level)
+            proposed = [*zip(rows, gains.tolist(), tokens.tolist(), strict=True)]
+            for row in rows:
+                row.expanded()
+            for j in range(gains.shape[2]):
+                for row, row_gains, row_tokens in proposed:
+                    row.add(row_gains, row_tokens, j)
+                level += 1
+                if self.gain:
+                    for index, row in enumerate(rows):
+                        before, expected[index] = expected[index], row.expected_tokens(self.nodes)
+                        row.ended = expected[index] - before <= self.gain
+                if costs is not None and j == gains.shape[2] - 1:
+                    self._end(rows, costs, j + 1)
+                if level == self.depth or all(row.ended for row in rows):
+                    return self._drafted(rows, level, root, costs)
+                for row in rows:
+                    row.choose(self.width)
+
+    def _end(self, rows: list[Candidates], costs: Costs, levels: int) -> None:
+        """Ends rows to which a further forward pass of the drafter, of so many levels, brings less than it costs."""
+        counts = self._counts(rows, costs)
+        gains = [row.promising(count, levels) for row, count in zip(rows, counts, strict=True)]
+        if costs.pause is not None:
+            gains = [fmean(gains)] * len(rows)
+        for row, count, gain in zip(rows, counts, gains, strict=True):
+            node = costs.score(count + 1) - costs.score(count)
+            row.ended = row.ended or gain <= costs.level + node
+
+    def _counts(self, rows: list[Candidates], costs: Costs | None) -> list[int]:
+        """How many of each row's best candidates are scored, the root counted too."""
+        if costs is None:
+            return [self.nodes] * len(rows)
+        return [1 + count for count in costs.counts([row.chances(self.nodes) for row in rows])]
+
+    def _drafted(self, rows: list[Candidates], levels: int, root: Tensor, costs: Costs | None) -> TokenTree:
+        """The tree of every row's best candidates."""
+        counts = self._counts(rows, costs)
+        ranked = [row.best(max(counts)) for row in rows]
+        best = [sorted(row) for row in ranked]
+        left_out = [set(row[count:]) for row, count in zip(ranked, counts, strict=True)]
+        valid = [
+            [real and candidate not in out for real, candidate in zip(row.reached(chosen), chosen, strict=True)]
+            for row, chosen, out in zip(rows, best, left_out, strict=True)
+        ]
+        draft = tree_of(rows, best, min(levels, len(best[0]) - 1), root)
+        return draft if all(map(all, valid)) else replace(draft, valid=torch.tensor(valid, device=root.device))
+
+    def search(self, expand: Expand, root: Tensor) -> TokenTree:
+        """The tree below root [B], searched where root is, without a look from the host unless there is a `gain`.
+
+        The growing tree, the one that drafters see, holds the parents alone: the root, then every
+        level's beam. Candidate 0 is the root, the others are numbered in order of birth, so candidate c is a
+        child of the growing tree's node (c - 1) // width, and every parent has a smaller number than its children.
+        """
+        growth = Growth(root)
+        beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
+        value = torch.zeros_like(beam, dtype=torch.float64)  # [B, W] log-probability of the beam's paths
+        tokens, values = [root[:, None]], [value]
+        born = [torch.full_like(beam, -1), beam]  # none, then the candidate that each node of the growing tree is
+        total = 1
+        expected: Tensor | float = 1.0  # [B] expected tokens of the best nodes so far
+        ended: Tensor | None = None  # [B]
+        while True:
+            gains, choices = self._children(expand(Frontier(growth.tree, beam)), growth.levels)
+            width = choices.shape[-1]
+            origin: Tensor | None = None  # [B, W] the frontier node above each beam node; None: itself
+            for gain, choice in zip(gains.unbind(2), choices.unbind(2), strict=True):  # [B, F, width]
+                if origin is not None:
+                    rows = origin[:, :, None].expand(-1, -1, width)
+                    gain, choice = gain.gather(1, rows), choice.gather(1, rows)
+                level_values, level_tokens = (gain + value[:, :, None]).flatten(1), choice.flatten(1)  # [B, W * width]
+                if ended is not None:
+                    level_values = level_values.masked_fill(ended[:, None], -torch.inf)
+                values.append(level_values)
+                tokens.append(level_tokens)
+                if self.gain:
+                    before, expected = expected, _expected_tokens(values, self.nodes)
+                    ended = expected - before <= self.gain  # and stays so: what has ended adds nothing
+                if len(values) > self.depth or (ended is not None and bool(ended.all())):
+                    return self._best(tokens, values, born, width)
+                best = _largest(level_values, self.width)  # [B, W']
+                parent = best // width
+                value = level_values.gather(1, best)
+                growth.add(level_tokens.gather(1, best), beam.gather(1, parent))
+                first = growth.size - best.shape[1]
+                beam = torch.arange(first, growth.size, device=root.device).expand_as(best)
+                born.append(best + total)
+                origin = parent if origin is None else origin.gather(1, parent)
+                total += level_values.shape[1]
+
+    def _children(self, proposal: Proposal, level: int) -> tuple[Tensor, Tensor]:
+        """The most probable tokens of the proposed levels below `level`: log-probabilities and tokens.
+
+        [B, F, K, width] each, with at most the levels that are still missing. The law is that of
+        temperature 1, or the calibrated one, in float32 or better.
+        """
+        logits = proposal.logits
+        if logits.shape[2] > self.depth - level:
+            logits = logits[:, :, : self.depth - level]
+        if self.calibration is not None:
+            logits = self.calibration.sharpen(logits.to(torch.promote_types(logits.dtype, torch.float32)), level)
+        gains, columns = likely(logits, min(self.width, logits.shape[-1]))
+        return gains, proposal.tokens(columns)
+
+    def _best(self, tokens: list[Tensor], values: list[Tensor], born: list[Tensor], width: int) -> TokenTree:
+        """The tree of the root and the best candidates.
+
+        A parent's value and number are such that it is among them, and a value is at most the root's.
+        """
+        every = torch.cat(values, 1)
+        chosen = _largest(every, self.nodes).sort().values  # [B, n]
+        above = torch.cat(born, 1).gather(1, (chosen + (width - 1)) // width)  # the candidates' parents
+        return TokenTree(
+            tokens=torch.cat(tokens, 1).gather(1, chosen),
+            parent=torch.searchsorted(chosen, above, right=True) - 1,
+            valid=every.gather(1, chosen) > -torch.inf,
+            draw=torch.zeros_like(chosen),
+            levels=min(len(values) - 1, self.budget),
+        )
+
+
+def _expected_tokens(values: list[Tensor], count: int) -> Tensor:
+    """The expected number of accepted tokens among the best `count` candidates, [B]."""
+    every = torch.cat(values, 1)
+    return every.topk(min(count, every.shape[1])).values.exp().sum(1)
+
+
+def _largest(values: Tensor, count: int) -> Tensor:
+    """The indices of the largest values [B, n], best first; of equal ones the smaller index first."""
+    return values.sort(dim=1, descending=True, stable=True).indices[:, :count]

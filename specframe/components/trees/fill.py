@@ -1,0 +1,116 @@
+"""Fills a shape with tokens: what chains and fixed trees share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.growth import Growth
+from specframe.components.trees.search import one_of
+from specframe.components.trees.shape import Level, Shape
+from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
+
+
+def fill(
+    shape: Shape,
+    draw: Draw,
+    expand: Expand,
+    root: Tensor,
+    context: Context,
+    depth: Sequence[int] | None = None,
+) -> TokenTree:
+    """The tree of this shape below root [B], its nodes drawn by `draw` from the drafter's laws.
+
+    A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an
+    exhausted law) leaves an invalid node, and so do its children: the shape is always whole.
+
+    With `depth`, a number for each row, a row gets the first so many levels only, and the tree as many as the deepest
+    row has; nothing random is drawn for the others, whose nodes are invalid there.
+    """
+    growth = Growth(root)
+    levels = shape.levels(root.device)
+    limit: Tensor | None = None  # [B], where rows differ
+    if depth is not None:
+        levels = levels[: max(depth)]
+        if min(depth) < max(depth):
+            limit = torch.tensor(depth, device=root.device)
+    done = 0
+    while done < len(levels):
+        start = levels[done]
+        frontier = start.parents.expand(len(root), -1)  # [B, F]
+        proposal = expand(Frontier(growth.tree, frontier))
+        logits = (proposal if draw is Draw.TOP else proposal.whole).logits  # [B, F, K, v]
+        block = levels[done : done + logits.shape[2]]
+        if draw is Draw.TOP:
+            ranked = proposal.tokens(_best(logits[:, :, : len(block)], max(level.choices for level in block)))
+        origin: Tensor | None = None  # [M] the frontier node above each parent; None: the parent itself
+        for j, level in enumerate(block):
+            if j:
+                origin = level.above if origin is None else origin.index_select(0, level.above)
+            going = None if limit is None else (limit > growth.levels)[:, None]  # [B, 1]
+            if draw is Draw.TOP:
+                _add_best(growth, level, ranked[:, :, j], origin, logits.shape[-1], going)
+            else:
+                here = logits[:, :, j] if origin is None else logits[:, :, j].index_select(1, origin)
+                _add_sampled(growth, level, here, draw, context, going)
+        done += len(block)
+    return growth.tree
+
+
+def _best(logits: Tensor, count: int) -> Tensor:
+    """The indices of the largest logits, best first, -1 beyond the vocabulary: [B, F, K, count]."""
+    if count == 1:
+        return logits.argmax(-1, keepdim=True)
+    width = logits.shape[-1]
+    best = logits.topk(min(count, width)).indices
+    return best if count <= width else torch.nn.functional.pad(best, (0, count - width), value=-1)
+
+
+def _add_best(
+    growth: Growth, level: Level, ranked: Tensor, origin: Tensor | None, vocab: int, going: Tensor | None
+) -> None:
+    """Appends a level of top choices, ranked [B, F, R] for every frontier node, to the rows that are `going`."""
+    source = level.slot if origin is None else origin.index_select(0, level.slot)  # [C]
+    tokens = ranked.flatten(1).index_select(1, source * ranked.shape[-1] + level.rank)  # [B, C]
+    valid = tokens >= 0 if level.choices > vocab else None
+    growth.add(tokens, _parents(level, len(tokens)), valid=_both(valid, going, tokens))
+
+
+def _add_sampled(
+    growth: Growth,
+    level: Level,
+    logits: Tensor,
+    draw: Draw,
+    context: Context,
+    going: Tensor | None,
+) -> None:
+    """Appends draws from the laws that logits [B, M, V] give a level's parents, to the rows that are `going`."""
+    batch = len(logits)
+    law = context.sampling.law(logits, growth.tree, level.parents.expand(batch, -1))  # [B, M, V]
+    q_rows = (level.slot + growth.record(law)).expand(batch, -1)  # [B, C]
+    if going is not None:
+        law = one_of(law, going.expand(law.shape[:2]).to(law.dtype))
+    if draw is Draw.IID:
+        tokens, valid = context.random.categorical(law.index_select(1, level.slot)), None  # [B, C]
+    else:
+        drawn = [
+            context.random.without_replacement(law.index_select(1, places), count).flatten(1)
+            for count, places in level.groups
+        ]
+        tokens = torch.cat(drawn, 1).index_select(1, level.order)  # [B, C]
+        valid = tokens >= 0 if level.choices > 1 else None
+    growth.add(tokens, _parents(level, batch), draw, valid=_both(valid, going, tokens), q_rows=q_rows)
+
+
+def _both(valid: Tensor | None, going: Tensor | None, like: Tensor) -> Tensor | None:
+    """Both conditions, in the shape of `like` [B, C]; None where there is none."""
+    if going is None:
+        return valid
+    return going.expand_as(like) if valid is None else valid & going
+
+
+def _parents(level: Level, batch: int) -> Tensor:
+    """The parent of each child of the level: [B, C]."""
+    return level.parents.index_select(0, level.slot).expand(batch, -1)

@@ -1,0 +1,133 @@
+"""A tree as deep as pays for all rows together: what a cycle costs depends on how many rows it has, and how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.adaptive import Adaptive
+from specframe.components.trees.costs import read_known
+from specframe.components.trees.fill import fill
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Context, Cycle, Draw, Expand, TokenTree
+
+
+class Goodput:
+    """One depth for all rows: the one of most expected tokens per second (SmartSpec, Liu et al. 2024, batch level).
+
+    A cycle of R rows with drafts of d levels behind C tokens takes T(R, d, C) seconds and is expected to commit the sum
+    over the rows of 1 + a1 + a1 a2 + ... + a1 ... ad tokens, where a_l is the row's recent acceptance of level l,
+    estimated as in `adaptive`. The depth of the largest quotient is drafted; it may be 0, plain decoding. So a server
+    with few requests speculates, and one that is busy stops where the target's arithmetic is worth more than the
+    guesses; behind long contexts, where reading keys and values takes the time, it speculates again. Acceptance is
+    counted by level; the paper takes one rate for all levels, which promises too much of deep drafts.
+
+    The paper also chooses a depth for each row. That saves nothing here: rows are scored as a rectangle, as deep as the
+    deepest row and behind the longest, so that a level for one row costs what it costs for all.
+
+    The choice is made from what earlier cycles showed, before anything is drawn: the draft is exact. Times come
+    from files, not from the clock. A row's depth depends on the other rows, and so does its sample, unless the
+    verifier draws by position: with `match` a seed gives the same text whatever the load.
+
+    Options:
+        costs: files of `specframe profile --out`, one for each `run.batch` that was timed, or several of different
+            `--context`; what lies between is interpolated, and what lies beyond is extrapolated from the two largest
+        depth: how many levels to draft at most
+        widths: the number of children per node, level by level; the last serves all deeper levels
+        draw: top, iid or without_replacement
+        memory: how many cycles of the batch the estimates look back
+    """
+
+    def __init__(
+        self,
+        *,
+        costs: list[Path],
+        depth: int = 4,
+        widths: tuple[int, ...] = (1,),
+        draw: Draw = Draw.TOP,
+        memory: float = 48.0,
+    ) -> None:
+        if not costs:
+            raise InputError("goodput needs costs: files of `specframe profile --out`, one for each run.batch")
+        per_level = [widths[min(level, len(widths) - 1)] for level in range(depth)] if widths else []
+        found = {path: read_known(path, per_level) for path in costs}
+        if len({(known.rows, known.context) for known in found.values()}) < len(costs):
+            raise InputError(
+                f"of the {len(costs)} files of costs, several were timed with the same run.batch and --context"
+            )
+        first = min(found, key=lambda path: (found[path].rows, found[path].context))
+        self._rows = Adaptive(costs=first, depth=depth, widths=widths, draw=draw, memory=memory)
+        self.promise = replace(self._rows.promise, alone=False)
+        self._timed: dict[int, list[tuple[float, Tensor]]] = {}  # by rows: context, and seconds by depth [D + 1]
+        for known in sorted(found.values(), key=lambda known: (known.rows, known.context)):
+            timed = (known.context, torch.tensor(known.costs, dtype=torch.float64))
+            self._timed.setdefault(known.rows, []).append(timed)
+        self._length: Tensor | None = None  # [B] tokens of every row; None: there is none yet
+
+    def open(self, slots: int, room: int) -> None:
+        """Forgets earlier sessions."""
+        self._rows.open(slots, room)
+        self._length = None
+
+    def observe(self, cycle: Cycle) -> None:
+        """Counts, row by row and level by level, how far the cycle came."""
+        self._rows.observe(cycle)
+        prompt, count = cycle.committed.prompt, cycle.verdict.count
+        if prompt is not None:
+            joined = prompt.count + count
+            self._length = joined if self._length is None else torch.cat([self._length, joined])
+        elif self._length is not None:
+            self._length = self._length + count
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows of the batch, int64 [R], in this order."""
+        self._rows.keep(rows)
+        if self._length is not None:
+            self._length = self._length[rows]
+
+    def smaller(self) -> Goodput:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        small = copy(self)
+        small._rows = self._rows.smaller()
+        small.promise = replace(small._rows.promise, alone=False)
+        small._timed = {
+            rows: [(context, costs[: small._rows.depth + 1]) for context, costs in timed]
+            for rows, timed in self._timed.items()
+        }
+        small._length = None
+        return small
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The tree below root [B], of the same shape in every row."""
+        depth = int(self.goodput(root).argmax())  # of equals the shallower
+        return fill(self._rows.shape, self._rows.draw, expand, root, context, [depth] * len(root))
+
+    def goodput(self, root: Tensor) -> Tensor:
+        """Expected tokens per second of all rows of root [B], by depth from 0: [D + 1] float64, on the host."""
+        longest = 0.0 if self._length is None else float(self._length.max())
+        return self._rows.tokens(root).sum(0) / self.seconds(len(root), longest)
+
+    def seconds(self, rows: int, context: float = 0.0) -> Tensor:
+        """What a cycle of so many rows takes, the longest of so many tokens, by depth from 0: [D + 1]."""
+        return _read_off([(count, _read_off(timed, context)) for count, timed in self._timed.items()], rows)
+
+
+def _read_off(timed: Sequence[tuple[float, Tensor]], place: float) -> Tensor:
+    """The values at a place among those that were timed, which rise: the line between its neighbours.
+
+    Before the first place the values are the first; behind the last they are on the line through the last two, and not
+    below the last.
+    """
+    (first, values), (last, most) = timed[0], timed[-1]
+    if place <= first or len(timed) == 1:
+        return values
+    pairs = list(pairwise(timed))
+    (less, low), (more, high) = next((pair for pair in pairs if place <= pair[1][0]), pairs[-1])
+    found = low + (high - low) * (place - less) / (more - less)
+    return found if place <= last else torch.maximum(found, most)

@@ -1,1 +1,0 @@
-"""Tree policies: which nodes a draft has."""

@@ -1,0 +1,110 @@
+"""A tree policy seen from outside: what its drafter was asked, and what it proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from specframe.components.trees.shape import Path
+from specframe.kernel.interfaces import Drafter, Observer, TreePolicy
+from specframe.kernel.types import Context, Expand, Frontier, Proposal, TokenTree
+
+
+@runtime_checkable
+class Expanding(Protocol):
+    """A drafter that asks itself for forward passes, as it builds its own tree."""
+
+    def watched(self, wrap: Callable[[Expand], Expand]) -> Drafter:
+        """The same drafter, whose forward passes go through `wrap`."""
+
+
+class WatchedTree:
+    """A tree policy whose drafter's forward passes go through `wrap`; in all else it is the policy."""
+
+    def __init__(self, policy: TreePolicy, wrap: Callable[[Expand], Expand]) -> None:
+        self._policy = policy
+        self._wrap = wrap
+        self.promise = policy.promise
+        if isinstance(policy, Observer):  # then so is this
+            self.open, self.observe, self.keep = policy.open, policy.observe, policy.keep
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The policy's tree."""
+        return self._policy.grow(self._wrap(expand), root, context)
+
+
+class RecordingTree(WatchedTree):
+    """A tree policy whose drafter's proposals are noted."""
+
+    def __init__(self, policy: TreePolicy) -> None:
+        super().__init__(policy, self._noting)
+        self._noted: list[tuple[Frontier, Proposal]] = []
+        self.records: list[Proposals] = []
+        """The drafter's proposals for the last tree, row by row."""
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The policy's tree."""
+        self._noted = []
+        draft = super().grow(expand, root, context)
+        self.records = [Proposals(self._noted, row) for row in range(len(root))]
+        return draft
+
+    def _noting(self, expand: Expand) -> Expand:
+        def run(frontier: Frontier) -> Proposal:
+            self._noted.append((frontier, expand(frontier)))
+            return self._noted[-1][1]
+
+        return run
+
+
+class Proposals:
+    """What a drafter proposed for one row. Nodes are identified by their paths, the root's is empty."""
+
+    def __init__(self, noted: Sequence[tuple[Frontier, Proposal]], row: int) -> None:
+        self._levels: dict[Path, tuple[Proposal, int]] = {}  # path -> what was proposed below it, and its place there
+        self._row = row
+        for frontier, proposal in noted:
+            paths = paths_of(frontier.tree, row)
+            for place, node in enumerate(frontier.nodes[row].tolist()):
+                self._levels[paths[node]] = proposal, place
+
+    def below(self, path: Path) -> Tensor | None:
+        """The logits [V] of the level below a path; None where it proposed nothing."""
+        found = self._find(path)
+        if found is None:
+            return None
+        proposal, place, level = found
+        part = proposal.logits[self._row, place, level][None, None, None]
+        return replace(proposal, logits=part, confidence=None).whole.logits[0, 0, 0]
+
+    def probabilities(self, path: Path, tokens: Sequence[int]) -> list[float | None]:
+        """The probabilities of tokens below a path, at temperature 1; None where the drafter has no logit for it."""
+        found = self._find(path)
+        if found is None:
+            return [None] * len(tokens)
+        proposal, place, level = found
+        law = proposal.logits[self._row, place, level].float().softmax(-1)
+        if proposal.support is None:
+            return law[list(tokens)].tolist()
+        columns = [(proposal.support == token).nonzero().flatten().tolist() for token in tokens]
+        return [float(law[column[0]]) if column else None for column in columns]
+
+    def _find(self, path: Path) -> tuple[Proposal, int, int] | None:
+        """The proposal, the place in it and its level that a path's children are from."""
+        above = next((path[:end] for end in reversed(range(len(path) + 1)) if path[:end] in self._levels), None)
+        if above is None:
+            return None
+        proposal, place = self._levels[above]
+        level = len(path) - len(above)
+        return (proposal, place, level) if level < proposal.logits.shape[2] else None
+
+
+def paths_of(tree: TokenTree, row: int) -> list[Path]:
+    """The tokens from below the root to each node of a row."""
+    paths: list[Path] = [()]
+    for token, parent in zip(tree.tokens[row].tolist()[1:], tree.parent[row].tolist()[1:], strict=True):
+        paths.append((*paths[parent], token))
+    return paths

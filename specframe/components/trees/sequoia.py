@@ -1,0 +1,70 @@
+"""Sequoia's tree: the best fixed shape for measured acceptance."""
+
+from __future__ import annotations
+
+import json
+from copy import copy
+from pathlib import Path
+
+from torch import Tensor
+
+from specframe.components.trees.fill import fill
+from specframe.components.trees.optimal import optimal_shape
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
+
+
+class Sequoia:
+    """The tree of `nodes` nodes that gets most tokens accepted if acceptance is as measured (Chen et al. 2024).
+
+    The shape is computed once, by the paper's dynamic program, from a table of how probable it is that a
+    node's first, second, third ... child is the one accepted. The table has a row per level, the last of
+    which serves all deeper ones; with a single row it is the paper's, which looks at ranks alone. A path
+    names a JSON file whose `acceptance` is such a table, as `specframe profile` writes it; its `off_path`, if there
+    is one, serves the nodes that have another choice than the first above them.
+
+    Options:
+        acceptance: the table, or the file that holds it
+        nodes: how many tokens to draft at most, the root not counted
+        depth: how many levels to draft at most
+        draw: without_replacement (the paper's), iid or top; the one the table was measured with
+    """
+
+    def __init__(
+        self,
+        *,
+        acceptance: list[list[float]] | Path,
+        nodes: int = 16,
+        depth: int = 4,
+        draw: Draw = Draw.WITHOUT_REPLACEMENT,
+    ) -> None:
+        table, off_path = read_acceptance(acceptance) if isinstance(acceptance, Path) else (acceptance, [])
+        self.shape = optimal_shape(table, nodes, depth, off_path)
+        self.draw = draw
+        self.promise = self.shape.promise(draw)
+
+    def smaller(self) -> Sequoia:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        small = copy(self)
+        small.shape = self.shape.smaller()
+        small.promise = small.shape.promise(self.draw)
+        return small
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The tree below root [B]: always `nodes` nodes."""
+        return fill(self.shape, self.draw, expand, root, context)
+
+
+def read_acceptance(path: Path) -> tuple[list[list[float]], list[list[float]]]:
+    """The acceptance tables of a JSON file, the second empty where it has none. Raises InputError without the first."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        tables = found["acceptance"], found.get("off_path", [])
+        table, off_path = ([[float(share) for share in row] for row in table] for table in tables)
+    except OSError as error:
+        raise InputError(f"cannot read the acceptance table {path}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} holds no acceptance table: expected an object with `acceptance`, a list of lists"
+        ) from error
+    return table, off_path

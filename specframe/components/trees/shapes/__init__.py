@@ -1,1 +1,0 @@
-"""What tree policies are made of: shapes, growth, search, costs."""

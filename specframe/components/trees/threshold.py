@@ -1,0 +1,88 @@
+"""A chain that ends where a rejection has become too likely, or behind a token that is unsure."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from specframe.components.trees.growth import Growth
+from specframe.components.trees.search import Forecast, one_of
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Context, Draw, Expand, TokenTree
+
+
+class Threshold:
+    """A chain that goes on while the chance that all of it is accepted stays high (Huang et al. 2024, SpecDec++).
+
+    A token is drafted only if 1 - (product of the confidences down to it) is at most `threshold`: the predicted
+    probability that some token is rejected. The confidence is the drafter's own estimate where it makes
+    one, as with the head `acceptance`, else the probability of its most probable token at temperature 1. Either is
+    known before the token is drawn, so that stopping is independent of the token left out. The first token is
+    always drafted.
+
+    With `least`, a token whose own confidence is below it is drafted and ends the chain: Kangaroo's second exit (Liu et
+    al. 2024), with `threshold: 1.0`, at which the first rule never stops.
+
+    Each level costs one look at the rows from the host, and the drafter is not called once all have stopped.
+
+    Options:
+        depth: how many tokens to draft at most
+        threshold: the predicted probability of a rejection at which to stop
+        least: the confidence that a token must have for another one to be drafted below it
+        draw: top (the most probable token) or iid (a draw from the drafter's law)
+    """
+
+    def __init__(self, *, depth: int = 8, threshold: float = 0.7, least: float = 0.0, draw: Draw = Draw.TOP) -> None:
+        if depth < 1:
+            raise InputError(f"a chain needs a depth of at least 1, got {depth}")
+        if not 0 <= threshold <= 1:
+            raise InputError(f"a threshold is a probability, got {threshold}")
+        if not 0 <= least <= 1:
+            raise InputError(f"least is a probability, got {least}")
+        self.depth = depth
+        self.threshold = threshold
+        self.least = least
+        self.draw = draw
+        self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True)
+
+    def smaller(self) -> Threshold:
+        """The same policy with two levels, two children a node and four drafted nodes at most."""
+        return Threshold(depth=min(self.depth, 2), threshold=self.threshold, least=self.least, draw=self.draw)
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The chain below root [B]: as many levels as the longest row has, invalid where others have stopped."""
+        growth = Growth(root)
+        forecast = Forecast(expand, growth)
+        node = torch.zeros_like(root)[:, None]  # [B, 1]
+        reached = torch.ones_like(root, dtype=torch.float64)[:, None]  # [B, 1] that all of the chain is accepted
+        going = torch.ones_like(root, dtype=torch.bool)[:, None]
+        above: Tensor | None = None
+        while growth.levels < self.depth and self._goes_on(going):
+            logits, confidence = forecast.below(node, above)  # [B, 1, V], [B, 1]
+            if confidence is None:
+                confidence = logits.softmax(-1, dtype=torch.promote_types(logits.dtype, torch.float32)).amax(-1)
+            reached = reached * confidence
+            if growth.levels:
+                going = going & (1 - reached <= self.threshold)
+                if not going.any():
+                    break
+            self._add(growth, logits, node, going, context)
+            going = going & (confidence >= self.least)
+            above, node = torch.zeros_like(node), node + 1
+        return growth.tree
+
+    def _goes_on(self, going: Tensor) -> bool:
+        """Whether a row is left of those that are `going` [B, 1]; where none can have stopped, nothing is asked."""
+        return not self.least or bool(going.any())
+
+    def _add(self, growth: Growth, logits: Tensor, node: Tensor, going: Tensor, context: Context) -> None:
+        """Appends a token below `node` in the rows that are `going`, all [B, 1]."""
+        if self.draw is Draw.TOP:
+            growth.add(logits.argmax(-1), node, valid=going)
+            return
+        law = context.sampling.law(logits, growth.tree, node)  # [B, 1, V]
+        rows = torch.full_like(node, growth.record(law))
+        growth.add(
+            context.random.categorical(one_of(law, going.to(law.dtype))), node, self.draw, valid=going, q_rows=rows
+        )

@@ -1,0 +1,180 @@
+"""`model.generate(..., custom_generate=specframe.decoder(recipe))`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteria
+from transformers.generation.utils import GenerationMixin
+
+from specframe.components.targets.hf import HFTarget
+from specframe.decoding.generate_support import refusal
+from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.processors import row_samplings
+from specframe.decoding.requests import Entry, Request, require_whole
+from specframe.decoding.stopping import Ends
+from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
+from specframe.kernel.errors import InputError
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry
+from specframe.sampling.random import row_seed
+
+
+def read_call() -> dict[str, Any]:
+    """The arguments of the `generate` call that is running us, by name; empty outside of one.
+
+    transformers (5.0 to 5.24) gives a custom loop neither `streamer` nor `tokenizer` nor `assistant_model`. Ignored,
+    they would make it wait forever, miss a stop text, or decode by another method than was asked for. So they are read
+    where they still are: in the frame of `generate`, and in that of its `no_grad` wrapper, since it takes `tokenizer`
+    out of its own.
+    """
+    code = inspect.unwrap(GenerationMixin.generate).__code__
+    names = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]) - {"self"}
+    frame = sys._getframe()
+    while frame.f_code is not code:
+        if frame.f_back is None:
+            return {}
+        frame = frame.f_back
+    given = {name: value for name, value in frame.f_locals.items() if name in names}
+    rest = dict(frame.f_locals.get("kwargs", {}))
+    if frame.f_back is not None and frame.f_back.f_code.co_name == "decorate_context":
+        rest |= frame.f_back.f_locals.get("kwargs", {})
+    return given | {name: value for name, value in rest.items() if name not in given}
+
+
+def decoder(
+    recipe: str | Path, *, overrides: Sequence[str] = (), registry: Registry | None = None
+) -> Callable[..., Any]:
+    """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
+
+    The recipe's target section is left aside: the model at hand is the target. All settings are those of the
+    `generate` call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call gives what it
+    gives without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument).
+    The drafter is built at the first call and kept for later ones.
+    """
+    planned = plan(Recipe.read(recipe, list(overrides)), registry or discover())
+    bound: list[tuple[Any, Pipeline]] = []  # the latest model, and what decodes with it
+
+    def custom_generate(
+        model: Any,
+        input_ids: Tensor,
+        logits_processor: Any = (),
+        stopping_criteria: Any = (),
+        generation_config: Any = None,
+        stop_strings: str | list[str] | None = None,
+        token_healing: bool | None = None,
+        **model_inputs: Any,
+    ) -> Any:
+        # `generate` hands over, of its own settings, those that a loop names: both need the tokenizer that it drops.
+        call = read_call()
+        generation_config.token_healing = token_healing
+        if reason := refusal(generation_config, call, model_inputs):
+            raise InputError(reason)
+        criteria = [*stopping_criteria, *_stop_strings(stop_strings, call.get("tokenizer"))]
+        padding = _left_padding(input_ids, model_inputs)
+        if not bound or bound[0][0] is not model:
+            bound[:] = [(model, Pipeline.build(planned, HFTarget.from_model(model)))]
+        sequences = _decode(
+            bound[0][1], input_ids, padding, list(logits_processor), criteria, generation_config, call.get("streamer")
+        )
+        if not generation_config.return_dict_in_generate:
+            return sequences
+
+        return GenerateDecoderOnlyOutput(sequences=sequences)  # type: ignore[arg-type]
+
+    return custom_generate
+
+
+def _decode(
+    pipeline: Pipeline,
+    prompts: Tensor,
+    padding: list[int],
+    processors: list[Any],
+    criteria: list[Any],
+    config: Any,
+    streamer: Any,
+) -> Tensor:
+    """The prompts [B, T] and what continues them, row by row up to its end: [B, T + longest]."""
+
+    ends = Ends(criteria, prompts)
+    samplings = row_samplings(processors, prompts, padding, bool(config.do_sample))
+    seed = int(torch.randint(2**62, ()).item())
+    requests = [
+        Request(
+            tokens=prompt[skipped:],
+            sampling=sampling,
+            seed=row_seed(seed, number),
+            max_new_tokens=ends.new_tokens,
+            number=number,
+            ends=ends.tokens,
+            stop=ends.stop if ends.stops else None,
+        )
+        for number, (prompt, skipped, sampling) in enumerate(zip(prompts.tolist(), padding, samplings, strict=True))
+    ]
+    fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
+    shown = 0
+    with pipeline.open(requests, slots=len(requests)) as session:
+        entries = session.admit(requests)
+        while True:
+            width = ends.width(entries)
+            if streamer is not None:
+                for step in range(shown, width):
+                    streamer.put(_column(entries, step, fill))
+            shown = width
+            if not session.live:
+                break
+            session.step()
+    _require_whole(entries, pipeline.parts.target.context)
+    if streamer is not None:
+        streamer.end()
+    new = torch.stack([_column(entries, step, fill) for step in range(width)], 1)
+    return torch.cat([prompts, new.to(prompts.device)], 1)
+
+
+def _column(entries: list[Entry], step: int, fill: int) -> Tensor:
+    """The new token of every row at a step, as `generate` gives it to a streamer: [B]."""
+    return torch.tensor([entry.tokens[step] if step < len(entry.tokens) else fill for entry in entries])
+
+
+def _require_whole(entries: list[Entry], context: int) -> None:
+    """Raises InputError for a row that failed or that the context has cut off: `generate` goes on beyond it."""
+    require_whole(entries)
+    for entry in entries:
+        if entry.ended == "length" and entry.limit < entry.request.max_new_tokens:
+            raise InputError(
+                f"row {entry.request.number + 1} has reached the model's context of {context} tokens before its end; "
+                "use a smaller max_new_tokens"
+            )
+
+
+def _left_padding(prompts: Tensor, inputs: Mapping[str, Any]) -> list[int]:
+    """How many tokens at the left of each row are padding.
+
+    Raises InputError for a row that is masked elsewhere, or whose positions do not start behind its padding.
+    """
+    mask, positions = inputs.get("attention_mask"), inputs.get("position_ids")
+    seen = torch.ones_like(prompts) if mask is None else (mask != 0).to(prompts)
+    if (seen.diff(dim=1) < 0).any():
+        raise InputError("the attention_mask has a 0 behind a 1; put the padding on the left of every row")
+    if positions is not None:
+        expected = seen.cumsum(1) - 1
+        if positions.shape[-1] != prompts.shape[1] or ((positions.to(expected) != expected) & (seen != 0)).any():
+            raise InputError("position_ids that do not count from the first token of each row are not supported")
+    return [int(count) for count in (seen == 0).sum(1).tolist()]
+
+
+def _stop_strings(texts: str | list[str] | None, tokenizer: Any) -> list[Any]:
+    """The criterion of the stop texts, if there are any. Raises InputError without a tokenizer to read them."""
+    if texts is None:
+        return []
+    if tokenizer is None:
+        raise InputError("stop_strings need the model's tokenizer: give it to generate as `tokenizer`")
+
+    return [StopStringCriteria(tokenizer=tokenizer, stop_strings=texts)]

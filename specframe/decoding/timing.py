@@ -1,0 +1,59 @@
+"""Times the forward passes of target and drafter from outside: neither part knows of the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from specframe.components.trees.recording import Expanding, WatchedTree
+from specframe.decoding.clock import Clock
+from specframe.decoding.session import Parts
+from specframe.kernel.types import Expand, Frontier, Proposal
+
+FORWARDS = {"score": "target", "draft": "drafter", "commit": "drafter"}
+"""Whose a forward pass of the target is, by the phase that it runs in: some of its layers may draft."""
+
+
+@contextmanager
+def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
+    """The parts, with every forward of target and drafter booked on the clock while the context lasts.
+
+    What some of the target's layers do for a draft is the drafter's, what they do for its verification the target's.
+    """
+
+    def timed(expand: Expand) -> Expand:
+        def run(frontier: Frontier) -> Proposal:
+            with clock.phase("drafter"):
+                return expand(frontier)
+
+        return run
+
+    tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
+    drafter = parts.drafter.watched(timed) if isinstance(parts.drafter, Expanding) else parts.drafter
+    passes = getattr(parts.target, "passes", None)
+    hooks = _time_forwards(passes.computing, clock) if passes is not None else []
+    try:
+        yield replace(parts, tree=tree, drafter=drafter)
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _time_forwards(computing: nn.Module, clock: Clock) -> list[Any]:
+    spans: list[AbstractContextManager[Any]] = []
+
+    def before(module: nn.Module, inputs: Any) -> None:
+        name = FORWARDS.get(clock.running or "")
+        spans.append(nullcontext() if name is None else clock.phase(name))
+        spans[-1].__enter__()
+
+    def after(module: nn.Module, inputs: Any, output: Any) -> None:
+        spans.pop().__exit__(None, None, None)
+        if clock.running == "score":  # above a draft's layers it runs in two parts, which are one forward pass
+            clock.calls["target"] = clock.calls["score"] + 1
+
+    return [computing.register_forward_pre_hook(before), computing.register_forward_hook(after, always_call=True)]

@@ -1,1 +1,0 @@
-"""For people who live in transformers: a recipe as the decoding loop of `model.generate`."""

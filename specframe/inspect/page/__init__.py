@@ -1,1 +1,0 @@
-"""A trace as one self-contained HTML page."""

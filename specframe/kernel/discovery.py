@@ -1,0 +1,113 @@
+"""Discovery of plugins: the hook they implement, and each loaded on its own, so that a broken one affects no other."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pluggy
+
+from specframe import __version__
+from specframe.kernel.errors import PluginError
+from specframe.kernel.registry import Registration, Registry, one_line
+from specframe.kernel.versions import Renamed, require
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+GROUP = "specframe"
+"""The entry-point group that pip-installed plugins name themselves in."""
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+class Register(Protocol):
+    """What a plugin calls, once per component."""
+
+    def __call__(self, kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
+        """Registers `target` ("module:attr", imported on first use) as the component `name` of `kind`.
+
+        `renamed` marks the name as an old one, kept for a while next to the new one.
+        """
+        ...
+
+
+class Command(Protocol):
+    """A command that a plugin adds to the command line: a class of this shape, registered as the kind `command`.
+
+    Its module is imported when the command is called or its help is asked for.
+    """
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Adds the command's arguments."""
+        ...
+
+    def execute(self, options: Namespace) -> int:
+        """Runs the command and returns its exit status. A SpecframeError is printed as one line, with status 2."""
+        ...
+
+
+class Hooks:
+    """The hook specifications."""
+
+    @hookspec
+    def specframe_register(self, register: Register) -> None:
+        """Registers a package's components by name; it must be quick and import no torch.
+
+        `register("drafter", "falcon", "specframe_falcon.drafter:Falcon", summary="one line")`
+        """
+
+
+BUILTIN = "specframe.components.builtin"
+SWITCH = "SPECFRAME_PLUGINS"
+"""Environment variable: unset loads every plugin, empty none, otherwise the packages it lists."""
+
+
+def discover(points: list[EntryPoint] | None = None) -> Registry:
+    """The registry of the built-ins and all installed plugins (or those of `points`)."""
+    registry = Registry()
+    _register(registry, import_module(BUILTIN), "specframe")
+    found = list(entry_points(group=GROUP)) if points is None else points
+    for point in sorted(found, key=lambda p: (_package(p), p.name)):
+        package = _package(point)
+        if not _wanted(package):
+            continue
+        try:
+            require(getattr(point.dist, "requires", None) or (), __version__, package)
+            _register(registry, point.load(), package)
+        except PluginError as error:
+            registry.broken[package] = str(error)
+        except (Exception, SystemExit) as error:
+            registry.broken[package] = one_line(error)
+    return registry
+
+
+def _register(registry: Registry, plugin: Any, package: str) -> None:
+    """Adds all of a plugin's components, or none: one manager per plugin isolates and attributes."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(Hooks)
+    manager.register(plugin, name=package)
+    manager.check_pending()  # a misspelt hook is an error, not silence
+    fresh = Registry()
+
+    def register(kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
+        fresh.add(Registration(kind, name, target, summary, package, renamed))
+
+    manager.hook.specframe_register(register=register)
+    if not manager.get_hookcallers(plugin):
+        raise PluginError("it implements no specframe hook")
+    for entry in fresh.entries:
+        registry.add(entry)
+
+
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist else point.name
+
+
+def _wanted(package: str) -> bool:
+    switch = os.environ.get(SWITCH)
+    return switch is None or package in {name.strip() for name in switch.split(",")}

@@ -1,1 +1,0 @@
-"""Plugins: how they are found, what they register, which of them fit this release."""

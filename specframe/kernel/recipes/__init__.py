@@ -1,1 +1,0 @@
-"""Recipes as files: read, merged, with the place each value came from."""

@@ -1,0 +1,121 @@
+"""Names to components: lazy, so that listing fifty plugins imports none of them."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from specframe.kernel.contestant import Contestant
+from specframe.kernel.errors import PluginError
+from specframe.kernel.interfaces import Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
+from specframe.kernel.store import Store
+from specframe.kernel.versions import Renamed
+
+KINDS: dict[str, type] = {
+    "target": Target,
+    "drafter": Drafter,
+    "tree": TreePolicy,
+    "verifier": Verifier,
+    "loss": Loss,
+    "rollout": Rollout,
+    "head": Head,
+    "store": Store,
+    "contestant": Contestant,
+}
+"""Every kind of component a plugin can provide, by the word recipes use."""
+OTHER_KINDS = ("section", "model", "command")
+"""Registered things that are no components: recipe sections' settings, embedded models (functions that return a
+folder), and commands of the command line (classes as of `Command`)."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """A "; did you mean 'x'?" for the nearest known name, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{near[0]}'?" if near else ""
+
+
+def one_line(error: BaseException) -> str:
+    """The kind of an error and its message, on one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A registered component, not imported yet."""
+
+    kind: str
+    name: str
+    target: str
+    summary: str
+    package: str
+    renamed: Renamed | None = None
+    """What the component is called now, if this is an old name of it."""
+
+    @property
+    def qualified(self) -> str:
+        """The name no other package can claim: package/name."""
+        return f"{self.package}/{self.name}"
+
+    def load(self) -> Any:
+        """The component itself. Raises PluginError when its module cannot be imported."""
+        module, _, attribute = self.target.partition(":")
+        try:
+            return getattr(importlib.import_module(module), attribute)
+        except (Exception, SystemExit) as error:
+            raise PluginError(
+                f"{self.kind} '{self.name}' of {self.package} cannot be loaded from {self.target}: {one_line(error)}"
+            ) from error
+
+
+class Registry:
+    """Every registered component, and what went wrong with the plugins that are not here."""
+
+    def __init__(self) -> None:
+        self.entries: list[Registration] = []
+        self.broken: dict[str, str] = {}
+
+    def add(self, entry: Registration) -> None:
+        """Adds an entry. Raises PluginError when it is malformed or its package has the name already."""
+        kinds = (*KINDS, *OTHER_KINDS)
+        if entry.kind not in kinds:
+            raise PluginError(f"unknown kind '{entry.kind}'{suggest(entry.kind, kinds)} (kinds: {', '.join(kinds)})")
+        if not _NAME.fullmatch(entry.name):
+            raise PluginError(f"'{entry.name}' is no component name: use lower-case letters, digits, _ . -")
+        if not _TARGET.fullmatch(entry.target):
+            raise PluginError(f"'{entry.target}' of {entry.kind} '{entry.name}' is not of the form module:attr")
+        if not entry.summary.strip():
+            raise PluginError(f"{entry.kind} '{entry.name}' has no summary")
+        if any((e.kind, e.qualified) == (entry.kind, entry.qualified) for e in self.entries):
+            raise PluginError(f"{entry.kind} '{entry.name}' is registered twice")
+        self.entries.append(entry)
+
+    def of(self, kind: str) -> list[Registration]:
+        """The entries of a kind, by name."""
+        return sorted((e for e in self.entries if e.kind == kind), key=lambda e: (e.name, e.package))
+
+    def find(self, kind: str, name: str) -> Registration:
+        """The entry a recipe means by `name` or `package/name`; warns if that is an old name.
+
+        Raises PluginError with a suggestion.
+        """
+        known = self.of(kind)
+        found = [e for e in known if name in (e.name, e.qualified)]
+        if len(found) == 1:
+            if found[0].renamed:
+                found[0].renamed.warn(f"{kind} '{name}'")
+            return found[0]
+        if found:
+            choices = " or ".join(f"'{e.qualified}'" for e in found)
+            raise PluginError(f"{kind} '{name}' is ambiguous: write {choices}")
+        raise PluginError(
+            f"no {kind} named '{name}'{suggest(name, (e.name for e in known))} "
+            f"(installed: {', '.join(e.name for e in known) or 'none'}"
+            + (f"; broken, see `specframe plugins`: {', '.join(self.broken)})" if self.broken else ")")
+        )

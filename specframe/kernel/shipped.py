@@ -1,0 +1,43 @@
+"""The recipes that come with specframe, by name: `falcon`, `small/falcon`."""
+
+from __future__ import annotations
+
+import difflib
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+from specframe.kernel.errors import RecipeError
+
+SUFFIX = ".yaml"
+PARTS = "base"
+"""The folder of what several recipes share, which are no recipes themselves."""
+
+
+def recipes_folder() -> Path | None:
+    """The folder of the recipes that come with specframe: a checkout's, or where a wheel puts them."""
+    checkout = Path(__file__).parents[2] / "recipes"
+    places = (checkout, Path(sysconfig.get_path("data")) / "share" / "specframe" / "recipes")
+    return next((place for place in places if (place / f"{PARTS}/common{SUFFIX}").is_file()), None)
+
+
+def shipped_recipes() -> Iterator[tuple[str, Path]]:
+    """Every recipe that comes with specframe, by name, the published target's first."""
+    folder = recipes_folder()
+    files = [path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}")] if folder is not None else []
+    for file in sorted(files, key=lambda file: (len(file.parts), file)):
+        if folder is not None and file.parts[0] != PARTS:
+            yield file.with_suffix("").as_posix(), folder / file
+
+
+def find_recipe(name: str) -> Path:
+    """The file that a name or a path means: an existing file first. Raises RecipeError for an unknown name."""
+    path = Path(name)
+    if path.suffix or path.exists() or name.startswith(("/", ".", "~")):
+        return path
+    known = dict(shipped_recipes())
+    if name in known:
+        return known[name]
+    close = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean '{close[0]}'? " if close else ""
+    raise RecipeError(f"{name}: no such recipe; {hint}`specframe recipes` lists those that come with it")

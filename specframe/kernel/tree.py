@@ -1,0 +1,132 @@
+"""A draft: a tree of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Draw(IntEnum):
+    """How a node's token was chosen from its parent's law q; stored per node in `TokenTree.draw`."""
+
+    TOP = 0
+    """Deterministic given the context: top-k, n-grams, caches. Its law is one-hot."""
+    IID = 1
+    """An independent draw from q; duplicates among siblings stay."""
+    WITHOUT_REPLACEMENT = 2
+    """Drawn from q without the earlier siblings that were drawn this way from the same row of q, renormalised.
+
+    Siblings of another draw, or from another row, take nothing away. Siblings stand in draw order."""
+
+
+ALL_DRAWS = frozenset(Draw)
+
+
+@dataclass(frozen=True)
+class TokenTree:
+    """A draft: node 0 is the root, the last committed token; parents come before their children.
+
+    Sibling order is index order and means something: it is the order in which the verifier tries the
+    siblings. Nodes with `valid` False are padding; an invalid node never has valid children.
+    """
+
+    tokens: Tensor  # [B, N] int64
+    parent: Tensor  # [B, N] int64; parent[:, 0] = -1, otherwise parent < own index
+    valid: Tensor  # [B, N] bool
+    draw: Tensor  # [B, N] int64, a Draw per node; the root's is meaningless
+    levels: int  # no node lies deeper than this, padding included (a host number: loops need no device read)
+    q: Tensor | None = None  # [B, P, V] laws the sampled nodes were drawn from
+    q_row: Tensor | None = None  # [B, N] int64, row of q that the node's siblings came from
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """Which nodes a node sees, itself and its ancestors: [B, N, N] bool, [b, i, j] = j above or at i."""
+        if self.parent.is_cpu and len(self.parent):
+            return ancestors_on_host(self.parent)
+        return ancestors_of(self.parent, self.levels)
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """The number of edges between the root and each node: [B, N] int64."""
+        if self.parent.is_cpu:
+            return depth_on_host(self.parent)
+        return depth_of(self.ancestors)
+
+    def take(self, rows: Tensor) -> TokenTree:
+        """The trees of these rows of the batch, int64 [R], in this order."""
+        parts = {name: getattr(self, name)[rows] for name in ("tokens", "parent", "valid", "draw")}
+        q = None if self.q is None else self.q[rows]
+        q_row = None if self.q_row is None else self.q_row[rows]
+        return TokenTree(**parts, levels=self.levels, q=q, q_row=q_row)
+
+    def merge(self, other: TokenTree, nodes: int | None = None) -> TokenTree:
+        """This tree with the nodes of another `top` tree below the same root, common prefixes being one node.
+
+        This tree's nodes keep their indices; what is new of the other tree follows in its order, so far as a row then
+        has at most `nodes` of them, the root included. Sampled nodes stay what they are: nothing is merged into them,
+        because a sampled node that another tree replaced or removed would no longer have its recorded law. Raises
+        ValueError if the other tree has sampled nodes.
+        """
+        from specframe.kernel.merge import merge  # it makes trees itself
+
+        return merge(self, other, nodes)
+
+    def graft(self, leaves: Sequence[int], chains: Sequence[Sequence[int]], nodes: int | None = None) -> TokenTree:
+        """This tree with a chain of `top` nodes below node `leaves[row]` of each row, `nodes` nodes at most then."""
+        from specframe.kernel.merge import graft
+
+        return graft(self, leaves, chains, nodes)
+
+    @classmethod
+    def root_only(cls, root: Tensor) -> TokenTree:
+        """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""
+        tokens = root[:, None]
+        none, top = tokens.new_full(tokens.shape, -1), tokens.new_zeros(tokens.shape)
+        return cls(tokens, none, valid=none.bool(), draw=top, levels=0)
+
+
+def ancestors_of(parent: Tensor, levels: int) -> Tensor:
+    """`TokenTree.ancestors` of trees with parents [B, N] and so many levels, without a look from the host."""
+    batch, count = parent.shape
+    own = parent.new_ones(count).diag().bool()  # [N, N]
+    rows = parent.clamp(min=0)[:, :, None].expand(batch, count, count)
+    seen = own.expand(batch, count, count)
+    for _ in range(levels):
+        seen = seen.gather(1, rows) | own  # [B, N, N]
+    return seen
+
+
+def depth_of(ancestors: Tensor) -> Tensor:
+    """`TokenTree.depth` of trees with ancestors [B, N, N], without a look from the host."""
+    return ancestors.sum(-1) - 1
+
+
+def ancestors_on_host(parent: Tensor) -> Tensor:
+    """The same for parents [B, N], at least one row, on the host: it is done before a kernel would have begun."""
+    batch, count = parent.shape
+    found = parent.new_zeros(batch, count, count).bool()
+    seen = bytearray(batch * count * count)
+    for first, parents in zip(range(0, len(seen), count * count), parent.tolist(), strict=True):
+        for node, above in enumerate(parents):
+            own, up = first + node * count, first + max(above, 0) * count
+            seen[own : own + count] = seen[up : up + count]
+            seen[own + node] = True
+    found.numpy().data.cast("B")[:] = seen
+    return found
+
+
+def depth_on_host(parent: Tensor) -> Tensor:
+    """`TokenTree.depth` for parents [B, N]."""
+    rows = []
+    for parents in parent.tolist():
+        depth: list[int] = []
+        for above in parents:
+            depth.append(depth[max(above, 0)] + 1 if depth else 0)
+        rows.append(depth)
+    return parent.new_tensor(rows).view(parent.shape)

@@ -1,1 +1,0 @@
-"""A draft and what is decided about it."""

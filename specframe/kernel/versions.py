@@ -1,0 +1,81 @@
+"""Versions of the plugin interface: which plugins fit this release, and options that were renamed.
+
+The version of specframe is the version of its plugin interface.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from specframe.kernel.errors import PluginError
+
+PACKAGE = "specframe"
+LOWER = {">=": ">=", "~=": ">=", "==": ">=", ">": ">"}
+"""The clauses that set a lower bound, and which."""
+
+
+def require(requirements: Iterable[str], version: str, plugin: str) -> None:
+    """Raises PluginError, with the way out, unless `version` of specframe is one that the requirements allow.
+
+    `requirements` are a distribution's, as its metadata have them; those on other packages are pip's business.
+    """
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+    from packaging.utils import canonicalize_name
+
+    for requirement in map(Requirement, requirements):
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if canonicalize_name(requirement.name) != PACKAGE or not applies:
+            continue
+        wanted = requirement.specifier
+        if wanted.contains(version, prereleases=True):
+            continue
+        floors = (
+            f"{LOWER[part.operator]}{part.version.removesuffix('.*')}" for part in wanted if part.operator in LOWER
+        )
+        outdated = plugin if SpecifierSet(",".join(floors)).contains(version, prereleases=True) else PACKAGE
+        raise PluginError(f"needs {PACKAGE} {wanted}, this is {version}: pip install -U {outdated}")
+
+
+def series(version: str) -> str:
+    """The range of releases that keep the interface of this one: ">=0.1,<0.2", and from 1.0 on ">=1.2,<2".
+
+    By semantic versioning a major release may change an interface; before 1.0 a minor one may.
+    """
+    from packaging.version import Version
+
+    parsed = Version(version)
+    major, minor = parsed.major, parsed.minor
+    return f">={major}.{minor},<{major + 1}" if major else f">=0.{minor},<0.{minor + 1}"
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """That a name is an old one: what it is called now, and the release that takes the old name away.
+
+    A component's old name is registered together with the new one, with `renamed=Renamed("new", until="0.3")`. An old
+    option stands in the class attribute `renamed` of its component: `renamed = {"old": Renamed("new", until="0.3")}`.
+    """
+
+    new: str
+    until: str
+
+    def warn(self, old: str) -> None:
+        """Warns the user by a FutureWarning: a DeprecationWarning would reach developers only."""
+        message = f"{old} is now called '{self.new}'; the old name will be gone in {self.until}"
+        warnings.warn(message, FutureWarning, stacklevel=2)
+
+
+def current_name(name: str, component: Any, where: str) -> str:
+    """The option of a component that a recipe means by `name`; warns if that is an old name.
+
+    `where` is the place in the recipe: "recipe.yaml:4: tree.budget".
+    """
+    renamed: Mapping[str, Renamed] = getattr(component, "renamed", {})
+    if name not in renamed:
+        return name
+    renamed[name].warn(where)
+    return renamed[name].new

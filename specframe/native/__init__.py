@@ -1,0 +1,1 @@
+"""Native passes: C++ for the decoder layers, attention, matrix products and top-k of the models it can read."""

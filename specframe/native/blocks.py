@@ -1,0 +1,148 @@
+"""Weights of 4 or 8 bits in blocks of 32 inputs, or of 16 or 32 bits: what they are, and how the kernels read them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+BLOCK = 32
+"""Inputs that share a scale."""
+TILE = 16
+"""Outputs that the kernels compute at once."""
+Bits = Literal[4, 8, 16, 32]
+
+
+@dataclass(frozen=True)
+class PackedBlocks:
+    """A matrix [N, K] as GGUF's formats Q4_0, Q4_1 and Q8_0 hold it: weight = scale * code + low.
+
+    With 8 bits, low is -128 * scale.
+    """
+
+    codes: Tensor  # [N, K] uint8; with 4 bits 0 .. 15
+    scale: Tensor  # [N, K / 32] float16
+    low: Tensor | None  # [N, K / 32] float16; None with 8 bits
+
+    @property
+    def shape(self) -> torch.Size:
+        """Outputs and inputs."""
+        return self.codes.shape
+
+    @property
+    def bits(self) -> Bits:
+        """Of a code."""
+        return 8 if self.low is None else 4
+
+    def values(self) -> Tensor:
+        """The weights, [N, K] float32."""
+        codes = self.codes.unflatten(1, (-1, BLOCK)).float()  # [N, K / 32, 32]
+        scale = self.scale.float()[..., None]
+        return (scale * (codes - 128) if self.low is None else scale * codes + self.low.float()[..., None]).flatten(1)
+
+    def take(self, rows: slice | Tensor) -> PackedBlocks:
+        """These outputs alone."""
+        return PackedBlocks(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
+
+    def pack(self) -> Tensor:
+        """The bytes as `passes.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
+        outputs, inputs = self.codes.shape
+        missing = -outputs % TILE
+        codes, scale, low = (
+            None if part is None else torch.cat([part, part.new_zeros(missing, part.shape[1])])
+            for part in (self.codes, self.scale, self.low)
+        )
+        assert codes is not None and scale is not None
+        shape = (-1, TILE, inputs // BLOCK, 8, 4)  # tile, output, block, four inputs at a time
+        quads = codes.view(shape).permute(0, 2, 3, 1, 4)  # [tiles, K / 32, 8, 16, 4]
+        if low is not None:
+            quads = quads[:, :, :4] | quads[:, :, 4:] << 4
+        parts = [quads.flatten(2)]
+        for part in (scale,) if low is None else (scale, low):
+            lines = part.view(-1, TILE, inputs // BLOCK).transpose(1, 2).contiguous()  # [tiles, K / 32, 16]
+            parts.append(lines.view(torch.uint8))
+        return torch.cat(parts, -1).contiguous()
+
+
+@dataclass(frozen=True)
+class Floats:
+    """A matrix [N, K] of bfloat16 or float32, as it is."""
+
+    weight: Tensor  # [N, K]
+
+    @property
+    def shape(self) -> torch.Size:
+        """Outputs and inputs."""
+        return self.weight.shape
+
+    @property
+    def bits(self) -> Bits:
+        """Of a weight."""
+        return 16 if self.weight.dtype == torch.bfloat16 else 32
+
+    def values(self) -> Tensor:
+        """The weights, [N, K] float32."""
+        return self.weight.float()
+
+    def take(self, rows: slice | Tensor) -> Floats:
+        """These outputs alone."""
+        return Floats(self.weight[rows])
+
+    def pack(self) -> Tensor:
+        """The bytes as `passes.cpp` reads them: [tiles, K / 32, bytes], outputs filled up to whole tiles."""
+        outputs, inputs = self.weight.shape
+        whole = torch.cat([self.weight, self.weight.new_zeros(-outputs % TILE, inputs)])
+        near = _near(self.bits)
+        groups = whole.view(-1, TILE, inputs // BLOCK, BLOCK // near, near).permute(0, 2, 3, 1, 4)
+        return groups.contiguous().view(torch.uint8).flatten(2)
+
+
+def _near(bits: Bits) -> int:
+    """How many inputs of one output stand next to each other."""
+    return 32 // bits
+
+
+def unpack(packed: Tensor, outputs: int, bits: Bits) -> PackedBlocks | Floats:
+    """The weights that were packed, without the outputs that were filled up."""
+    tiles, count, _ = packed.shape
+    if bits >= 16:
+        dtype = torch.bfloat16 if bits == 16 else torch.float32
+        groups = packed.view(dtype).view(tiles, count, -1, TILE, _near(bits)).permute(0, 3, 1, 2, 4)
+        return Floats(groups.reshape(tiles * TILE, count * BLOCK)[:outputs])
+    behind = TILE * BLOCK * bits // 8
+    quads = packed[..., :behind].view(tiles, count, -1, TILE, 4)
+    if bits == 4:
+        quads = torch.cat([quads & 15, quads >> 4], 2)
+    codes = quads.permute(0, 3, 1, 2, 4).reshape(tiles * TILE, count * BLOCK)[:outputs]
+
+    def lines(start: int) -> Tensor:
+        part = packed[..., start : start + 2 * TILE].contiguous().view(torch.float16)  # [tiles, K / 32, 16]
+        return part.transpose(1, 2).reshape(tiles * TILE, count)[:outputs]
+
+    return PackedBlocks(codes, lines(behind), lines(behind + 2 * TILE) if bits == 4 else None)
+
+
+def round_to_blocks(weight: Tensor, bits: Bits, group: int = BLOCK, steps: int = 15) -> PackedBlocks:
+    """A matrix [N, K] rounded as GGUF's Q4_1 (lowest to highest in 15 steps) or Q8_0 (127 steps either way) are.
+
+    A coarser rounding in the same storage: `group`, a multiple of 32, is how many inputs share a scale, and with 4 bits
+    `steps`, at most 15, how many steps there are; 7 are those of 3 bits.
+    """
+    values = weight.detach().float().unflatten(1, (-1, group))  # [N, K / group, group]
+    repeats = group // BLOCK
+    if bits == 8:
+        scale = (values.abs().amax(-1) / 127).half()
+        codes = (values / _positive(scale)).round().clamp(-127, 127) + 128
+        return PackedBlocks(codes.to(torch.uint8).flatten(1), scale.repeat_interleave(repeats, 1), None)
+    low, high = values.aminmax(dim=-1)
+    scale, low = ((high - low) / steps).half(), low.half()
+    codes = ((values - low.float()[..., None]) / _positive(scale)).round().clamp(0, steps)
+    scale, low = (part.repeat_interleave(repeats, 1) for part in (scale, low))
+    return PackedBlocks(codes.to(torch.uint8).flatten(1), scale, low)
+
+
+def _positive(scale: Tensor) -> Tensor:
+    """Scales to divide by, [N, K / 32, 1] float32: 1 where a block is constant."""
+    return scale.float().where(scale > 0, 1.0)[..., None]

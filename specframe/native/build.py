@@ -1,0 +1,125 @@
+"""The compiled kernels: built once by the machine's C++ compiler, for its processor, and kept in the user's cache."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from specframe.kernel.errors import InputError
+
+SOURCE = Path(__file__).with_name("passes.cpp")
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("gemm.h", "attention.h", "topk.h"))
+FLAGS = (
+    *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
+    *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
+    # Sums keep the order of the source. -ffast-math would change how the whole process treats tiny numbers.
+    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
+)
+
+
+class Weight(Structure):
+    """A matrix, as the kernels take it."""
+
+    _fields_ = (("data", c_void_p), ("bias", c_void_p), ("outputs", c_int64), ("inputs", c_int64), ("bits", c_int64))
+
+
+class Layer(Structure):
+    """The weights of a decoder layer."""
+
+    _fields_ = (
+        *((name, c_void_p) for name in ("attention_norm", "mlp_norm", "query_norm", "key_norm", "token_norm")),
+        ("normed_residual", c_int64),
+        *((name, Weight) for name in ("qkv", "output", "gate_up", "down")),
+    )
+
+
+class Shape(Structure):
+    """The sizes of a decoder."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("layers", "width", "heads", "kv_heads", "head_size", "rotary", "mlp")),
+        *((name, c_float) for name in ("epsilon", "scale")),
+    )
+
+
+class Batch(Structure):
+    """The rows of one forward pass, and where the cache has them."""
+
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "nodes", "first", "width", "cache_rows", "slots", "base")),
+        *((name, c_void_p) for name in ("sees", "length", "visible", "places")),
+        *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings")),
+    )
+
+
+@cache
+def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
+    """The kernels, compiled first unless the cache has them for this processor, compiler and source.
+
+    Raises InputError where there is no compiler, or it refuses.
+    """
+    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
+    if compiler is None:
+        raise InputError("there is no C++ compiler (g++)")
+    sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
+    key = sha256(b"\0".join([*sources, *map(str.encode, (compiler, *flags)), processor().encode()])).hexdigest()[:16]
+    library = _folder() / f"quantized-{key}.so"
+    if not library.is_file():
+        _compile(compiler, flags, library)
+    kernels = ctypes.CDLL(str(library))
+    kernels.specframe_multiply.argtypes = [POINTER(Weight), c_void_p, c_int64, c_void_p]
+    kernels.specframe_multiply.restype = None
+    kernels.specframe_rank.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
+    kernels.specframe_rank.restype = None
+    kernels.specframe_decode.argtypes = [
+        *(POINTER(Shape), POINTER(Layer), POINTER(Batch)),
+        *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
+    ]
+    kernels.specframe_decode.restype = None
+    return kernels
+
+
+def are_loaded() -> bool:
+    """Whether this process has the kernels already, so that they cost nothing to call."""
+    return load_kernels.cache_info().currsize > 0
+
+
+def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
+    """Writes the library, whole or not at all."""
+    try:
+        library.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=library.parent) as folder:
+            made = Path(folder) / library.name
+            command = [compiler, *flags, str(SOURCE), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            if done.returncode:
+                line = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
+                raise InputError(f"{compiler} cannot compile the kernels: {line[:200]}")
+            made.replace(library)
+    except OSError as error:
+        raise InputError(f"the kernels cannot be written to {library.parent}: {error.strerror or error}") from error
+
+
+def _folder() -> Path:
+    """Where compiled kernels are kept: SPECFRAME_CACHE, or `specframe` in the user's cache folder."""
+    moved = os.environ.get("SPECFRAME_CACHE")
+    user = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "specframe"
+    return Path(moved or user).expanduser() / "kernels"
+
+
+def processor() -> str:
+    """The identity of a processor, as far as -march=native compiles differently for it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {platform.processor()} {flags}"

@@ -1,0 +1,224 @@
+"""Llama-like decoder layers as one call of the kernels: no dispatch between their operators."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from specframe.kernel.layers import LayerChoice
+from specframe.native.blocks import TILE, Floats
+from specframe.native.build import Batch, Layer, Shape, load_kernels
+from specframe.native.linear import QuantizedLinear
+
+FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+"""transformers' model types whose layers the kernels compute."""
+ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary embeddings that are a table: the same for every length of text."""
+LARGEST_HEAD = 256
+
+
+@dataclass(frozen=True)
+class Tree:
+    """What the N new positions of each row see: slots that are committed, and each other."""
+
+    sees: Tensor  # [B, N, N] bool; none sees a later one
+    length: Tensor  # [B] int64: the first so many slots of a row are seen by all
+    base: int  # the slot of the first; the others follow it
+
+    @property
+    def end(self) -> int:
+        """The first slot that none of them sees."""
+        return self.base + self.sees.shape[1]
+
+
+@dataclass(frozen=True)
+class Mask:
+    """What the N new positions of each row see: any slots, and where their own keys and values go."""
+
+    visible: Tensor  # [B, N, S] bool
+    places: Tensor  # [B, N] int64
+
+    @property
+    def end(self) -> int:
+        """The first slot that none of them sees."""
+        return self.visible.shape[2]
+
+
+class KeysAndValues(Protocol):
+    """A cache that holds the keys and values of all layers in one tensor."""
+
+    def storage(self, sample: Tensor) -> Tensor:
+        """Keys and values [2 * layers, B, H, S, D], like a sample [B, H, 1, D] at first."""
+        ...
+
+
+class PackedLayers:
+    """The layers of a decoder of bfloat16 or float32, or that was quantized, over a cache in float32.
+
+    Hidden states are float32. A position's result does not depend on the others that it does not see: see
+    `passes.cpp`.
+    """
+
+    def __init__(self, config: Any, rotary: nn.Module, layers: Sequence[Any]) -> None:
+        """Of layers for which `unlike` and `odd_outputs` find no reason.
+
+        Quantized matrices then share their storage with what the kernels read; others are copied. A layer may
+        have an identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by
+        side, each with its norm, as EAGLE-3's does: `hidden_norm` is then the state's.
+        """
+        self._kept: list[Tensor | QuantizedLinear] = []
+        attention = layers[0].self_attn
+        size: int = attention.head_dim
+        heads, groups = attention.q_proj.out_features // size, attention.k_proj.out_features // size
+        self.shape = Shape(
+            layers=len(layers),
+            width=config.hidden_size,
+            heads=heads,
+            kv_heads=groups,
+            head_size=size,
+            rotary=0,
+            mlp=config.intermediate_size,
+            epsilon=config.rms_norm_eps,
+            scale=attention.scaling,
+        )
+        self._rotary = rotary
+        self._layers = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
+        self._sample = torch.empty(0, groups, 1, size)  # what keys and values are like
+        self._angles = torch.empty(2, 0, 0)  # [2, positions, rotary / 2]: cosine, sine
+
+    def run(
+        self,
+        hidden: Tensor,
+        positions: Tensor,
+        sight: Tree | Mask,
+        cache: KeysAndValues,
+        row: int = 0,
+        taps: Mapping[int, Tensor] | None = None,
+        chosen: LayerChoice | None = None,
+        embeddings: Tensor | None = None,
+        ending: Tensor | None = None,
+    ) -> None:
+        """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
+
+        `row` is the cache's row of the first. A layer's output is copied to its tap, [B, N, D], where it has one. Where
+        layers are chosen, the others pass their input on. `embeddings` [B, N, D] stand before the hidden states in
+        what a layer of twice the input attends from. `ending` [D], float32, is the weight of a norm behind the last
+        layer.
+        """
+        blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
+        places, angles = positions.contiguous(), self._angles_to(int(positions.max()) + 1)
+        where = Batch(
+            rows=hidden.shape[0],
+            nodes=hidden.shape[1],
+            first=row,
+            width=sight.end,
+            cache_rows=blocks.shape[1],
+            slots=blocks.shape[3],
+            positions=places.data_ptr(),
+            cosine=angles.data_ptr(),
+            sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
+        )
+        if isinstance(sight, Tree):
+            seen, other = sight.sees.contiguous(), sight.length.contiguous()
+            where.base, where.sees, where.length = sight.base, seen.data_ptr(), other.data_ptr()
+        else:
+            seen, other = sight.visible.contiguous(), sight.places.contiguous()
+            where.visible, where.places = seen.data_ptr(), other.data_ptr()
+        if embeddings is not None:
+            beginning = embeddings.float().contiguous()
+            where.embeddings = beginning.data_ptr()
+        wanted = taps or {}
+        pointers = [wanted[index].data_ptr() if index in wanted else None for index in range(self.shape.layers)]
+        load_kernels().specframe_decode(
+            ctypes.byref(self.shape),
+            self._layers,
+            ctypes.byref(where),
+            blocks.data_ptr(),
+            hidden.data_ptr(),
+            None if ending is None else ending.data_ptr(),
+            (ctypes.c_void_p * len(pointers))(*pointers),
+            None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
+        )
+
+    def _angles_to(self, end: int) -> Tensor:
+        """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""
+        if end > self._angles.shape[1]:
+            table = torch.arange(max(2 * self._angles.shape[1], end, 1024))[None]
+            pair = self._rotary(torch.empty(1), table)  # [1, positions, rotary] each, halves repeated
+            self._angles = torch.cat(pair).float().chunk(2, -1)[0].contiguous()
+            self.shape.rotary = 2 * self._angles.shape[-1]
+        return self._angles
+
+    def _layer(self, layer: Any) -> Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        two = hasattr(layer, "hidden_norm")
+        return Layer(
+            attention_norm=self._pointer(_weight(layer, "hidden_norm" if two else "input_layernorm")),
+            token_norm=self._pointer(_weight(layer, "input_layernorm") if two else None),
+            normed_residual=getattr(layer, "norm_before_residual", False),
+            mlp_norm=self._pointer(layer.post_attention_layernorm.weight),
+            query_norm=self._pointer(_weight(attention, "q_norm")),
+            key_norm=self._pointer(_weight(attention, "k_norm")),
+            qkv=self._join(attention.q_proj, attention.k_proj, attention.v_proj).record,
+            output=self._matrix(attention.o_proj).record,
+            gate_up=self._join(mlp.gate_proj, mlp.up_proj).record,
+            down=self._matrix(mlp.down_proj).record,
+        )
+
+    def _pointer(self, weight: Tensor | None) -> int | None:
+        if weight is None:
+            return None
+        values = weight.detach().float().contiguous()
+        self._kept.append(values)
+        return values.data_ptr()
+
+    def _matrix(self, linear: nn.Module) -> QuantizedLinear:
+        self._kept.append(matrix := packed(linear))
+        return matrix
+
+    def _join(self, *parts: nn.Module) -> QuantizedLinear:
+        """One layer of these outputs, whose storage they share from now on."""
+        self._kept.append(joined := QuantizedLinear.join([packed(part) for part in parts]))
+        return joined
+
+
+def packed(linear: nn.Module) -> QuantizedLinear:
+    """A linear layer as the kernels take it: itself if it was quantized, else a copy, in float32 or bfloat16."""
+    if isinstance(linear, QuantizedLinear):
+        return linear
+    assert isinstance(linear, nn.Linear)
+    weight = linear.weight.detach()
+    return QuantizedLinear(Floats(weight if weight.dtype == torch.float32 else weight.bfloat16()), linear.bias)
+
+
+def odd_outputs(matrices: Sequence[QuantizedLinear | nn.Linear]) -> str | None:
+    """Why the kernels cannot multiply by one of the matrices, or None if they can."""
+    if any(matrix.out_features % TILE for matrix in matrices):
+        return f"one of its matrices has outputs that {TILE} does not divide"
+    return None
+
+
+def unlike(config: Any, rotary: nn.Module | None, layers: Sequence[Any]) -> str | None:
+    """What in a model's layers the kernels do not compute, or None."""
+    if config.model_type not in FAMILIES:
+        return f"the layers of {config.model_type} are not Llama's"
+    if (activation := getattr(config, "hidden_act", None)) != "silu":
+        return f"its activation is {activation}"
+    kind = getattr(rotary, "rope_type", "default")
+    if kind not in ROTARY:
+        return f"its rotary embedding, {kind}, changes with the length of the text"
+    size: int = layers[0].self_attn.head_dim
+    if size % TILE or size > LARGEST_HEAD:
+        return f"its heads have {size} numbers, not a multiple of {TILE} up to {LARGEST_HEAD}"
+    return None
+
+
+def _weight(module: nn.Module, name: str) -> Tensor | None:
+    norm = getattr(module, name, None)
+    weight: Tensor | None = getattr(norm, "weight", None)
+    return weight

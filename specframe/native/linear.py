@@ -1,0 +1,86 @@
+"""A linear layer whose weights are what the kernels multiply by: of 4, 8, 16 or 32 bits."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from specframe.native.blocks import Floats, PackedBlocks, unpack
+from specframe.native.build import Weight, load_kernels
+
+
+class QuantizedLinear(nn.Module):
+    """x W^T + bias: W in blocks and x rounded to 8 bits, row by row and block by block; or both bfloat16, or float32.
+
+    A row's result does not depend on the rows next to it. With gradients the weights are unpacked, x is not rounded,
+    and gradients reach x alone.
+    """
+
+    def __init__(self, blocks: PackedBlocks | Floats, bias: Tensor | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = blocks.shape
+        self.bits = blocks.bits
+        self.packed: Tensor
+        self.bias: Tensor | None
+        self.register_buffer("packed", blocks.pack(), persistent=False)
+        self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
+
+    @property
+    def blocks(self) -> PackedBlocks | Floats:
+        """The weights, unpacked to codes."""
+        return unpack(self.packed, self.out_features, self.bits)
+
+    def take(self, rows: slice | Tensor) -> QuantizedLinear:
+        """A layer of these outputs alone."""
+        return QuantizedLinear(self.blocks.take(rows), None if self.bias is None else self.bias[rows])
+
+    @classmethod
+    def join(cls, layers: Sequence[QuantizedLinear]) -> QuantizedLinear:
+        """One layer of all their outputs, which are whole tiles of as many bits; they share its storage afterwards."""
+        joined = cls.__new__(cls)
+        nn.Module.__init__(joined)
+        joined.out_features = sum(layer.out_features for layer in layers)
+        joined.in_features, joined.bits = layers[0].in_features, layers[0].bits
+        joined.register_buffer("packed", torch.cat([layer.packed for layer in layers]), persistent=False)
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        joined.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
+        for layer, part in zip(layers, joined.packed.split([len(layer.packed) for layer in layers]), strict=True):
+            layer.packed = part
+        return joined
+
+    @property
+    def record(self) -> Weight:
+        """The matrix as the kernels take it: pointers, valid while this layer lives."""
+        bias = None if self.bias is None else self.bias.data_ptr()
+        return Weight(self.packed.data_ptr(), bias, self.out_features, self.in_features, self.bits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] -> [..., N], in the dtype of x."""
+        if torch.is_grad_enabled() and x.requires_grad:
+            bias = None if self.bias is None else self.bias.to(x.dtype)
+            return nn.functional.linear(x, self.blocks.values().to(x.dtype), bias)
+        return self.product(x).to(x.dtype)
+
+    def product(self, x: Tensor) -> Tensor:
+        """The same without gradients, [..., K] -> [..., N], as the kernels give it: in float32, or float64 as x is."""
+        rows = x.reshape(-1, self.in_features).float().contiguous()  # [M, K]
+        out = torch.empty(len(rows), self.out_features)
+        weight = self.record
+        load_kernels().specframe_multiply(ctypes.byref(weight), rows.data_ptr(), len(rows), out.data_ptr())
+        return out.to(torch.promote_types(x.dtype, torch.float32)).view(*x.shape[:-1], self.out_features)
+
+    def extra_repr(self) -> str:
+        """Its shape and bits."""
+        return f"{self.in_features}, {self.out_features}, bits={self.bits}"
+
+
+def logits_of(head: nn.Module, features: Tensor) -> Tensor:
+    """What an LM head makes of features, where no gradients are wanted: [..., K] -> [..., N].
+
+    Of the kernels' products no bit is lost: in bfloat16 the logits of likely tokens are an eighth apart.
+    """
+    logits: Tensor = head.product(features) if isinstance(head, QuantizedLinear) else head(features)
+    return logits

@@ -1,0 +1,313 @@
+// Forward passes of Llama-like decoders over weights of 4, 8, 16 or 32 bits, for processors.
+//
+// Nothing here depends on how many rows are computed at once: a row's sums are added in one order, whatever its
+// neighbours. A node of a tree so gets the very bits that it would get in a text decoded token by token.
+
+#include <omp.h>
+#include <sched.h>
+
+#include <atomic>
+
+#include "attention.h"
+#include "topk.h"
+
+namespace {
+
+constexpr int SPINS = 4000;  // pauses of a waiting thread, some hundred microseconds
+
+struct Weight {
+  const uint8_t* data;
+  const float* bias;  // or null
+  int64_t outputs, inputs, bits;
+
+  int64_t tiles() const { return (outputs + TILE - 1) / TILE; }
+  int64_t tile_bytes() const { return inputs / BLOCK * block_bytes(bits); }
+};
+
+struct Layer {
+  const float *attention_norm, *mlp_norm, *query_norm, *key_norm;  // the last two may be null
+  const float* token_norm;                                         // of the embeddings before the hidden state, or null
+  int64_t normed_residual;                                         // whether the residual starts at the normed state
+  Weight qkv, output, gate_up, down;
+};
+
+struct Shape {
+  int64_t layers, width, heads, kv_heads, head_size, rotary, mlp;
+  float epsilon, scale;
+};
+
+// A node sees the slots below its row's `length` and, from `base` on, the nodes that `sees` has; or, without `sees`, the
+// slots that `visible` has, and its own keys and values go to its place.
+struct Batch {
+  int64_t rows, nodes;         // B, N: B * N rows of `hidden`
+  int64_t first, width;        // the cache's row of the first, and the first slot that no node sees
+  int64_t cache_rows, slots;   // the cache is [2 * layers, cache_rows, kv_heads, slots, head_size]
+  int64_t base;                // the slot of the first node
+  const uint8_t* sees;         // [B, N, N], or null
+  const int64_t* length;       // [B], slots that are committed
+  const uint8_t* visible;      // [B, N, width]
+  const int64_t* places;       // [B, N]
+  const int64_t* positions;    // [B, N]
+  const float *cosine, *sine;  // [.., rotary / 2], of every position
+  const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
+};
+
+// What `count` queries from `first` on see, of a row's nodes in turns of `sharing`.
+View view_of(const Batch& b, int64_t row, int64_t first, int64_t count, int64_t sharing) {
+  const int64_t high = (first + count - 1) / sharing;  // the last node
+  View view;
+  const auto look = [&](int64_t slot, auto sees) {
+    float mask[LANE] = {};
+    int64_t all = 0;
+    for (int64_t q = 0; q < count; ++q) all += (mask[q] = sees((first + q) / sharing));
+    if (all == count && view.masks.empty()) view.add(slot);
+    else if (all) view.add(slot, mask);
+  };
+  if (b.sees) {
+    for (int64_t slot = 0; slot < b.length[row]; ++slot) view.add(slot);
+    const uint8_t* sees = b.sees + row * b.nodes * b.nodes;
+    for (int64_t j = 0; j <= high; ++j)
+      look(b.base + j, [&](int64_t node) { return j <= node && sees[node * b.nodes + j]; });
+  } else {
+    const uint8_t* visible = b.visible + row * b.nodes * b.width;
+    for (int64_t slot = 0; slot < b.width; ++slot)
+      look(slot, [&](int64_t node) { return visible[node * b.width + slot]; });
+  }
+  view.close();
+  return view;
+}
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Where the threads of a team wait for each other. They soon yield: on a busy machine, a thread that spins may hold the very
+// core that the others need.
+struct Barrier {
+  std::atomic<int> arrived{0}, passed{0};
+
+  void wait(int threads) {
+    const int before = passed.load(std::memory_order_acquire);
+    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
+      arrived.store(0, std::memory_order_relaxed);
+      passed.store(before + 1, std::memory_order_release);
+      return;
+    }
+    for (int tries = 0; passed.load(std::memory_order_acquire) == before; ++tries) {
+      if (tries > SPINS) sched_yield();
+      else pause();
+    }
+  }
+};
+
+// One thread of a team.
+struct Worker {
+  int id, threads;
+  Barrier& barrier;
+
+  explicit Worker(Barrier& shared) : id(omp_get_thread_num()), threads(omp_get_num_threads()), barrier(shared) {}
+
+  // Calls `work` with this thread's share of the items 0 .. count - 1, one by one; then waits for the others.
+  template <typename Work>
+  void share(int64_t count, Work work) const {
+    for (int64_t item = count * id / threads; item < count * (id + 1) / threads; ++item) work(item);
+    if (threads > 1) barrier.wait(threads);
+  }
+
+  // The same, where neighbours take about the same time and later items more than earlier ones.
+  template <typename Work>
+  void deal(int64_t count, Work work) const {
+    for (int64_t item = id; item < count; item += threads) work(item);
+    if (threads > 1) barrier.wait(threads);
+  }
+};
+
+// out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team. `next` is the weight that is
+// multiplied after this one, or null: its beginning is fetched at the end.
+void multiply(const Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
+              int64_t stride, bool add) {
+  const int64_t tiles = w.tiles(), blocks = w.inputs / BLOCK;
+  const int64_t group = w.bits >= 16 ? MANY : GROUP;
+#ifdef AMX
+  const bool registers = w.bits == 16 && has_tiles();
+#else
+  const bool registers = false;
+#endif
+  int64_t configured = 0;
+  const int64_t last = tiles * (worker.id + 1) / worker.threads - 1;  // of this thread
+  worker.share(tiles, [&](int64_t tile) {
+    const uint8_t* data = w.data + tile * w.tile_bytes();
+    const uint8_t* following = tile < last ? data + w.tile_bytes() : next ? next->data + next->tiles() * worker.id / worker.threads * next->tile_bytes() : data;
+    const int64_t start = tile * TILE, width = std::min(TILE, w.outputs - start);
+    for (int64_t row = 0; row < rows; row += group) {
+      const int64_t count = std::min(group, rows - row);
+      alignas(64) float found[MANY][TILE];
+#ifdef AMX
+      if (registers && count != configured) configure(configured = count);
+#endif
+      const uint8_t* ahead = row + group < rows ? data : following;
+      if (w.bits == 32) multiply_in_turns(SINGLES, TOGETHER_SINGLES, data, ahead, blocks, x, row, count, found);
+      else if (w.bits == 16) multiply_halves(data, ahead, blocks, x, row, count, registers, found);
+      else (w.bits == 4 ? CODES<4> : CODES<8>)[count - 1](data, ahead, blocks, x, row, found);
+      for (int64_t r = 0; r < count; ++r) {
+        float* to = out + (row + r) * stride + start;
+        for (int64_t i = 0; i < width; ++i) {
+          const float value = w.bias ? found[r][i] + w.bias[start + i] : found[r][i];
+          to[i] = add ? to[i] + value : value;
+        }
+      }
+    }
+  });
+#ifdef AMX
+  if (configured) _tile_release();
+#endif
+}
+
+// Without a weight nothing is normalized; a width is a multiple of 16.
+inline void normalize(const float* from, const float* weight, float epsilon, int64_t width, float* to) {
+  if (!weight) {
+    std::memcpy(to, from, width * sizeof(float));
+    return;
+  }
+  Lane squares = {};
+  for (int64_t i = 0; i < width; i += LANE) {
+    const Lane part = *reinterpret_cast<const Lane*>(from + i);
+    squares += part * part;
+  }
+  const float factor = 1.f / std::sqrt(sum(squares) / width + epsilon);
+  for (int64_t i = 0; i < width; ++i) to[i] = from[i] * factor * weight[i];
+}
+
+inline void rotate(float* head, const float* cosine, const float* sine, int64_t rotary) {
+  const int64_t half = rotary / 2;
+  for (int64_t i = 0; i < half; ++i) {
+    const float a = head[i], b = head[half + i];
+    head[i] = a * cosine[i] - b * sine[i];
+    head[half + i] = b * cosine[i] + a * sine[i];
+  }
+}
+
+}  // namespace
+
+// out [M, outputs] = x [M, inputs] W^T + bias.
+extern "C" void specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) {
+  Codes codes(rows, w->inputs, w->bits);
+  Barrier barrier;
+#pragma omp parallel
+  {
+    const Worker worker(barrier);
+    worker.share(rows, [&](int64_t row) { codes.set(row, x + row * w->inputs, w->inputs); });
+    multiply(worker, *w, nullptr, codes, rows, out, w->outputs, false);
+  }
+}
+
+// The `count` largest of each row of logits [M, width], largest first and of equal ones the earlier first, as
+// log-probabilities, and the columns where they stand; `count` is `width` at most.
+extern "C" void specframe_rank(const float* logits, int64_t rows, int64_t width, int64_t count, float* values, int64_t* columns) {
+  for (int64_t row = 0; row < rows; ++row)
+    rank(logits + row * width, width, count, values + row * count, columns + row * count);
+}
+
+// Runs the layers over `hidden` [M, width], in place, and writes keys and values into the cache. `ending` is the final norm's
+// weight, or null: without that norm. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null.
+// `runs` [layers] says what of a layer runs, its attention (1), its MLP (2), or both; null: all of all.
+extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, float* cache, float* hidden,
+                                 const float* ending, float* const* taps, const uint8_t* runs) {
+  const Shape s = *shape;
+  const Batch b = *batch;
+  const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
+  const int64_t line = queries + 2 * keys, most = b.width, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
+  const int64_t head_stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * head_stride;
+  Codes codes(rows, wide, layers[0].qkv.bits);
+  std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
+  const int64_t sharing = s.heads / s.kv_heads, asking = b.nodes * sharing;  // queries of a key, and of a row's nodes
+  int64_t together = LANE;
+  while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < omp_get_max_threads()) together /= 2;
+  const int64_t groups = (asking + together - 1) / together;  // of each row
+  std::vector<View> views(b.rows * groups);
+  Barrier barrier;
+#pragma omp parallel
+  {
+    const Worker worker(barrier);
+    std::unique_ptr<float[]> shares(new float[most * LANE]), values(new float[wide]);
+    worker.share(b.rows * groups, [&](int64_t at) {
+      const int64_t row = at / groups, first = at % groups * together;
+      views[at] = view_of(b, row, first, std::min(together, asking - first), sharing);
+    });
+    for (int64_t l = 0; l < s.layers; ++l) {
+      const Layer& layer = layers[l];
+      float *key_plane = cache + 2 * l * plane, *value_plane = key_plane + plane;
+      if (!runs || runs[l] & 1) {
+        worker.share(rows, [&](int64_t row) {
+          float *state = hidden + row * s.width, *normed = values.get() + (b.embeddings ? s.width : 0);
+          normalize(state, layer.attention_norm, s.epsilon, s.width, normed);
+          if (b.embeddings) normalize(b.embeddings + row * s.width, layer.token_norm, s.epsilon, s.width, values.get());
+          if (layer.normed_residual) std::memcpy(state, normed, s.width * sizeof(float));
+          codes.set(row, values.get(), layer.qkv.inputs);
+        });
+        multiply(worker, layer.qkv, &layer.output, codes, rows, qkv.get(), line, false);
+        worker.share(rows, [&](int64_t row) {
+          float* at = qkv.get() + row * line;
+          const int64_t first = b.first + row / b.nodes, slot = b.sees ? b.base + row % b.nodes : b.places[row];
+          const int64_t turn = b.positions[row] * (s.rotary / 2);
+          for (int64_t h = 0; h < s.heads + s.kv_heads; ++h) {
+            float* head = at + h * s.head_size;
+            const float* norm = h < s.heads ? layer.query_norm : layer.key_norm;
+            if (norm) normalize(head, norm, s.epsilon, s.head_size, head);
+            rotate(head, b.cosine + turn, b.sine + turn, s.rotary);
+          }
+          for (int64_t h = 0; h < s.kv_heads; ++h) {
+            const int64_t place = (first * s.kv_heads + h) * head_stride + slot * s.head_size;
+            std::memcpy(key_plane + place, at + queries + h * s.head_size, s.head_size * sizeof(float));
+            std::memcpy(value_plane + place, at + queries + keys + h * s.head_size, s.head_size * sizeof(float));
+          }
+        });
+        worker.deal(b.rows * s.kv_heads * groups, [&](int64_t item) {
+          const int64_t at = item % (b.rows * groups), row = at / groups, h = item / (b.rows * groups);
+          const int64_t first = at % groups * together, count = std::min(together, asking - first);
+          const int64_t place = ((b.first + row) * s.kv_heads + h) * head_stride;
+          const float* query[LANE];
+          float* out[LANE];
+          for (int64_t q = 0; q < count; ++q) {
+            const int64_t node = row * b.nodes + (first + q) / sharing, head = h * sharing + (first + q) % sharing;
+            query[q] = qkv.get() + node * line + head * s.head_size;
+            out[q] = attended.get() + node * queries + head * s.head_size;
+          }
+          attend(query, out, count, s.head_size, s.scale, key_plane + place, value_plane + place, views[at], shares.get());
+        });
+        worker.share(rows, [&](int64_t row) {
+          codes.set(row, attended.get() + row * queries, queries);
+        });
+        multiply(worker, layer.output, &layer.gate_up, codes, rows, hidden, s.width, true);
+      }
+      if (!runs || runs[l] & 2) {
+        worker.share(rows, [&](int64_t row) {
+          normalize(hidden + row * s.width, layer.mlp_norm, s.epsilon, s.width, values.get());
+          codes.set(row, values.get(), s.width);
+        });
+        multiply(worker, layer.gate_up, &layer.down, codes, rows, mlp.get(), 2 * s.mlp, false);
+        worker.share(rows, [&](int64_t row) {
+          const float *gate = mlp.get() + row * 2 * s.mlp, *up = gate + s.mlp;
+          for (int64_t i = 0; i < s.mlp; i += LANE) {  // silu(x) = x / (1 + exp(-x))
+            const Lane x = *reinterpret_cast<const Lane*>(gate + i), small = exponential(x < 0.f ? x : -x);
+            const Lane product = x * *reinterpret_cast<const Lane*>(up + i) * (x < 0.f ? small : Lane{} + 1.f);
+            *reinterpret_cast<Lane*>(values.get() + i) = product / (small + 1.f);
+          }
+          codes.set(row, values.get(), s.mlp);
+        });
+        multiply(worker, layer.down, l + 1 < s.layers ? &layers[l + 1].qkv : nullptr, codes, rows, hidden, s.width, true);
+      }
+      if (taps[l]) {
+        worker.share(rows, [&](int64_t row) {
+          std::memcpy(taps[l] + row * s.width, hidden + row * s.width, s.width * sizeof(float));
+        });
+      }
+    }
+    if (ending)
+      worker.share(rows, [&](int64_t row) {
+        normalize(hidden + row * s.width, ending, s.epsilon, s.width, hidden + row * s.width);
+      });
+  }
+}

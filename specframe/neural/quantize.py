@@ -1,0 +1,61 @@
+"""A drafter's matrices in 4 or 8 bits: it drafts faster and a little differently, and the output stays the target's."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.native.blocks import BLOCK, Bits, round_to_blocks
+from specframe.native.build import load_kernels
+from specframe.native.linear import QuantizedLinear
+from specframe.neural.layer import DecoderLayer
+
+Quantization = Literal["int4", "int8"]
+BITS: dict[Quantization, Bits] = {"int4": 4, "int8": 8}
+NetworkT = TypeVar("NetworkT", bound=nn.Module)
+
+
+def rounds(name: str, quantization: Quantization | None, device: torch.device) -> bool:
+    """Whether matrices are to be rounded: not without `quantization`, nor, with a warning, without a C++ compiler.
+
+    Raises CompositionError, in a part's name, where the device is no CPU.
+    """
+    if quantization is None:
+        return False
+    if device.type != "cpu":
+        raise CompositionError(
+            f"{name}: quantize: {quantization} computes on a CPU, and this target is on {device}; leave it out"
+        )
+    try:
+        load_kernels()
+    except InputError as error:
+        logging.getLogger(__name__).warning("%s: %s stays in the target's precision", error, name)
+        return False
+    return True
+
+
+def round_layers(network: NetworkT, quantization: Quantization) -> NetworkT:
+    """A copy of a network with its linear layers in blocks; those whose inputs blocks do not divide stay.
+
+    Decoder layers are computed by the kernels as a whole where they can, while decoding.
+    """
+    rounded = copy.deepcopy(network)
+    for name, linear in list(rounded.named_modules()):
+        if type(linear) is nn.Linear and linear.in_features % BLOCK == 0:
+            parent, _, attribute = name.rpartition(".")
+            setattr(rounded.get_submodule(parent), attribute, round_linear(linear.weight, linear.bias, quantization))
+    for module in rounded.modules():
+        if isinstance(module, DecoderLayer):
+            module.pack()
+    return rounded
+
+
+def round_linear(weight: Tensor, bias: Tensor | None, quantization: Quantization) -> QuantizedLinear:
+    """A linear layer of these weights [N, K] in blocks; K is a multiple of 32."""
+    with torch.autocast(weight.device.type, enabled=False):  # a training validates within it
+        return QuantizedLinear(round_to_blocks(weight, BITS[quantization]), bias)

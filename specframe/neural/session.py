@@ -1,0 +1,198 @@
+"""What a drafter of one decoder layer remembers of the committed pairs while it decodes, and the draft in the making.
+
+With one attention layer, a position's key and value depend on the layer's input at that position alone.
+So blocks need no fixed alignment, and a cycle may commit any number of tokens: the last block is always
+the one that ends at the newest pair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specframe.kernel.types import Frontier, Predicted
+from specframe.neural.blocks import Blocks
+from specframe.neural.features import gather
+from specframe.neural.queries import Queries, repeated
+from specframe.neural.rows import Pending, RowSession
+
+if TYPE_CHECKING:
+    from specframe.neural.network import FeatureNetwork
+
+
+class FeatureSession(RowSession):
+    """The decoding state of a session's rows, for drafters of one decoder layer.
+
+    Position i of a row holds the pair (embedding of token i + 1, features i); the network's `inputs` makes it the
+    layer's input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of
+    k = 1 and no state, Falcon that of any k and an LSTM's state. ParallelSpec has masks: of a block's k queries
+    j = 1 is a pair then, and the others are masks that stand behind it; without masks j = k.
+
+    Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs
+    before the first, which do not exist: their input is zero, and no query sees them. Only a row with
+    fewer than j pairs predicts from there, what it has no pair for. Behind the longest row's pairs stand
+    the draft's, at the same slots in every row, until the next commit writes over them. Masks stand behind
+    all pairs for the length of one forward; no later one sees them.
+
+    Args:
+        network: the drafter's.
+        embed: the target's token embedding, [..] -> [.., D].
+        slots: how many rows there will be, at most.
+        room: how many positions a row will take, at most; the cache is made for so many.
+        spare: how many slots more than it needs the cache gets when it is made or grown.
+    """
+
+    def __init__(
+        self, network: FeatureNetwork, embed: Callable[[Tensor], Tensor], slots: int, *, room: int = 0, spare: int = 256
+    ) -> None:
+        like = next(network.layer.parameters())
+        super().__init__(like, slots, room, spare)
+        self.network = network
+        self.embed = embed
+        self.masked = network.levels > 1
+        self.block = network.levels if self.masked else network.block
+        self.asking = 1 if self.masked else self.block  # j, how many pairs of a block ask
+        self.state = network.start(0)
+        self.tail = like.new_zeros(0, self.asking - 1, network.width)  # the last pairs' inputs
+
+    def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """What the network's `inputs` gets, [B, M, 2D]."""
+        return (self._pairs(tokens, self.network.fuse(gather(self.network.spec, features))),)
+
+    def join(self, more: int) -> None:
+        """Makes room for so many new rows."""
+        self.state = tuple(torch.cat(parts, 1) for parts in zip(self.state, self.network.start(more), strict=True))
+        self.tail = pad(self.tail, (0, 0, 0, 0, 0, more))
+
+    def leave(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.state = tuple(part[:, rows] for part in self.state)
+        self.tail = self.tail[rows]
+
+    def seen(self, counts: list[int]) -> Tensor:
+        """Which slots hold pairs of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        device = self.tail.device
+        pair = torch.arange(1 - self.asking, max(counts, default=0), device=device)  # the one at each slot
+        seen = (pair >= 0).expand(len(counts), -1)
+        if len(set(counts)) > 1:
+            seen = seen & (pair < torch.tensor(counts, device=device)[:, None])
+        return seen
+
+    def expand(self, frontier: Frontier) -> Predicted:
+        """The predictions of the k levels below each frontier node; the root starts a draft."""
+        return self.network.predicted(self._expand(frontier))
+
+    def _expand(self, frontier: Frontier) -> Tensor:
+        """The layer's outputs for the k levels below each frontier node, [B, F, k, P].
+
+        A node's block are the k path nodes that end at it, each paired with the feature predicted where
+        its parent stands. The state goes on from the node expanded k levels above.
+        """
+        if frontier.tree.levels == 0:
+            self.settle()
+            del self.draft[1:]
+            return self.draft[0].outputs
+        batch, width = frontier.nodes.shape
+        k = self.block
+        tokens, above = self._trace(frontier)
+        origin = Blocks.among(self.draft, above)
+        pairs = self._pairs(tokens, self.network.features(origin.outputs)).flatten(0, 1)  # [BF, k, 2D]
+        state = tuple(part.flatten(1, 2).contiguous() for part in origin.state)
+        inputs, state = self.network.inputs(pairs, state)  # [BF, k, D]
+
+        own = torch.eye(width, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
+        sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
+        path = self._path(sees)  # [B, F, W + S k]
+        positions = origin.position[:, :, None] + torch.arange(k, device=tokens.device)  # [B, F, k]
+        asked = Queries(inputs.reshape(batch, width * k, -1), positions.flatten(1), repeated(path, k))
+        if self.masked:
+            masks = self.network.mask(pairs[:, -1]).unflatten(0, (batch, width))  # [B, F, k - 1, D]
+            asked = asked.followed_by(Queries.behind(masks, positions[:, :, -1], path))
+        outputs = self._ask(asked, path.shape[2] - width * k)
+        block = outputs[:, : width * k].unflatten(1, (width, k))  # [B, F, k, P]
+        if self.masked:
+            block = torch.cat([block[:, :, -1:], outputs[:, width * k :].unflatten(1, (width, k - 1))], 2)
+        state = tuple(part.view(-1, batch, width, part.shape[-1]) for part in state)
+        self.draft.append(Blocks(frontier.nodes, block, state, origin.position + k, sees))
+        is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again together with deeper nodes
+        return torch.where(is_root, self.draft[0].outputs[:, :1], block)
+
+    def take(self, pending: Pending) -> Blocks:
+        """Takes in pending pairs: keys and values are cached, the state moves on, a draft can start.
+
+        Queries are made again for the j - 1 pairs before, since they belong to the last block; writing
+        their keys and values again changes nothing. All queries see all pairs: of the outputs only the
+        last block's are wanted. A mask sees the masks before it, too.
+        """
+        first, (pairs,), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
+        inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
+        if self.asking > 1:
+            inputs = torch.cat([self.tail[first:], inputs], 1)  # [B, T, D]
+        batch, length, _ = inputs.shape
+
+        device = pairs.device
+        counts = torch.tensor(pending.held, device=device)
+        visible = self.seen(pending.held)  # [B, W]
+        behind = max(starts) + length  # the first slot that no row writes a pair to
+        path = pad(visible, (0, max(0, behind - visible.shape[1])))[:, None]  # [B, 1, S], S = behind
+        even = min(starts) == max(starts)
+        slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
+        slots = slots + (starts[0] if even else torch.tensor(starts, device=device)[:, None])
+        asked = Queries(inputs, slots - (self.asking - 1), repeated(path, length))
+        if self.masked:
+            masks = self.network.mask(_last(pairs, 1, fresh))  # [B, 1, k - 1, D]
+            asked = asked.followed_by(Queries.behind(masks, counts[:, None] - 1, path))
+            ends = torch.arange(behind, behind + masks.shape[2], device=device)
+            slots = torch.cat([slots, ends.expand(batch, -1)], 1)
+        outputs = self._ask(asked, starts[0] if even else slots, first)  # [B, T, P], and the masks'
+
+        self.tail = pending.behind(self.tail, _last(inputs, self.asking - 1, fresh))
+        self.state = tuple(pending.behind(old, new, 1) for old, new in zip(self.state, state, strict=True))
+        block = _last(outputs[:, :length], self.asking, fresh)
+        if self.masked:
+            block = torch.cat([block, outputs[:, length:]], 1)  # [B, k, P]
+        return Blocks.of_root(block, state, counts)
+
+    def _ask(self, queries: Queries, slots: int | Tensor, first: int = 0) -> Tensor:
+        """The layer's outputs, [B, T, P]; keys and values are written as `SlotCache.aim` has it."""
+        width = queries.mask.shape[2]
+        self.reserve(width)
+        self.cache.aim(slots, width, first)
+        outputs: Tensor = self.network.layer(queries.inputs, queries.positions, queries.mask[:, None], self.cache)
+        return outputs
+
+    def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
+        """What the network's `inputs` gets: [..], [.., D] -> [.., 2D], embedding first."""
+        return torch.cat([self.embed(tokens), features], -1)
+
+    def _trace(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
+        """The tokens of the k path nodes that end at each frontier node, [B, F, k], and the node above."""
+        parent = frontier.tree.parent.clamp(min=0)  # at padding only, a walk may reach above the root
+        path = [frontier.nodes]
+        for _ in range(self.block - 1):
+            path.append(parent.gather(1, path[-1]))
+        tokens = [frontier.tree.tokens.gather(1, step) for step in reversed(path)]
+        return torch.stack(tokens, 2), parent.gather(1, path[-1])
+
+    def _path(self, sees: Tensor) -> Tensor:
+        """Which slots lie on the path to each frontier node, its own pairs included: [B, F, S] -> [B, F, W + S k].
+
+        `sees`: which of the S expansions below the root do.
+        """
+        committed = self.visible[:, None].expand(-1, sees.shape[1], -1)  # [B, F, W]
+        drafted = sees[..., None].expand(-1, -1, -1, self.block).flatten(2)  # [B, F, S k]
+        return torch.cat([committed, drafted], 2)
+
+
+def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:
+    """The last `width` positions of each row, [B, T, D] -> [B, width, D]; rows end with their fresh pairs."""
+    length = values.shape[1]
+    if min(fresh) == max(fresh):
+        return values[:, length - width :]
+    short = torch.tensor(fresh, device=values.device) - max(fresh)  # [B], how much earlier a row ends
+    places = short[:, None] + torch.arange(length - width, length, device=values.device)  # [B, width]
+    return values[torch.arange(len(fresh), device=values.device)[:, None], places]

@@ -1,1 +1,0 @@
-"""Stores of text that drafters copy from: built once, read by every session, appended to."""

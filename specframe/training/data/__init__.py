@@ -1,1 +1,0 @@
-"""Documents, and the token sequences they become."""

@@ -1,0 +1,256 @@
+"""A drafter that keeps learning while it drafts (OSD)."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections import deque
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from specframe.components.losses.distillation import Distillation
+from specframe.components.rollouts.text import AlongText
+from specframe.kernel.certifiable import Shrinkable, Untrained
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.interfaces import (
+    Drafter,
+    Loss,
+    Observer,
+    Rollout,
+    Target,
+    Trainable,
+    TreePolicy,
+)
+from specframe.kernel.registry import one_line
+from specframe.kernel.training import learning_in
+from specframe.kernel.types import (
+    AskingRollout,
+    Committed,
+    Context,
+    Cycle,
+    RewritingRollout,
+    Teacher,
+    TokenTree,
+    TranslatingDrafter,
+)
+from specframe.training.online_learner import Learner
+from specframe.training.transcripts import Transcript, begin, extend
+
+log = logging.getLogger("specframe.online")
+
+SHARE = 4
+"""Of so many requests the first is held out."""
+
+
+class Online:
+    """Drafts as another drafter does, and trains it on what verification taught (OSD, Liu et al. 2023, 2310.07177).
+
+    Verification gives the target's distribution after every node. Where all drafted tokens were rejected, it is kept,
+    and when `every` requests have ended, the drafter learns from these positions: between two cycles, never within a
+    draft, without a forward pass of the target. Every fourth request is held out: an update after which fewer of its
+    drafted tokens would be accepted is undone.
+
+    With `out` the drafter is saved after each update and goes on from there when it is loaded again; a process that is
+    killed loses one update at most. Where learning fails, such as on a full disk, it stops with a warning, and decoding
+    goes on.
+
+    The distribution stays the target's: a draft is verified with the distributions that it was drawn from, and what
+    was learnt was known before. A row's sample depends on earlier requests, unless the verifier is `match`; and with
+    another verifier a seed must not be used twice, since the drafter has seen what came of it.
+
+    Options:
+        drafter: the drafter that learns, such as `model` or `eagle`, or one of another vocabulary, such as `omnidraft`
+        loss: what is minimised; none: KL(p || q), by `distillation` with alpha 1
+        rollout: how the drafter is unrolled along the texts; none: `text`, for drafters that are language models
+        every: requests between two updates, those that are held out not counted
+        steps: optimizer steps of an update, over all that it learns from
+        lr: the learning rate, constant
+        held: the most requests that are held out at a time, the latest; 0: every update is kept
+        length: the most positions of a text that are read, its last
+        out: the folder for the drafter and the state of its training; none: nothing is saved
+    """
+
+    def __init__(
+        self,
+        *,
+        drafter: Drafter,
+        loss: Loss | None = None,
+        rollout: Rollout | None = None,
+        every: int = 8,
+        steps: int = 1,
+        lr: float = 1.0e-4,
+        held: int = 4,
+        length: int = 512,
+        out: Path | None = None,
+    ) -> None:
+        learns = learning_in(drafter)
+        name = type(learns).__name__
+        if not hasattr(type(learns), "module"):  # of the class: the property would load weights
+            raise CompositionError(f"online trains a drafter with weights, such as `model` or `eagle`; {name} has none")
+        if rollout is None and not hasattr(type(learns), "read_text"):
+            raise CompositionError(f"online: {name} reads features, so give a `rollout`, such as `teacher_forced`")
+        if loss is None and hasattr(type(getattr(learns, "head", None)), "module"):
+            raise CompositionError(
+                f"online: of {name} its head is trained, which has weights of its own: give its `loss` and `rollout`"
+            )
+        if isinstance(rollout, RewritingRollout | AskingRollout):
+            raise CompositionError("online: this rollout needs texts that the target has not read: give another one")
+        for option, value, least in (
+            ("every", every, 1),
+            ("steps", steps, 1),
+            ("held", held, 0),
+            ("length", length, 8),
+        ):
+            if value < least:
+                raise InputError(f"online: {option} must be at least {least}, not {value}")
+        if not lr > 0:
+            raise InputError(f"online: lr must be above 0, not {lr:g}")
+        self.drafter = drafter
+        self.loss: Loss = loss or Distillation(alpha=1.0)
+        self.rollout: Rollout = rollout or AlongText()
+        self.every, self.steps, self.lr, self.length, self.out = every, steps, lr, length, out
+        self.promise = replace(drafter.promise, alone=False)
+        self.learner: Learner | None = None
+        """What trains it: from `bind` on, until learning stops."""
+        self._numbers = count()
+        self._rows: list[Transcript] = []
+        self._ended: list[Transcript] = []
+        self._held: deque[Transcript] = deque(maxlen=held)
+
+    def untrained(self, vocab: int) -> Online:
+        """The same for a target of `vocab` tokens, for a certificate: it learns a lot, in every cycle, from afresh."""
+        twin = copy.copy(self)
+        twin.drafter = self.drafter.untrained(vocab) if isinstance(self.drafter, Untrained) else self.drafter
+        return Restless.of(twin)
+
+    def smaller(self) -> Online:
+        """The same with the small form of its drafter."""
+        twin = copy.copy(self)
+        twin.drafter = self.drafter.smaller() if isinstance(self.drafter, Shrinkable) else self.drafter
+        twin.promise = replace(twin.drafter.promise, alone=False)
+        return twin
+
+    @property
+    def taps(self) -> frozenset[str]:
+        """The target features that the drafter reads."""
+        return self.drafter.taps
+
+    def bind(self, target: Target) -> None:
+        """Binds the drafter, and loads what it has learnt.
+
+        Raises what `bind` of the drafter raises, CompositionError for one that has nothing to train, and what `Learner`
+        raises.
+        """
+        self.drafter.bind(target)
+        drafter = learning_in(self.drafter)
+        if not isinstance(drafter, Trainable) or not any(p.requires_grad for p in drafter.module.parameters()):
+            raise CompositionError(f"online: {type(drafter).__name__} has nothing to train")
+        self.learner = None  # it may hold the folder
+        self.learner = Learner(drafter, self.loss, self.rollout, lr=self.lr, steps=self.steps, out=self.out)
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session; the requests of an earlier one have ended."""
+        self.drafter.open(slots, room)
+        self._end(self._rows)
+        self._rows = []
+
+    def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
+        """The drafter's draft below root [B]."""
+        return self.drafter.propose(root, tree, context)
+
+    def commit(self, committed: Committed) -> None:
+        """Passes what was committed to the drafter."""
+        self.drafter.commit(committed)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Takes note of what the target answered; passes the cycle to a drafter that observes."""
+        if isinstance(self.drafter, Observer):
+            self.drafter.observe(cycle)
+        if self.learner is None:
+            return
+        if cycle.committed.prompt is None:
+            extend(self._rows, cycle, self.taps)
+        else:
+            held = [self._held.maxlen != 0 and next(self._numbers) % SHARE == 0 for _ in cycle.committed.root]
+            self._rows += begin(cycle, self.taps, held)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order; the others have ended."""
+        self.drafter.keep(rows)
+        if self.learner is None:
+            return
+        order = rows.tolist()
+        ended = [row for number, row in enumerate(self._rows) if number not in order]
+        self._rows = [self._rows[number] for number in order]
+        self._end(ended)
+
+    def _end(self, transcripts: list[Transcript]) -> None:
+        """Takes in the requests that have ended, and learns when it is time."""
+        for transcript in transcripts:
+            (self._held if transcript.held else self._ended).append(transcript)
+        if len(self._ended) >= self.every:
+            self._learn(self._ended)
+            self._ended = []
+
+    def _learn(self, transcripts: list[Transcript]) -> None:
+        """An update; where it fails, decoding goes on without learning."""
+        if self.learner is None:
+            return
+        try:
+            with torch.inference_mode(False), torch.enable_grad():
+                lessons, held = ([self._lesson(each) for each in part] for part in (transcripts, self._held))
+                self.learner.learn(lessons, held)
+        except Exception as error:  # whatever goes wrong in learning, requests are waiting
+            log.warning("the drafter learns no more: %s", one_line(error))
+            self.learner = None
+            self._rows, self._ended = [], []
+            self._held.clear()
+
+    def _lesson(self, transcript: Transcript) -> Teacher:
+        """What a request teaches, in the tokens of the drafter that learns."""
+        teacher = transcript.teacher(self.length)
+        if isinstance(self.drafter, TranslatingDrafter):
+            return self.drafter.translate(teacher, transcript.answer(self.length))
+        return teacher
+
+
+class Restless(Online):
+    """An online drafter for certificates: every session begins afresh, and every cycle ends with an update of all rows.
+
+    What it drafts then depends on all that was committed before, as much as can be.
+    """
+
+    @classmethod
+    def of(cls, online: Online) -> Restless:
+        """The same drafter, restless."""
+        twin = cls.__new__(cls)
+        vars(twin).update(vars(online), lr=0.1, out=None, learner=None)
+        twin._rows, twin._ended, twin._held = [], [], deque(maxlen=0)
+        return twin
+
+    def bind(self, target: Target) -> None:
+        """Binds the drafter, and takes note of the weights that it begins with."""
+        super().bind(target)
+        assert self.learner is not None
+        self._weights = copy.deepcopy(self.learner.module.state_dict())
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins afresh."""
+        self.drafter.open(slots, room)
+        self._rows = []
+        drafter = learning_in(self.drafter)
+        with torch.inference_mode(False):
+            drafter.module.load_state_dict(self._weights)
+            self.learner = Learner(drafter, self.loss, self.rollout, lr=self.lr, steps=self.steps, out=None)
+
+    def observe(self, cycle: Cycle) -> None:
+        """Takes in a cycle, and learns from it."""
+        super().observe(cycle)
+        self._learn(self._rows)
+
+    def _end(self, transcripts: list[Transcript]) -> None:
+        """What ended has been learnt."""

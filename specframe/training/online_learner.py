@@ -1,0 +1,162 @@
+"""Updates of a drafter that is in use: each is kept only if held-out texts are drafted no worse."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import time
+from collections.abc import Sequence
+from math import isfinite
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from specframe.components.losses.divergences import TotalVariation
+from specframe.components.losses.scored import scored
+from specframe.files.lock import hold
+from specframe.files.provenance import write_json
+from specframe.kernel.interfaces import Loss, Rollout, Trainable
+from specframe.kernel.types import Teacher
+from specframe.neural.weights.checkpoint import remove_parts
+from specframe.training import state
+from specframe.training.state import Ledger
+
+REMEDY = "give another drafter.out"
+"""What to do about a folder that cannot be written to, or is another drafter's."""
+RECORD = "online.json"
+"""The record of the updates, in the folder of the drafter."""
+RECENT = 1000
+"""So many updates are kept in the record."""
+CLIP = 1.0
+"""The largest norm of a step's gradient."""
+
+
+class Learner:
+    """Trains a drafter, bound to its target, in place.
+
+    The steps are taken in float32 or better: a drafter in half precision gets the rounded weights, and the state on
+    disk has what was rounded.
+    """
+
+    def __init__(
+        self, drafter: Trainable, loss: Loss, rollout: Rollout, *, lr: float, steps: int, out: Path | None
+    ) -> None:
+        """A learner that goes on from the state in `out`, if there is one.
+
+        Raises InputError where nothing can be written there or another process learns there, and WeightsError for the
+        state of another drafter.
+        """
+        self.drafter, self.loss, self.rollout, self.steps, self.out = drafter, loss, rollout, steps, out
+        self.module = drafter.module
+        self.parameters: list[nn.Parameter] = [p for p in self.module.parameters() if p.requires_grad]
+        half = any(p.dtype.itemsize < 4 for p in self.parameters)
+        self.master = copy.deepcopy(self.module).float() if half else self.module
+        self.masters: list[nn.Parameter] = [p for p in self.master.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.masters, lr=lr, weight_decay=0.0)
+        self.ledger = Ledger({})
+        if out is not None:
+            self._lock = hold(out, REMEDY)  # until this learner is gone
+            try:
+                self._resume(out)
+            except BaseException:  # its traceback keeps this learner, and with it the lock
+                self._lock.release()
+                raise
+
+    def _resume(self, out: Path) -> None:
+        """Goes on from the state in the folder, if there is one."""
+        remove_parts(out)
+        fresh = Ledger({"drafter that learning began with": _fingerprint(self.module)})
+        self.ledger = state.load(out, self.master, self.optimizer, fresh, "drafter.out")
+        self._copy_masters()
+
+    def learn(self, lessons: Sequence[Teacher], held: Sequence[Teacher]) -> bool:
+        """Takes `steps` optimizer steps over the lessons; whether they were kept.
+
+        They are undone where a loss is not finite, or the acceptance on the held-out teachers falls. Raises
+        WeightsError when the state cannot be written: the weights in memory are good then, and those saved before stay.
+        """
+        positions = int(sum(teacher.mask.sum() for teacher in lessons))
+        if not positions:
+            return False
+        start = time.monotonic()
+        before = self.acceptance(held)
+        weights = [p.detach().clone() for p in self.masters]
+        optimizer = copy.deepcopy(self.optimizer.state_dict())
+        kept = False
+        try:
+            losses = [self._step(lessons, positions) for _ in range(self.steps)]
+            after = self.acceptance(held)
+            kept = all(map(isfinite, losses)) and (not held or after >= before)
+        finally:
+            if not kept:
+                self._restore(weights, optimizer)
+        self.ledger.step += 1
+        entry = {"loss": losses[0], "held_before": before, "held_after": after, "kept": float(kept)}
+        sizes = {"update": self.ledger.step, "requests": len(lessons), "positions": positions}
+        self.ledger.history.append(sizes | entry | {"seconds": time.monotonic() - start})
+        del self.ledger.history[:-RECENT]
+        if self.out is not None:
+            self._save(self.out, kept)
+        return kept
+
+    @torch.no_grad()
+    def acceptance(self, teachers: Sequence[Teacher]) -> float:
+        """The mean of sum of min(p, q) over the positions of all teachers; 0 if there are none."""
+        total = count = 0.0
+        for teacher in teachers:
+            positions = int(teacher.mask.sum())
+            made = self.rollout(self.drafter, teacher, 1.0)
+            total += (1 - float(scored([TotalVariation()], made, teacher)[0])) * positions
+            count += positions
+        return total / max(count, 1)
+
+    def _step(self, lessons: Sequence[Teacher], positions: int) -> float:
+        """One optimizer step over all lessons, a text at a time; the mean loss of a position before it."""
+        total = 0.0
+        for teacher in lessons:
+            share = int(teacher.mask.sum()) / positions
+            if share:
+                loss = scored([self.loss], self.rollout(self.drafter, teacher, 1.0), teacher)[0] * share
+                torch.autograd.backward(loss, inputs=self.parameters)
+                total += float(loss.detach())
+        if self.master is not self.module:
+            for own, p in zip(self.masters, self.parameters, strict=True):
+                own.grad = None if p.grad is None else p.grad.float()
+        torch.nn.utils.clip_grad_norm_(self.masters, CLIP)
+        self.optimizer.step()
+        for p in (*self.masters, *self.parameters):
+            p.grad = None
+        self._copy_masters()
+        return total
+
+    @torch.no_grad()
+    def _copy_masters(self) -> None:
+        if self.master is not self.module:
+            for own, p in zip(self.masters, self.parameters, strict=True):
+                p.copy_(own)
+
+    @torch.no_grad()
+    def _restore(self, weights: Sequence[Tensor], optimizer: dict[str, object]) -> None:
+        for p, value in zip(self.masters, weights, strict=True):
+            p.copy_(value)
+        for p in (*self.masters, *self.parameters):
+            p.grad = None
+        self._copy_masters()
+        self.optimizer.load_state_dict(optimizer)
+
+    def _save(self, out: Path, changed: bool) -> None:
+        """Writes the record, and what has changed: the state that learning goes on from comes first."""
+        if changed:
+            state.save(out, self.master, self.optimizer, self.ledger)
+            self.drafter.save(out)
+        write_json(out / RECORD, {"updates": self.ledger.step, "history": self.ledger.history})
+
+
+def _fingerprint(module: nn.Module) -> str:
+    """The same for equal weights."""
+    digest = hashlib.sha256()
+    for name, value in module.state_dict().items():
+        digest.update(f"{name} {list(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -39,7 +39,7 @@ from specframe_serve.load import read_prompts
 HERE = Path(__file__).resolve().parent
 NUMBERS = HERE / "traffic.json"
 RECIPES = HERE.parent.parent / "recipes"
-QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "prompts" / "specframe.jsonl"
+QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "specframe.jsonl"
 JOINED = (1, 1, 2, 1, 3, 1, 2, 1, 6, 1)
 """How many of the bench's questions make one prompt, in turn."""
 LONG = 36

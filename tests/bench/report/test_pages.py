@@ -61,7 +61,7 @@ def test_plain_alone_has_a_report_the_same_each_time(bench, tmp_path):
 
 
 def test_the_shipped_prompts_are_read_and_short():
-    file = resources.files("specframe.bench.contest") / "prompts" / "specframe.jsonl"
+    file = resources.files("specframe.bench.contest") / "specframe.jsonl"
     with resources.as_file(file) as path:
         records = read_records(path)
         lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]

@@ -138,6 +138,7 @@ class Session:
         self._watch = watch
         self._stateful = parts.stateful
         self._room = room
+        self._ahead: Sequence[int] | None = None  # the prompt that is being read before its admission
         self._open()
 
     @property
@@ -154,14 +155,15 @@ class Session:
     def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
         """Reads up to `limit` further tokens of a prompt that is to be admitted alone; returns how many are read.
 
-        Its last token is left to the admission. 0 from targets that read prompts whole. It needs a free slot, which
-        what is admitted in between must leave.
+        Its last token is left to the admission. 0 from targets that read prompts whole. It needs a free slot; others
+        may be admitted in between as long as they leave one.
         """
         target = self.parts.target
         if not isinstance(target, ChunkedTarget):
             return 0
         require_claim(target, self)
         with self.clock.phase("prefill"):
+            self._ahead = prompt
             return target.read_ahead(prompt, limit)
 
     @torch.inference_mode()
@@ -184,6 +186,8 @@ class Session:
         cycle = self._conclude(entries, tree, scores, random, sampling)
         self._random.join(random)
         self.live += entries
+        if self._ahead in [request.tokens for request in requests]:
+            self._ahead = None
         self._root = torch.cat([self._root, cycle.committed.root])
         self._sampling = sampling_of(self.live)
         self._release()
@@ -275,11 +279,14 @@ class Session:
         self._sampling = sampling_of(self.live)
 
     def _open(self) -> None:
-        """Begins with no rows: parts need not know how to keep none."""
+        """Begins with no rows: parts need not know how to keep none, but for a target that reads a prompt ahead."""
         claim(self.parts.target, self)
         self._pause = Pause()
         for part in self._stateful:
-            part.open(self.slots, self._room)
+            if part is self.parts.target and self._ahead is not None:
+                part.keep(torch.zeros(0, dtype=torch.int64, device=self._device))
+            else:
+                part.open(self.slots, self._room)
 
     def _verify(
         self, draft: TokenTree, sampling: Sampling | RowSampling, logits: Tensor, random: RandomSource

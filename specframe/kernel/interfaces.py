@@ -119,8 +119,8 @@ class ChunkedTarget(Target, Protocol):
     def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
         """Reads up to `limit` further tokens of a prompt, its last excepted; returns how many are read in all.
 
-        One prompt at a time: another one takes its place. It needs a free slot. An admission of a prompt that begins
-        with what was read reads the rest only.
+        One prompt at a time: another one takes its place. It needs a free slot, and is lost when an admission of other
+        prompts takes the last one. An admission of a prompt that begins with what was read reads the rest only.
         """
 
 

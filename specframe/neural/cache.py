@@ -53,6 +53,7 @@ class SlotCache(Cache):
         self.slots: int | Tensor = 0
         self.width = 0
         self.row = 0
+        self._reached = 0  # slots from here on are zero in every row
         self._blocks: list[Tensor] = []  # each [P, B, H, S, D]; one block when all shapes agree
         self._planes: dict[int, list[Tensor]] = {}  # by rows
 
@@ -66,6 +67,13 @@ class SlotCache(Cache):
         self.slots = slots
         self.width = width
         self.row = row
+        self._reached = max(self._reached, width)
+
+    def clear(self) -> None:
+        """Zeroes what was written; the storage stays."""
+        for block in self._blocks:
+            block[:, :, :, : self._reached] = 0
+        self._reached = 0
 
     def compact(self, source: Tensor, destination: int | Tensor) -> None:
         """Copies slots in every layer, all reads before all writes: source is [B, J].
@@ -105,7 +113,8 @@ class SlotCache(Cache):
         if more > 0:
             more = more if self._widths is None else self._widths(capacity) - self.capacity
             self.capacity += more
-            self._replace([pad(block, (0, 0, 0, more)) for block in self._blocks])
+            with torch.inference_mode(False):  # sessions of either mode may follow
+                self._replace([pad(block, (0, 0, 0, more)) for block in self._blocks])
 
     def _replace(self, blocks: list[Tensor]) -> None:
         self._blocks, self._planes = blocks, {}
@@ -153,7 +162,8 @@ class SlotCache(Cache):
     def _allocate(self, planes: int, states: Tensor) -> int:
         batch, heads, _, size = states.shape
         self.rows = self.rows or batch
-        self._blocks.append(states.new_zeros(planes, self.rows, heads, self.capacity, size))
+        with torch.inference_mode(False):  # sessions of either mode may follow
+            self._blocks.append(states.new_zeros(planes, self.rows, heads, self.capacity, size))
         return len(self._blocks) - 1
 
 

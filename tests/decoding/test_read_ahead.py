@@ -134,3 +134,57 @@ def test_what_targets_cannot_do_and_bad_prompts():
     rows.admit([request([1, 2, 3], 1)])
     with pytest.raises(InputError, match="slots are taken"):
         rows.read_ahead(LONG, 5)
+
+
+def lengths_read(model):
+    """How many tokens each of the model's forward passes takes, as they come."""
+    lengths = []
+    embedding = model.model.get_input_embeddings()
+    embedding.register_forward_pre_hook(lambda module, inputs: lengths.append(inputs[0].shape[1]))
+    return lengths
+
+
+def test_an_admission_in_between_loses_nothing_of_what_was_read():
+    model = target()
+    rows = session(model)
+    assert rows.read_ahead(LONG, 10) == 10
+    early = rows.admit([request([1, 2, 3], 1)])
+    assert rows.read_ahead(LONG, 10) == 20
+    early += rows.admit([request([4, 5], 2)])
+    lengths = lengths_read(model)
+    late = rows.admit([request(LONG, 3)])
+    assert lengths == [len(LONG) - 20]
+    while rows.live:
+        rows.step()
+    assert [entry.tokens for entry in early + late] == [alone([1, 2, 3], 1), alone([4, 5], 2), alone(LONG, 3)]
+
+
+def test_an_admission_that_takes_the_last_slot_takes_its_place():
+    model = target()
+    rows = session(model, 2)
+    rows.read_ahead(LONG, 10)
+    early = rows.admit([request([1, 2, 3], 1), request([4, 5], 2)])
+    while rows.live:
+        rows.step()
+    lengths = lengths_read(model)
+    late = rows.admit([request(LONG, 3)])
+    assert lengths == [len(LONG)]
+    while rows.live:
+        rows.step()
+    assert [entry.tokens for entry in early + late] == [alone([1, 2, 3], 1), alone([4, 5], 2), alone(LONG, 3)]
+
+
+def test_what_was_read_stays_when_all_rows_have_left():
+    model = target()
+    rows = session(model)
+    rows.admit([request([1, 2, 3], 1, new=4)])
+    assert rows.read_ahead(LONG, 10) == 10
+    while rows.live:
+        rows.step()
+    assert rows.read_ahead(LONG, 10) == 20
+    lengths = lengths_read(model)
+    late = rows.admit([request(LONG, 3)])
+    assert lengths == [len(LONG) - 20]
+    while rows.live:
+        rows.step()
+    assert late[0].tokens == alone(LONG, 3)

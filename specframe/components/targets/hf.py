@@ -159,7 +159,9 @@ class HFTarget:
         """
         # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
         architectures.require_reach(min(room, self.context), *self.reach)
-        self._state = State(len(self._layers), slots, room, self.dtype, self.device, self.passes.widths)
+        shape = (slots, room, self.dtype, self.device, self.passes.widths)
+        if self._state is None or not self._state.reopen(*shape):
+            self._state = State(len(self._layers), *shape)
 
     @torch.no_grad()
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
@@ -175,7 +177,7 @@ class HFTarget:
         last = prompts.count - 1
         self._require_evaluation()
         logits, features = self.passes.read(prompts.tokens[:, start:], state, last - start, start)  # [A, V]
-        state.features = state.take_ahead(features)
+        state.features = state.take_ahead(features, start)
         state.admitted = prompts
         rows = torch.arange(len(last), device=last.device)
         return TokenTree.root_only(prompts.tokens[rows, last]), Scores(logits[:, None], state.features)

@@ -71,6 +71,22 @@ class State:
         self.cache = SlotCache(layers, min(room, FIRST) if widths is None else 1, slots, widths)
         self.room = room
         self.dtype = dtype  # of masks
+        self._begin(device)
+
+    def reopen(
+        self, slots: int, room: int, dtype: torch.dtype, device: torch.device, widths: Callable[[int], int] | None
+    ) -> bool:
+        """Begins another session in the same storage; false, and no change, where that one needs other storage.
+
+        Storage of many slots takes longer to allocate than a short prompt to read.
+        """
+        if widths or (slots, room, dtype, device) != (self.cache.rows, self.room, self.dtype, self.length.device):
+            return False
+        self.cache.clear()
+        self._begin(device)
+        return True
+
+    def _begin(self, device: torch.device) -> None:
         self.length = torch.zeros(0, dtype=torch.int64, device=device)  # [B], processed tokens
         self.filled: list[int] = []  # the same on the host
         self.taken = 0  # further slots that are taken in every row: by the tokens that `before` leaves out
@@ -88,14 +104,16 @@ class State:
     def aim_prompts(self, prompts: Prompts) -> int:
         """Points the cache at the rows behind the session's; returns how many tokens of them were read ahead.
 
-        Raises InputError when slots or positions are used up.
+        What was read of another prompt stays, if its slot does. Raises InputError when slots or positions are used up.
         """
         row, width = len(self.filled), prompts.tokens.shape[1]
         self._require_slots(len(prompts.tokens))
         self._require(width, f"a prompt of {width} tokens")
         start = len(self.ahead)
         if start and (len(prompts.tokens) > 1 or prompts.tokens[0, :start].tolist() != self.ahead):
-            self.ahead, self.ahead_features, start = [], [], 0
+            start = 0
+            if row + len(prompts.tokens) == self.cache.rows:
+                self.ahead, self.ahead_features = [], []
         if start:
             self.cache.copy_row((self.cache.rows or 1) - 1, row, start)
         self.cache.aim(start, width, row)
@@ -116,8 +134,10 @@ class State:
             self.cache.aim(start, start + len(piece), (self.cache.rows or 1) - 1)
         return piece
 
-    def take_ahead(self, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """The features of a whole prompt, given those of the rest of it; forgets what was read ahead."""
+    def take_ahead(self, features: Mapping[str, Tensor], start: int) -> Mapping[str, Tensor]:
+        """The features of a whole prompt, given those from token `start` on; forgets what was read ahead of it."""
+        if start == 0:
+            return features
         parts = [*self.ahead_features, features]
         self.ahead, self.ahead_features = [], []
         return {tap: torch.cat([part[tap] for part in parts], 1) for tap in features} if len(parts) > 1 else features

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -237,12 +238,18 @@ class Pipeline:
             return list(self.tokenizer(prompt)["input_ids"])
         return self.encode_turns([{"role": "user", "content": prompt}])
 
-    def encode_turns(self, turns: Sequence[Mapping[str, str]]) -> list[int]:
-        """The token ids of a conversation, `role` and `content` a turn, up to where the next answer begins."""
+    def encode_turns(
+        self, turns: Sequence[Mapping[str, str]], options: Mapping[str, Any] = MappingProxyType({})
+    ) -> list[int]:
+        """The token ids of a conversation, `role` and `content` a turn, up to where the next answer begins.
+
+        `options` are further arguments of the tokenizer's `apply_chat_template`, and variables of the template.
+        """
         if not getattr(self.tokenizer, "chat_template", None):
             raise InputError("run.chat is true, but the target's tokenizer has no chat template; set run.chat=false")
         try:
-            return list(self.tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))
+            given = {"add_generation_prompt": True, **options, "return_dict": False}
+            return list(self.tokenizer.apply_chat_template(turns, **given))
         except Exception as error:  # a template raises what it likes
             raise InputError(f"the target's chat template refuses the prompt: {one_line(error)}") from error
 

@@ -14,12 +14,11 @@ from threading import Thread
 
 import httpx
 import pytest
-import uvicorn
 from serving import QUESTION, lone, long_model, make_pipeline
 
 from specframe.cli.main import main
 from specframe_serve.app import Server
-from specframe_serve.command import listen
+from specframe_serve.listener import Web, listen, web_config
 from specframe_serve.settings import ServeSettings
 from tests.small_model import make_tokenizer
 
@@ -32,10 +31,10 @@ def without_proxy(monkeypatch):
 
 
 @contextmanager
-def listening(pipeline, **settings):
+def listening(pipeline, limits=None, **settings):
     """A server that listens on loopback, and its address."""
     server = Server(pipeline, ServeSettings(**{"name": "small", "slots": 4, "context": 3000} | settings))
-    web = uvicorn.Server(uvicorn.Config(server.app, log_level="warning", lifespan="on"))
+    web = Web(web_config(server, limits), server)
     with listen("127.0.0.1", 0) as listener:
         thread = Thread(target=web.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -104,7 +103,7 @@ def test_rows_of_clients_that_vanish_are_given_up(pipeline, stream):
             until(lambda: len(server.engine._running) == 2)
             if stream:
                 assert b"200 OK" in connection.recv(1000)
-        until(lambda: not server.engine._running and not server.engine._waiting)
+        until(lambda: not server.engine._running and not server.engine.waiting)
         wanted = lone(make_pipeline(), "hello there", 1).texts[0]
         reply = httpx.post(f"{address}/v1/chat/completions", json={"messages": QUESTION, "seed": 1}, timeout=30)
         assert reply.json()["choices"][0]["message"]["content"] == wanted

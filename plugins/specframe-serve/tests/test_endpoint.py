@@ -57,7 +57,8 @@ def test_a_stream_is_the_answer_in_pieces(serving):
     whole = serving.chat(n=2).json()
     events = serving.stream(CHAT, messages=QUESTION, n=2, stream_options={"include_usage": True})
     assert {event["object"] for event in events} == {"chat.completion.chunk"}
-    assert [event["choices"][0]["delta"].get("role") for event in events[:2]] == ["assistant"] * 2
+    roles = [event["choices"][0]["delta"].get("role") for event in events[:-1]]
+    assert roles.count("assistant") == 2 and roles[0] == "assistant"
     texts, finishes = ["", ""], [None, None]
     for event in events[:-1]:
         (choice,) = event["choices"]
@@ -151,9 +152,18 @@ def test_models_health_and_what_is_not_there(serving):
 
 def test_what_cannot_be_decoded_is_refused_with_a_sentence(serving):
     for fields, status, words in (
-        ({"max_tokens": 190}, 400, "11 tokens and the answer may have 190, more than the 200"),
-        ({"prompt": "a" * 300}, 400, "300 tokens"),
-        ({"prompt": " "}, 400, "a prompt is empty"),
+        (
+            {"max_tokens": 190},
+            400,
+            "maximum context length is 200 tokens. However, you requested 201 tokens (11 in the",
+        ),
+        ({"prompt": "a" * 300}, 400, "(300 in the messages, 1 in the completion)"),
+        ({"prompt": [5] * 300}, 400, "(300 in the messages, 1 in the completion)"),
+        ({"n": 64, "prompt": [[1]] * 2000, "max_tokens": 1}, 400, "asks for 128000 answers, and 64 may wait"),
+        ({"prompt": ""}, 400, "a prompt is empty"),
+        ({"prompt": [[]]}, 400, "a prompt is empty"),
+        ({"logit_bias": {"64": 1}}, 422, "logit_bias: token ids are numbers from 0 to 63"),
+        ({"stop_token_ids": [64]}, 422, "stop_token_ids: "),
         ({"prompt": []}, 422, "prompt: there is none"),
         ({"prompt": [1, 64]}, 400, "outside the target's vocabulary"),
         ({"prompt": [-1]}, 400, "outside the target's vocabulary"),
@@ -165,6 +175,37 @@ def test_what_cannot_be_decoded_is_refused_with_a_sentence(serving):
         error = reply.json()["error"]
         assert reply.status_code == status and words in error["message"] and error["type"] == "invalid_request_error"
     assert serving.complete().status_code == 200, "the server goes on"
+
+
+def test_a_request_for_too_many_rows_is_refused_before_anything_is_made_for_it(serving, monkeypatch):
+    made = []
+    monkeypatch.setattr(serving.server._encoder, "_encode", made.append)
+    monkeypatch.setattr(type(serving.server._pipeline), "requests", lambda *args: made.append(args))
+    for fields in ({"prompt": [[1]] * 2000, "n": 64}, {"prompt": ["a"] * 65}):
+        reply = serving.complete(**fields)
+        assert reply.status_code == 400 and reply.json()["error"]["code"] == "too_many_answers"
+    assert not made
+
+
+def test_whitespace_is_a_text(serving, pipeline):
+    ids = pipeline.tokenizer("  ")["input_ids"]
+    replies = [serving.complete(prompt=prompt).json() for prompt in ("  ", ids)]
+    assert replies[0]["choices"] == replies[1]["choices"] and replies[0]["usage"]["prompt_tokens"] == 2
+
+
+def test_a_temperature_close_to_0_is_0(serving):
+    wanted = serving.complete(temperature=0).json()["choices"]
+    for temperature in (1e-320, 1e-39, 1e-7):
+        assert serving.complete(temperature=temperature).json()["choices"] == wanted
+
+
+def test_names_reach_the_template_or_are_refused(serving, monkeypatch):
+    named = [{"role": "user", "content": "hello", "name": "Ann"}]
+    refused = serving.chat(messages=named)
+    assert refused.status_code == 422 and "no place for a message's name" in refused.json()["error"]["message"]
+    template = "{% for m in messages %}{{ m.name }} {{ m.content }}{% endfor %}"
+    monkeypatch.setattr(serving.server._pipeline.tokenizer, "chat_template", template)
+    assert serving.chat(messages=named).json()["usage"]["prompt_tokens"] == len("Ann hello")
 
 
 def test_a_default_budget_is_cut_to_the_room_that_is_left(serving):

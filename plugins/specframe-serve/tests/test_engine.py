@@ -1,5 +1,6 @@
 """What holds when many requests are served: no text depends on the others, and no row is lost."""
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,13 +10,15 @@ from time import monotonic, sleep
 
 import numpy as np
 import pytest
+import torch
 from serving import Serving, lone, make_pipeline
 
-from specframe import Session
+from specframe import Sampling, Session
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.stores.corpus import build
 from specframe.components.targets.tiny import random_model
 from specframe.training.online import Online
+from specframe_serve import answers
 from specframe_serve.settings import ServeSettings
 
 WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]
@@ -132,11 +135,11 @@ def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
     with Serving(pipeline, slots=1, queue=2) as serving, ThreadPoolExecutor(4) as pool:
         gate = Gate(serving, monkeypatch)
         first = [pool.submit(serving.complete) for _ in range(2)]
-        until(lambda: len(serving.engine._waiting) == 2)
+        until(lambda: serving.engine.waiting == 2)
         refused = serving.complete()
         assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60
         assert refused.json()["error"]["code"] == "queue_full"
-        assert serving.complete(n=3).status_code == 429, "all of a request's rows, or none"
+        assert serving.complete(n=2).status_code == 429, "all of a request's rows, or none"
         gate.opened.set()
         assert [reply.result().status_code for reply in first] == [200, 200]
         assert serving.complete().status_code == 200
@@ -146,21 +149,39 @@ def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
 def test_prompts_are_read_in_order_and_no_more_than_the_budget_at_a_time(pipeline, monkeypatch):
     with Serving(pipeline, slots=4, prefill=30) as serving, ThreadPoolExecutor(8) as pool:
         gate, engine, admitted = Gate(serving, monkeypatch), serving.engine, []
-        following = engine._next
+        following = engine._queue.next_short
 
         def recorded(free):
             jobs = following(free)
             admitted.append([len(job.request.tokens) for job in jobs])
             return jobs
 
-        monkeypatch.setattr(engine, "_next", recorded)
+        monkeypatch.setattr(engine._queue, "next_short", recorded)
         replies = []
         for number, length in enumerate([10, 12, 8, 40, 3, 3]):
             replies.append(pool.submit(serving.complete, prompt="a" * length, max_tokens=20, ignore_eos=True))
-            until(lambda number=number: len(engine._waiting) == number + 1)
+            until(lambda number=number: engine.waiting == number + 1)
         gate.opened.set()
         assert [reply.result().status_code for reply in replies] == [200] * 6
-        assert [lengths for lengths in admitted if lengths] == [[10, 12], [8], [40], [3, 3]]
+        assert [lengths for lengths in admitted if lengths] == [[10, 12], [8], [3, 3]], "40 is read in pieces"
+
+
+def test_a_stream_has_no_chunk_before_its_first_token_and_shows_that_it_waits(pipeline, monkeypatch):
+    monkeypatch.setattr(answers, "SILENCE", 0.05)
+    with Serving(pipeline, slots=1) as serving, ThreadPoolExecutor(1) as pool:
+        gate = Gate(serving, monkeypatch)
+        asked = pool.submit(serving.chat, stream=True, n=2)
+        assert gate.reached.wait(20)
+        sleep(0.3)
+        gate.opened.set()
+        parts = [part for part in asked.result().text.split("\n\n") if part]
+    waited = parts.index(next(part for part in parts if part.startswith("data:")))
+    assert waited >= 2 and set(parts[:waited]) == {": waiting"}
+    chunks = [json.loads(part.removeprefix("data: "))["choices"][0] for part in parts if part.startswith("data: {")]
+    for index in (0, 1):
+        roles = [chunk["delta"].get("role") for chunk in chunks if chunk["index"] == index]
+        assert roles[0] == "assistant" and not any(roles[1:])
+    assert chunks[0]["delta"]["content"]
 
 
 def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
@@ -168,7 +189,7 @@ def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
         gate = Gate(serving, monkeypatch)
         with ThreadPoolExecutor(2) as pool:
             late = [pool.submit(serving.complete), pool.submit(serving.chat, stream=True)]
-            until(lambda: len(serving.engine._waiting) == 2)
+            until(lambda: serving.engine.waiting == 2)
             sleep(0.3)
             gate.opened.set()
         assert late[0].result().status_code == 504 and "0.2 seconds" in late[0].result().json()["error"]["message"]
@@ -176,6 +197,20 @@ def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
         serving.engine.settings = replace(serving.engine.settings, timeout=60.0)
         assert serving.complete().status_code == 200
         assert serving.counters()["vllm:request_success_total{finished_reason=abort}"] == 2
+
+
+def test_a_row_without_any_token_left_ends_and_the_log_has_the_reason(pipeline, monkeypatch, caplog):
+    monkeypatch.setattr(Sampling, "law_and_gaps", nothing_is_left(Sampling.law_and_gaps))
+    with Serving(pipeline) as serving:
+        assert serving.complete().status_code == 500
+    assert "no token has any probability" in caplog.text
+
+
+def nothing_is_left(law_and_gaps):
+    def found(self, logits, tree, nodes=None):
+        return law_and_gaps(self, torch.full_like(logits, -torch.inf), tree, nodes)
+
+    return found
 
 
 def test_an_error_while_decoding_ends_its_requests_and_not_the_server(monkeypatch, caplog):
@@ -210,9 +245,9 @@ def test_closing_finishes_what_was_asked_and_takes_no_more(pipeline, monkeypatch
     with serving, ThreadPoolExecutor(4) as pool:
         gate = Gate(serving, monkeypatch)
         asked = [pool.submit(serving.complete, seed=seed) for seed in range(3)]
-        until(lambda: len(serving.engine._waiting) == 3)
+        until(lambda: serving.engine.waiting == 3)
         closing = pool.submit(serving.engine.close)
-        until(lambda: serving.engine._closed)
+        until(lambda: serving.engine._queue.closed)
         assert serving.complete().status_code == 503
         assert serving.get("/health").status_code == 503
         gate.opened.set()
@@ -220,12 +255,25 @@ def test_closing_finishes_what_was_asked_and_takes_no_more(pipeline, monkeypatch
         assert [reply.result().status_code for reply in asked] == [200] * 3
 
 
+def test_when_time_runs_out_what_is_left_ends_with_a_sentence(pipeline, monkeypatch):
+    serving = Serving(pipeline, slots=1)
+    with serving, ThreadPoolExecutor(3) as pool:
+        gate = Gate(serving, monkeypatch)
+        asked = [pool.submit(serving.complete), pool.submit(serving.complete, stream=True)]
+        until(lambda: serving.engine.waiting == 2)
+        serving.engine.give_up()
+        gate.opened.set()
+        whole, stream = (reply.result() for reply in asked)
+    assert whole.status_code == 503 and whole.json()["error"]["code"] == "shutting_down"
+    assert '"code": "shutting_down"' in stream.text and "[DONE]" not in stream.text
+
+
 def test_memory_of_finished_requests_is_let_go(serving):
     for _ in range(3):
         serving.chat(n=2)
     engine = serving.engine
     until(lambda: engine._session is None)  # and with it the storage of its rows
-    assert not engine._running and not engine._waiting
+    assert not engine._running and not engine.waiting
 
 
 @pytest.mark.parametrize("field", ["slots", "queue", "context", "prefill", "body", "timeout"])
@@ -234,6 +282,41 @@ def test_settings_that_serve_nothing_are_refused(field):
 
     with pytest.raises(InputError, match=f"--{field} 0"):
         ServeSettings(name="small", **{field: 0})
+
+
+def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch):
+    """Also where no row is running; the long one has every second turn, and a slot is left for it."""
+    pipeline = make_pipeline()
+    long, shorts = "good day " * 20, [word * 2 for word in ("ab", "cd", "ef", "gh", "ij")]
+    asked = [*shorts[:1], long, *shorts[1:]]
+    wanted = [lone(pipeline, prompt, 5, chat=False, max_new_tokens=30).texts[0] for prompt in asked]
+    turns = []
+    admit, read_ahead = Session.admit, Session.read_ahead
+
+    def admitted(self, requests):
+        turns.append([len(request.tokens) for request in requests])
+        return admit(self, requests)
+
+    def read(self, prompt, limit):
+        turns.append("piece")
+        return read_ahead(self, prompt, limit)
+
+    monkeypatch.setattr(Session, "admit", admitted)
+    monkeypatch.setattr(Session, "read_ahead", read)
+    with Serving(pipeline, prefill=10, slots=3, context=400) as serving, ThreadPoolExecutor(8) as pool:
+        gate, replies = Gate(serving, monkeypatch), []
+        for number, prompt in enumerate(asked):
+            replies.append(pool.submit(serving.complete, prompt=prompt, seed=5, max_tokens=30))
+            until(lambda number=number: serving.engine.waiting == number + 1)
+        gate.opened.set()
+        found = [reply.result().json()["choices"][0]["text"] for reply in replies]
+    assert found == wanted
+    assert turns[:4] == ["piece", [4, 4], "piece", "piece"], "a slot is left for the long one"
+    assert turns.count("piece") == len(long) // 10 - 1, "nothing was read twice"
+    place = turns.index([len(long)])
+    assert sum(turn == [4] or turn == [4, 4] for turn in turns[:place]) >= 2, "short ones waited for the long one"
+    for first, second in zip(turns[:place], turns[1:place], strict=False):
+        assert "piece" in (first, second), "the long one has every second turn"
 
 
 def test_a_long_prompt_is_read_in_pieces_while_others_go_on(monkeypatch):

@@ -9,12 +9,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
 
-from specframe import Pipeline
-from specframe_serve.engine import Closed, Engine, Full
-from specframe_serve.errors import ApiError, failed, too_slow
+from specframe import Pipeline, Request
+from specframe_serve.engine import Engine, Full
+from specframe_serve.errors import ApiError, failed, shutting_down, too_long, too_slow
 from specframe_serve.jobs import Job, Progress, Speculation, TokenLogprobs
+from specframe_serve.processors import processors_of, require_tokens
 from specframe_serve.protocol import ChatRequest, CompletionRequest
+from specframe_serve.queue import Closed
 from specframe_serve.text import TextStream
+
+SILENCE = 15.0
+"""Seconds after which a stream that has nothing to send shows that it is alive."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,38 @@ class Answer:
     index: int
     stream: TextStream
     job: Job
+    hidden: frozenset[int] = frozenset()
+    """Tokens that end it and are no part of its text."""
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish: str | None = None
 
     @property
+    def prompt(self) -> Sequence[int]:
+        """The tokens of its prompt."""
+        return self.job.request.tokens
+
+    @property
     def speculation(self) -> Speculation:
         """What drafting did for it."""
         return self.job.speculation
+
+    def add(self, progress: Progress) -> Piece:
+        """Takes a cycle's tokens in; returns what they added."""
+        ended = progress.ended is not None
+        shown = progress.tokens
+        if progress.ended == "end" and shown[-1] in self.hidden:
+            shown = shown[:-1]
+        text = self.stream.add(shown)
+        if ended:
+            text += self.stream.finish()
+        if self.stream.stopped or ended:
+            self.finish = "stop" if self.stream.stopped or progress.ended != "length" else "length"
+        self.text += text
+        self.tokens += progress.tokens
+        self.logprobs += progress.logprobs
+        return Piece(self.index, text, progress.tokens, progress.logprobs, self.finish)
 
 
 class Answers:
@@ -59,27 +87,12 @@ class Answers:
     ) -> None:
         """Submits a row for each prompt and choice. Raises ApiError where they do not fit, or the queue is full."""
         self._engine = engine
+        self._pipeline = pipeline
+        self._asked = asked
         self._queue: asyncio.Queue[tuple[int, Progress]] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self.prompt_tokens = sum(map(len, prompts))
-        settings = replace(pipeline.sampling, **asked.sampling())
-        seed = secrets.randbits(63) if asked.seed is None else asked.seed
-        deadline = monotonic() + engine.settings.timeout
-        self.all: list[Answer] = []
-        for prompt in prompts:
-            left = engine.longest - len(prompt)
-            if left < (asked.budget or 1):
-                raise ApiError(
-                    400,
-                    f"the prompt has {len(prompt)} tokens and the answer may have {asked.budget or 1}, more than the "
-                    f"{engine.longest} that this server decodes",
-                    code="context_length_exceeded",
-                )
-            limits = replace(settings, max_new_tokens=asked.budget or min(settings.max_new_tokens, left))
-            for request in pipeline.requests([prompt] * (asked.n or 1), limits, seed):
-                index = len(self.all)
-                job = Job(request, self._receiver(index), asked.likeliest, deadline)
-                self.all.append(Answer(index, TextStream(pipeline.decode, settings.stop), job))
+        self.all = [self._answer(index, request) for index, request in enumerate(self._requests(prompts))]
         try:
             engine.submit([answer.job for answer in self.all])
         except Full as full:
@@ -91,37 +104,75 @@ class Answers:
                 headers={"Retry-After": str(full.wait)},
             ) from None
         except Closed:
-            raise ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down") from None
+            raise shutting_down() from None
+
+    def _requests(self, prompts: Sequence[Sequence[int]]) -> list[Request]:
+        """The requests of all rows. Raises ApiError for what the target or the server's limits do not allow."""
+        asked, pipeline, longest = self._asked, self._pipeline, self._engine.longest
+        vocab = pipeline.parts.target.vocab_size
+        require_tokens(asked.stop_token_ids, vocab, "stop_token_ids")
+        settings = replace(pipeline.sampling, **asked.sampling())
+        if asked.min_tokens:
+            settings = replace(settings, stop=[])  # `TextStream` finds stop texts behind the least tokens
+        seed = secrets.randbits(63) if asked.seed is None else asked.seed
+        requests: list[Request] = []
+        for prompt in prompts:
+            left = longest - len(prompt)
+            if left < (asked.budget or 1):
+                raise too_long(len(prompt), asked.budget or 1, longest)
+            limits = replace(settings, max_new_tokens=asked.budget or min(settings.max_new_tokens, left))
+            for request in pipeline.requests([prompt] * asked.n, limits, seed):
+                ends = request.ends | frozenset(asked.stop_token_ids)
+                processors = processors_of(asked, len(prompt), ends, vocab)
+                sampling = replace(request.sampling, processors=processors) if processors else request.sampling
+                requests.append(replace(request, ends=ends, sampling=sampling))
+        return requests
+
+    def _answer(self, index: int, request: Request) -> Answer:
+        asked, pipeline = self._asked, self._pipeline
+        job = Job(
+            request,
+            self._receiver(index),
+            logprobs=asked.likeliest,
+            scored=isinstance(asked, CompletionRequest) and asked.echo and asked.likeliest is not None,
+            deadline=monotonic() + self._engine.settings.timeout,
+        )
+        stops = asked.stops or pipeline.sampling.stop
+        hidden = frozenset(asked.stop_token_ids) - pipeline.ends
+        return Answer(index, TextStream(pipeline.decode, stops, asked.min_tokens), job, hidden)
 
     @property
     def completion_tokens(self) -> int:
         """Tokens generated so far."""
         return sum(len(answer.tokens) for answer in self.all)
 
-    async def pieces(self) -> AsyncIterator[Piece]:
-        """The pieces of all answers as they come. Raises ApiError when a row failed or took too long."""
+    async def pieces(self) -> AsyncIterator[Piece | None]:
+        """The pieces of all answers as they come, None where there was none for a while.
+
+        Raises ApiError when a row failed or took too long, or the server ends.
+        """
         left = len(self.all)
         while left:
-            index, progress = await self._queue.get()
+            try:
+                index, progress = await asyncio.wait_for(self._queue.get(), SILENCE)
+            except TimeoutError:
+                yield None
+                continue
             answer = self.all[index]
             if answer.finish is not None:  # its stop text was found before the engine found it
                 continue
             if progress.ended == "timeout":
                 raise too_slow(self._engine.settings.timeout)
+            if progress.ended == "shutdown":
+                raise shutting_down()
             if progress.ended in ("failed", "cancelled"):
                 raise failed()
-            text = answer.stream.add(progress.tokens)
-            if progress.ended is not None:
-                text += answer.stream.finish()
-                answer.finish = "length" if progress.ended == "length" and not answer.stream.stopped else "stop"
-            elif answer.stream.stopped:
-                answer.finish = "stop"
-                self._engine.cancel([answer.job])
-            answer.text += text
-            answer.tokens += progress.tokens
-            answer.logprobs += progress.logprobs
-            left -= answer.finish is not None
-            yield Piece(index, text, progress.tokens, progress.logprobs, answer.finish)
+            piece = answer.add(progress)
+            if piece.finish is not None:
+                left -= 1
+                if progress.ended is None:
+                    self._engine.cancel([answer.job])
+            yield piece
 
     async def finished(self) -> list[Answer]:
         """The answers, once all are done."""

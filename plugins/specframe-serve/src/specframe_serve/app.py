@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import hmac
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from functools import partial
+from functools import lru_cache
 from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from specframe import InputError, Pipeline
+from specframe import NeuralTarget, Pipeline
+from specframe_serve.access import require_key
 from specframe_serve.answers import Answers
+from specframe_serve.bodies import read
+from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine
-from specframe_serve.errors import ApiError, failed
+from specframe_serve.errors import ApiError, failed, too_long, too_many_rows
+from specframe_serve.events import EventStream, Form
+from specframe_serve.front import Front
 from specframe_serve.meters import Meters
-from specframe_serve.protocol import ChatRequest, CompletionRequest, read
+from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.replies import ChatReply, TextReply
 from specframe_serve.settings import ServeSettings
 
-UPLOAD = 30.0
-"""Seconds that the body of a request may take."""
+SPELLED = 1 << 16
+"""Tokens whose texts are remembered."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -39,9 +43,10 @@ class Server:
         self.meters = Meters(settings.name)
         self.engine = Engine(pipeline, settings, self.meters)
         self._pipeline = pipeline
-        self._text = replace(pipeline, run=replace(pipeline.run, chat=False))  # a prompt as it is, without a template
-        self._reading = asyncio.Lock()
-        self.app = Starlette(
+        self._encoder = Encoder(pipeline)
+        tokenizer = pipeline.tokenizer
+        self._spell = lru_cache(SPELLED)(lambda token: str(tokenizer.decode([token])) if tokenizer else str(token))
+        routes = Starlette(
             routes=[
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
@@ -50,9 +55,12 @@ class Server:
                 Route("/v1/chat/completions", self._guarded(self._chat), methods=["POST"]),
                 Route("/v1/completions", self._guarded(self._completions), methods=["POST"]),
             ],
+            middleware=[_cross_origin(settings.origins)] if settings.origins else [],
             exception_handlers={ApiError: _refuse, HTTPException: _refuse_http, Exception: _fail},
             lifespan=self._life,
         )
+        routes.router.redirect_slashes = False
+        self.app = Front(routes, settings.hosts)
 
     @asynccontextmanager
     async def _life(self, app: Starlette) -> AsyncIterator[None]:
@@ -62,18 +70,9 @@ class Server:
 
     def _guarded(self, handler: Handler) -> Handler:
         """The handler, for clients that send the key."""
-        wanted = self.settings.key
 
         async def guarded(request: Request) -> Response:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if wanted is not None and not hmac.compare_digest(given.encode(), wanted.encode()):
-                raise ApiError(
-                    401,
-                    "this server wants its key as bearer token",
-                    kind="authentication_error",
-                    code="invalid_api_key",
-                    headers={"WWW-Authenticate": "Bearer"},
-                )
+            require_key(request.headers, self.settings.key)
             return await handler(request)
 
         return guarded
@@ -111,59 +110,57 @@ class Server:
             )
 
     async def _chat(self, request: Request) -> Response:
-        asked = read(ChatRequest, await self._body(request))
+        asked = await read(request, ChatRequest, self.settings.body)
+        form = ChatReply(
+            model=self.settings.name, nodes=self.engine.nodes, spell=self._spell, options=asked.stream_options
+        )
+        return await self._converse(request, asked, form)
+
+    async def _converse(self, request: Request, asked: ChatRequest, form: Form) -> Response:
+        """The reply to a conversation."""
         self._require_model(asked.model)
-        turns = [message.turn for message in asked.messages]
-        prompt = await self._encode(lambda: self._pipeline.encode_turns(turns))
-        return await self._reply(request, asked, [prompt], self._form(ChatReply))
+        self._require_rows(asked.n)
+        return await self._reply(request, asked, [await self._encoder.chat(asked)], form)
 
     async def _completions(self, request: Request) -> Response:
-        asked = read(CompletionRequest, await self._body(request))
+        asked = await read(request, CompletionRequest, self.settings.body)
         self._require_model(asked.model)
+        self._require_rows(len(asked.prompts) * asked.n)
         if not asked.prompts:
             raise ApiError(422, "prompt: there is none", code="invalid_field", field="prompt")
-        if asked.best_of not in (None, asked.n or 1):
+        if asked.best_of not in (None, asked.n):
             raise ApiError(422, "best_of: it must be n; answers are not ranked", code="invalid_field", field="best_of")
-        prompts = [await self._encode(partial(self._text.encode, prompt)) for prompt in asked.prompts]
-        return await self._reply(request, asked, prompts, self._form(TextReply))
+        for prompt in asked.prompts:
+            if isinstance(prompt, list) and len(prompt) >= self.engine.longest:
+                raise too_long(len(prompt), asked.budget or 1, self.engine.longest)
+        if asked.echo and asked.logprobs is not None and not isinstance(self._pipeline.parts.target, NeuralTarget):
+            raise ApiError(422, "echo: this target gives no log probabilities of prompts", code="invalid_field")
+        prompts = await self._encoder.texts(asked.prompts)
+        form = TextReply(
+            model=self.settings.name,
+            nodes=self.engine.nodes,
+            spell=self._spell,
+            options=asked.stream_options,
+            echoes=self._echoes(asked) if asked.echo else None,
+        )
+        return await self._reply(request, asked, prompts, form)
 
-    def _form(self, kind: type[Any]) -> Any:
-        tokenizer = self._pipeline.tokenizer
-        spell = (lambda token: str(tokenizer.decode([token]))) if tokenizer is not None else str
-        return kind(self.settings.name, self.engine.nodes, spell)
+    def _echoes(self, asked: CompletionRequest) -> list[str]:
+        """The text of each answer's prompt."""
+        texts = [prompt if isinstance(prompt, str) else self._pipeline.decode(prompt) for prompt in asked.prompts]
+        return [text for text in texts for _ in range(asked.n)]
 
-    async def _body(self, request: Request) -> bytes:
-        """The body of a request. Raises ApiError for one that is too large or slow, or not declared as JSON."""
-        # A web page in a browser may send anything but this without asking first.
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise ApiError(415, "the body must be JSON, with Content-Type: application/json")
-        body = bytearray()
-        try:
-            async with asyncio.timeout(UPLOAD):
-                async for part in request.stream():
-                    body += part
-                    if len(body) > self.settings.body:
-                        raise ApiError(413, f"a request may have {self.settings.body} bytes")
-        except TimeoutError:
-            raise ApiError(408, f"the request was not there after {UPLOAD:g} seconds") from None
-        except ClientDisconnect:
-            raise ApiError(499, "the client left before its request was there") from None
-        return bytes(body)
-
-    async def _encode(self, encode: Callable[[], list[int]]) -> list[int]:
-        """A prompt's tokens, made in another thread, one prompt at a time. Raises ApiError for one that has none."""
-        async with self._reading:
-            try:
-                return await asyncio.to_thread(encode)
-            except InputError as error:
-                raise ApiError(400, str(error)) from None
+    def _require_rows(self, count: int) -> None:
+        """Raises ApiError for more rows than the queue may ever take, before anything is made for them."""
+        if count > self.settings.queue:
+            raise too_many_rows(count, self.settings.queue)
 
     async def _reply(
-        self, request: Request, asked: ChatRequest | CompletionRequest, prompts: list[list[int]], form: Any
+        self, request: Request, asked: ChatRequest | CompletionRequest, prompts: Sequence[Sequence[int]], form: Form
     ) -> Response:
         answers = Answers(self.engine, self._pipeline, prompts, asked)
         if asked.stream:
-            return EventStream(answers, _events(answers, asked, form))
+            return EventStream(answers, form)
         done = asyncio.ensure_future(answers.finished())
         left = asyncio.ensure_future(_departure(request))
         try:
@@ -178,56 +175,15 @@ class Server:
             answers.close()
 
 
-class EventStream(StreamingResponse):
-    """A stream of server-sent events whose rows are given up when it ends, however that happens."""
-
-    def __init__(self, answers: Answers, events: AsyncIterator[str]) -> None:
-        super().__init__(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
-        self._answers = answers
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Sends the events."""
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            self._answers.close()
-
-
-async def _events(
-    answers: Answers, asked: ChatRequest | CompletionRequest, form: ChatReply | TextReply
-) -> AsyncIterator[str]:
-    options = asked.stream_options
-    always = options is not None and options.continuous_usage_stats
-    usage = always or (options is not None and options.include_usage)
-    for answer in answers.all:
-        for chunk in form.opening(answer):
-            yield _event(chunk)
-    try:
-        async for piece in answers.pieces():
-            if not (piece.text or piece.logprobs or piece.finish):
-                continue
-            chunk = form.chunk(piece, answers.all[piece.index])
-            if always:
-                chunk["usage"] = form.usage(answers)
-            if piece.finish and not usage:
-                chunk |= form.metrics(answers)
-            yield _event(chunk)
-    except ApiError as error:  # the status has been sent already
-        yield _event(error.body)
-        return
-    if usage:
-        yield _event(form.closing() | {"usage": form.usage(answers)} | form.metrics(answers))
-    yield "data: [DONE]\n\n"
-
-
-def _event(data: dict[str, Any]) -> str:
-    return f"data: {json.dumps(data, ensure_ascii=False)}\n\n"
-
-
 async def _departure(request: Request) -> None:
     """Ends when the client has gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _cross_origin(origins: Sequence[str]) -> Middleware:
+    """Lets web pages of these origins send requests."""
+    return Middleware(CORSMiddleware, allow_origins=list(origins), allow_methods=["*"], allow_headers=["*"])
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
@@ -237,8 +193,11 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def _refuse_http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    refusal = ApiError(error.status_code, error.detail, headers=error.headers)
-    return await _refuse(request, refusal)
+    path = request.url.path
+    message = error.detail
+    if error.status_code == 404 and path in ("/chat/completions", "/completions", "/models", "/responses"):
+        message = f"there is nothing at {path}; the address of OpenAI's API ends in /v1 here"
+    return await _refuse(request, ApiError(error.status_code, message, headers=error.headers))
 
 
 async def _fail(request: Request, error: Exception) -> Response:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-import socket
 from pathlib import Path
 
-from specframe import InputError, add_recipe_arguments, read_plan
+from specframe import add_recipe_arguments, read_plan
 
 KEY = "SPECFRAME_SERVE_KEY"
 """The environment variable whose value clients must send as bearer token."""
@@ -61,17 +59,31 @@ class Serve:
             metavar="S",
             help="seconds to finish running requests at shutdown (default: 60)",
         )
+        add(
+            "--connections",
+            type=int,
+            default=256,
+            metavar="N",
+            help="connections that are open at a time (default: 256)",
+        )
+        add(
+            "--allowed-origins",
+            default="",
+            metavar="URL,...",
+            help="origins of web pages that may send requests, `*` for any (default: none)",
+        )
 
     def execute(self, options: argparse.Namespace) -> int:
         """Serves until SIGTERM or Ctrl-C; requests that are being answered then are finished."""
         plan = read_plan(options)
 
-        import uvicorn
-
         from specframe import Pipeline
+        from specframe_serve.access import hosts_for
         from specframe_serve.app import Server
+        from specframe_serve.listener import listen, run, warn_if_open
         from specframe_serve.settings import ServeSettings
 
+        key = os.environ.get(KEY) or None
         settings = ServeSettings(
             name=options.name or Path(options.recipe).stem,
             slots=options.slots,
@@ -80,35 +92,18 @@ class Serve:
             prefill=options.prefill,
             timeout=options.timeout,
             body=options.body,
-            key=os.environ.get(KEY) or None,
+            key=key,
+            connections=options.connections,
+            drain=options.drain,
+            hosts=hosts_for(options.host, key),
+            origins=tuple(filter(None, options.allowed_origins.split(","))),
         )
+        warn_if_open(options.host, settings)
         with listen(options.host, options.port) as listener:
             server = Server(Pipeline.build(plan), settings)
             host, port = listener.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             locked = "; clients need the key" if settings.key else ""
             print(f"{settings.name} at http://{shown}:{port}/v1, {settings.slots} rows at a time{locked}", flush=True)
-            config = uvicorn.Config(
-                server.app,
-                log_level="warning",
-                access_log=False,
-                lifespan="on",
-                timeout_graceful_shutdown=max(1, round(options.drain)),
-            )
-            # uvicorn drains at these signals, and raises them again when it is done: then there is nothing left to do.
-            for number in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(number, lambda *_: None)
-            uvicorn.Server(config).run(sockets=[listener])
+            run(server, listener)
         return 0
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises InputError where it cannot."""
-    try:
-        if not 0 <= port <= 65535:
-            raise OSError("a port is a number from 0 to 65535")
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
-    except OSError as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot listen on {host} port {port}: {reason}") from error

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count
 from math import ceil
-from threading import Condition, Thread
+from threading import Thread
 from time import monotonic
 
-from specframe import Cycle, InputError, Pipeline, Session
-from specframe_serve.jobs import Job, Progress, TokenLogprobs
+from specframe import Cycle, InputError, NeuralTarget, Pipeline, Session
+from specframe_serve.jobs import Job, Progress
+from specframe_serve.logprobs import committed_logprobs, prompt_logprobs
 from specframe_serve.meters import Meters, Sources
+from specframe_serve.queue import Queue
 from specframe_serve.settings import ServeSettings
 
 log = logging.getLogger("specframe.serve")
@@ -28,10 +29,6 @@ class Full(Exception):
     def __init__(self, wait: int) -> None:
         super().__init__("the queue is full")
         self.wait = wait
-
-
-class Closed(Exception):
-    """The server is shutting down."""
 
 
 class Engine:
@@ -51,17 +48,16 @@ class Engine:
         """Tokens a draft may have."""
         self._pipeline = pipeline
         self._meters = meters
-        self._waiting: deque[Job] = deque()
+        self._queue = Queue(settings.queue, settings.prefill)
         self._running: dict[int, Job] = {}
         self._session: Session | None = None
         self._clock = pipeline.clock()
         self._numbers = count()
         self._cycles = 0
-        self._closed = False
-        self._change = Condition()
+        self._given_up = False
         self._seconds = 1.0  # a job's time in its slot, smoothed
         self._thread = Thread(target=self._serve, name="specframe-engine", daemon=True)
-        meters.follow(Sources(self._waiting.__len__, lambda: len(self._running), self._clock.seconds))
+        meters.follow(Sources(self._queue.__len__, lambda: len(self._running), self._clock.seconds))
 
     def start(self) -> None:
         """Starts the thread."""
@@ -70,95 +66,96 @@ class Engine:
     @property
     def alive(self) -> bool:
         """Whether jobs are decoded."""
-        return self._thread.is_alive() and not self._closed
+        return self._thread.is_alive() and not self._queue.closed
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait for a slot."""
+        return len(self._queue)
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Puts jobs into the queue, all or none. Raises Full, or Closed while the server shuts down."""
-        with self._change:
-            if self._closed:
-                raise Closed
-            waiting = len(self._waiting)
-            if waiting + len(jobs) > self.settings.queue:
-                self._meters.refused.inc()
-                raise Full(min(60, max(1, ceil(self._seconds * (waiting + 1) / self.settings.slots))))
-            for job in jobs:
-                job.request = replace(job.request, number=next(self._numbers))
-            self._waiting.extend(jobs)
-            self._change.notify()
+        for job in jobs:
+            job.request = replace(job.request, number=next(self._numbers))
+        if not self._queue.put(jobs):
+            self._meters.refused.inc()
+            raise Full(min(60, max(1, ceil(self._seconds * (self.waiting + 1) / self.settings.slots))))
 
     def cancel(self, jobs: Sequence[Job]) -> None:
         """Gives jobs up: a client has left. Done before the next cycle."""
-        with self._change:
-            for job in jobs:
-                job.cancelled = True
-            self._change.notify()
+        for job in jobs:
+            job.cancelled = True
 
     def close(self, timeout: float | None = None) -> None:
         """Takes no more jobs, decodes those it has, and ends the thread."""
-        with self._change:
-            self._closed = True
-            self._change.notify()
+        self._queue.close()
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
+    def give_up(self) -> None:
+        """Takes no more jobs, and ends those it has before the next cycle: the time to finish them has run out."""
+        self._given_up = True
+        self._queue.close()
+
     def _serve(self) -> None:
-        while self._await_jobs():
+        while self._queue.wait():
             try:
                 with self._pipeline.open_endless(
                     self.settings.slots, self._clock, longest=self.longest, watch=self._take_in
                 ) as self._session:
-                    while self._running or self._waiting:  # an idle server leaves the target to others
+                    while self._running or self._queue:  # an idle server leaves the target to others
                         self._drop(self._session)
-                        if not self._read_ahead(self._session):
-                            self._admit(self._session)
+                        self._read(self._session)
                         if self._session.live:
                             self._session.step()
             except Exception:  # an error of a part ends the rows it was decoding, not the server
                 log.exception("decoding failed; its requests are given up")
-                for job in list(self._running.values()) or self._take_all():
+                for job in list(self._running.values()) or self._queue.take(lambda job: True):
                     self._end(job, "failed")
             self._session = None
 
-    def _await_jobs(self) -> bool:
-        """Waits for a job; false once the engine is closed and has none left."""
-        with self._change:
-            self._change.wait_for(lambda: self._waiting or self._closed)
-            return bool(self._waiting)
-
     def _drop(self, session: Session) -> None:
-        """Ends the jobs whose clients have left or whose time is up."""
+        """Ends the jobs whose clients have left or whose time is up; all of them once the engine gives up."""
         now = monotonic()
-        with self._change:
-            gone = [job for job in self._waiting if job.cancelled or job.deadline < now]
-            for job in gone:
-                self._waiting.remove(job)
-        gone += [job for job in self._running.values() if job.cancelled or job.deadline < now]
-        for job in gone:
+
+        def gone(job: Job) -> bool:
+            return self._given_up or job.cancelled or job.deadline < now
+
+        for job in self._queue.take(gone) + [job for job in self._running.values() if gone(job)]:
             if job.entry is not None:
                 session.cancel(job.entry)
-            self._end(job, "cancelled" if job.cancelled else "timeout")
+            self._end(job, "cancelled" if job.cancelled else "timeout" if job.deadline < now else "shutdown")
 
-    def _read_ahead(self, session: Session) -> bool:
-        """Reads a piece of the next job's prompt if it is a long one; whether more has to be read before others come.
+    def _read(self, session: Session) -> None:
+        """Has one turn of reading prompts: a piece of a long one, or short ones together."""
+        job = self._queue.next_long(session.free)
+        if job is None:
+            self._admit(session, self._queue.next_short(session.free))
+        elif not self._read_ahead(session, job):
+            self._queue.take(lambda waiting: waiting is job)
+            self._admit(session, [job])
 
-        With no row running nothing waits for it, and it is read whole.
+    def _read_ahead(self, session: Session, job: Job) -> bool:
+        """Reads a piece of a long prompt; returns false where the rest is small enough to be admitted.
+
+        So it is for targets that read prompts whole, and for a prompt that the target refuses: its admission reports it.
         """
-        with self._change:
-            job = self._waiting[0] if self._waiting and session.free and session.live else None
-        if job is None or len(job.request.tokens) - job.ahead <= self.settings.prefill:
+        if job.unread <= self.settings.prefill:
             return False
         try:
             job.ahead = session.read_ahead(job.request.tokens, self.settings.prefill)
         except InputError:
-            return False  # its admission reports it
+            job.ahead = 0
         return job.ahead > 0
 
-    def _admit(self, session: Session) -> None:
-        """Moves waiting jobs into free slots, as many as `prefill` allows."""
-        jobs = self._next(session.free)
+    def _admit(self, session: Session, jobs: Sequence[Job]) -> None:
+        """Moves jobs into free slots."""
         if not jobs:
             return
         self._running |= {job.request.number: job for job in jobs}
+        for job in jobs:
+            if job.scored:
+                self._score(job)
         try:
             session.admit([job.request for job in jobs])
         except InputError:  # one of them is at fault, and no row has changed
@@ -172,24 +169,11 @@ class Engine:
             log.exception("a prompt was refused")
             self._end(job, "failed")
 
-    def _next(self, free: int) -> list[Job]:
-        """The jobs to admit now, in order of arrival: they are read as a rectangle of padded prompts."""
-        jobs: list[Job] = []
-        width = 0
-        with self._change:
-            while self._waiting and len(jobs) < free:
-                width = max(width, len(self._waiting[0].request.tokens))
-                if jobs and (jobs[0].ahead or width * (len(jobs) + 1) > self.settings.prefill):
-                    break
-                jobs.append(self._waiting.popleft())
-        return jobs
-
-    def _take_all(self) -> list[Job]:
-        """All jobs that wait, taken out of the queue."""
-        with self._change:
-            jobs = list(self._waiting)
-            self._waiting.clear()
-        return jobs
+    def _score(self, job: Job) -> None:
+        """Gives a job the log probabilities of its prompt."""
+        target = self._pipeline.parts.target
+        assert isinstance(target, NeuralTarget), "the web side refuses it for other targets"
+        job.prompt_logprobs = prompt_logprobs(target, job.request.tokens, job.logprobs or 0)
 
     def _take_in(self, cycle: Cycle) -> None:
         """Delivers what a cycle committed, and counts what drafting did."""
@@ -213,7 +197,9 @@ class Engine:
             job.sent = len(entry.tokens)
             self._meters.generated.inc(len(tokens))
             nodes = [0, *host.paths[row]][: len(tokens)]
-            logprobs = [] if job.logprobs is None else _logprobs(cycle, row, nodes, tokens, job.logprobs)
+            logprobs = [] if job.logprobs is None else committed_logprobs(cycle, row, nodes, tokens, job.logprobs)
+            if entry.error is not None:
+                log.error("a row failed: %s", entry.error)
             if entry.ended is not None:
                 self._finish(job, entry.ended, now)
             job.deliver(Progress(tokens, logprobs, entry.ended))
@@ -231,14 +217,3 @@ class Engine:
         if job.first is not None:
             self._seconds += 0.1 * (now - job.first - self._seconds)
         self._meters.ended(reason, now - job.arrived, job.first and now - job.first, job.sent)
-
-
-def _logprobs(cycle: Cycle, row: int, nodes: list[int], tokens: list[int], count: int) -> list[TokenLogprobs]:
-    """The log probabilities of the tokens that follow the nodes of a row, of the logits as the target gave them."""
-    laws = cycle.scores.logits[row, nodes].float().log_softmax(-1)  # [n, V]
-    chosen = laws.gather(1, cycle.verdict.path.new_tensor(tokens)[:, None])[:, 0].tolist()
-    best = laws.topk(count)
-    return [
-        TokenLogprobs(own, list(zip(ids, values, strict=True)))
-        for own, ids, values in zip(chosen, best.indices.tolist(), best.values.tolist(), strict=True)
-    ]

@@ -1,4 +1,4 @@
-"""What a client is answered when it does not get what it asked for: one sentence, never a traceback."""
+"""Answers to clients that do not get what they asked for: one sentence, never a traceback."""
 
 from __future__ import annotations
 
@@ -34,3 +34,26 @@ def failed() -> ApiError:
 def too_slow(seconds: float) -> ApiError:
     """The answer to a request that took too long."""
     return ApiError(504, f"the request was not done after {seconds:g} seconds", kind="timeout", code="timeout")
+
+
+def shutting_down() -> ApiError:
+    """The answer to a request that the end of the server ended, or kept out."""
+    return ApiError(503, "the server is shutting down", kind="server_error", code="shutting_down")
+
+
+def too_many_rows(asked: int, most: int) -> ApiError:
+    """The answer to a request for more answers than may ever wait."""
+    return ApiError(
+        400, f"the request asks for {asked} answers, and {most} may wait in this server", code="too_many_answers"
+    )
+
+
+def too_long(prompt: int, answer: int, context: int) -> ApiError:
+    """The answer to a request of more tokens than the context has, in the words that clients look for."""
+    return ApiError(
+        400,
+        f"This model's maximum context length is {context} tokens. However, you requested {prompt + answer} tokens "
+        f"({prompt} in the messages, {answer} in the completion). Please reduce the length of the messages or "
+        "completion.",
+        code="context_length_exceeded",
+    )

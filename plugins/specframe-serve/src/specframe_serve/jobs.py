@@ -1,4 +1,4 @@
-"""One answer in the making, as the engine and the web side share it."""
+"""Answers in the making, as the engine and the web side share them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a cycle gave a job."""
+    """The tokens that a cycle gave a job."""
 
     tokens: list[int]
     logprobs: list[TokenLogprobs]
     """One for each of the tokens, or none where they were not asked for."""
     ended: str | None = None
-    """`length`, `end`, `stop`, `cancelled`, `timeout` or `failed`; None while it goes on."""
+    """`length`, `end`, `stop`, `cancelled`, `timeout`, `shutdown` or `failed`; None while it goes on."""
 
 
 @dataclass
 class Speculation:
-    """What drafting did for one answer. Cycles without a draft count as steps with nothing drafted."""
+    """The acceptance of one answer's drafts. Cycles without a draft count as steps with nothing drafted."""
 
     steps: int = 0
     drafted: int = 0
@@ -70,13 +70,17 @@ class Job:
     """Called in the engine's thread."""
     logprobs: int | None = None
     """How many likeliest tokens to report with each token; None: no log probabilities."""
+    scored: bool = False
+    """Whether the prompt's tokens are to have log probabilities, too."""
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    """Those of all prompt tokens but the first, which nothing predicts; complete before the first token is delivered."""
     deadline: float = float("inf")
     """When it is given up, by `monotonic`."""
     arrived: float = field(default_factory=monotonic)
     cancelled: bool = False
     """Set by the web side when the client has left."""
     entry: Entry | None = None
-    """What the session made of it, once it is admitted."""
+    """Its row in the session, once it is admitted."""
     ahead: int = 0
     """Tokens of its prompt that were read before its admission."""
     sent: int = 0
@@ -84,3 +88,8 @@ class Job:
     first: float | None = None
     """When the first token was there."""
     speculation: Speculation = field(default_factory=Speculation)
+
+    @property
+    def unread(self) -> int:
+        """Tokens of its prompt that are still to be read."""
+        return len(self.request.tokens) - self.ahead

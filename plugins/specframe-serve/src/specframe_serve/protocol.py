@@ -1,22 +1,36 @@
-"""What a request may hold, after OpenAI's API and vLLM's extensions; a field that is not here is refused by name."""
+"""The fields of a request, after OpenAI's API and vLLM's extensions; a field that is not here is refused by name."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
-from specframe_serve.errors import ApiError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 CHOICES = 64
 """The most answers that one request may ask for."""
 TOP = 20
 """The most likeliest tokens that may be reported with each token."""
+PROMPTS = 4096
+"""The most prompts or messages of one request."""
+LONGEST = 1 << 20
+"""The most token ids of one prompt."""
+BIASES = 1000
+"""The most tokens whose logits one request may move."""
+GREEDY = 1e-6
+"""A temperature below it is 0: logits divided by it may leave the range of float32."""
 
-Count = Annotated[int, Field(ge=1)]
+
+def _whole(value: Any) -> Any:
+    """A float without a fraction as an int: some clients send `top_k: 1.0`."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[Whole, Field(ge=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
-Neutral = Annotated[float, Field(ge=0, le=0)] | None
-Asked = TypeVar("Asked", bound="Generation")
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Tokens = Annotated[list[int], Field(fail_fast=True, max_length=LONGEST)]
+Empty = Annotated[list[Any], Field(max_length=0)]
 
 
 class Strict(BaseModel):
@@ -26,31 +40,54 @@ class Strict(BaseModel):
 
 
 class StreamOptions(Strict):
-    """What a stream holds in addition to the text."""
+    """The options of a stream: what it holds in addition to the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
+    include_obfuscation: Literal[False] = False
 
 
 class Generation(Strict):
-    """What both endpoints take. What is left out or null is the recipe's."""
+    """The fields of both endpoints. The recipe holds where one is left out or null."""
 
     model: str | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     max_tokens: Count | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    n: Annotated[int, Field(ge=1, le=CHOICES)] | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    min_tokens: Annotated[Whole, Field(ge=0)] = 0
+    stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
+    stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=128)] = Field(default_factory=list)
     ignore_eos: bool | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=CHOICES)] = 1
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] = Field(
+        default_factory=dict
+    )
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+
+    # Accepted without effect: they name, label or schedule a request, and change no text.
     user: str | None = None
-    presence_penalty: Neutral = None
-    frequency_penalty: Neutral = None
-    logit_bias: Annotated[dict[str, float], Field(max_length=0)] | None = None
+    request_id: str | None = None
+    metadata: dict[str, Any] | None = None
+    service_tier: str | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+    # Accepted with the values that change nothing.
+    store: Literal[False] | None = None
+    length_penalty: Annotated[float, Field(ge=1, le=1)] | None = None
+    use_beam_search: Literal[False] | None = None
+    skip_special_tokens: Literal[True] | None = None
+    spaces_between_special_tokens: Literal[True] | None = None
+    include_stop_str_in_output: Literal[False] | None = None
+    return_token_ids: Literal[False] | None = None
+    priority: Annotated[Whole, Field(ge=0, le=0)] | None = None
+    bad_words: Empty | None = None
 
     @property
     def stops(self) -> list[str]:
@@ -65,7 +102,7 @@ class Generation(Strict):
     def sampling(self) -> dict[str, Any]:
         """The settings that the request gives, by the names of a recipe's section `sampling`."""
         given = {
-            "temperature": self.temperature,
+            "temperature": 0.0 if self.temperature is not None and self.temperature < GREEDY else self.temperature,
             "top_p": self.top_p,
             "top_k": None if self.top_k is None else max(self.top_k, 0),
             "min_p": self.min_p,
@@ -78,26 +115,31 @@ class Generation(Strict):
 class TextPart(Strict):
     """A part of a message; images and sounds are refused."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"]
     text: str
+    annotations: Empty | None = None
+    logprobs: Empty | None = None
 
 
 class Message(Strict):
-    """A turn of a conversation."""
+    """A turn of a conversation, as a client wrote it or as OpenAI's client returns an answer."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=PROMPTS)]
     name: str | None = None
+    annotations: Empty | None = None
+    tool_calls: Empty | None = None
 
     @property
     def turn(self) -> dict[str, str]:
-        """Role and text, as chat templates take them."""
+        """Role, text and name, as chat templates take them."""
         text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        return {"role": "system" if self.role == "developer" else self.role, "content": text}
+        turn = {"role": "system" if self.role == "developer" else self.role, "content": text}
+        return turn if self.name is None else turn | {"name": self.name}
 
 
 class ResponseFormat(Strict):
-    """Text is the only format."""
+    """The format of an answer; text is the only one."""
 
     type: Literal["text"]
 
@@ -105,11 +147,29 @@ class ResponseFormat(Strict):
 class ChatRequest(Generation):
     """`POST /v1/chat/completions`."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=PROMPTS)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=TOP)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=TOP)] | None = None
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    continue_final_message: bool = False
+    add_generation_prompt: bool | None = None
+
     response_format: ResponseFormat | None = None
+    tools: Empty | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    functions: Empty | None = None
+    function_call: Literal["none", "auto"] | None = None
+    modalities: list[Literal["text"]] | None = None
+    echo: Literal[False] | None = None
+    add_special_tokens: Literal[False] | None = None
+
+    @model_validator(mode="after")
+    def _one_beginning(self) -> ChatRequest:
+        if self.continue_final_message and self.add_generation_prompt:
+            raise ValueError("continue_final_message continues the last turn, add_generation_prompt begins another")
+        return self
 
     @property
     def budget(self) -> int | None:
@@ -121,15 +181,28 @@ class ChatRequest(Generation):
         """How many likeliest tokens to report with each token; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
+    @property
+    def template(self) -> dict[str, Any]:
+        """The options of the chat template."""
+        begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
+        options = {"add_generation_prompt": begins, "continue_final_message": self.continue_final_message}
+        return options | self.chat_template_kwargs
+
 
 class CompletionRequest(Generation):
     """`POST /v1/completions`."""
 
-    prompt: str | list[int] | list[str] | list[list[int]]
-    logprobs: Annotated[int, Field(ge=0, le=TOP)] | None = None
-    echo: Literal[False] | None = None
+    prompt: (
+        str
+        | Tokens
+        | Annotated[list[str], Field(fail_fast=True, max_length=PROMPTS)]
+        | Annotated[list[Tokens], Field(fail_fast=True, max_length=PROMPTS)]
+    )
+    logprobs: Annotated[Whole, Field(ge=0, le=TOP)] | None = None
+    echo: bool = False
     suffix: Annotated[str, Field(max_length=0)] | None = None
-    best_of: int | None = None
+    best_of: Whole | None = None
+    add_special_tokens: Literal[True] | None = None
 
     @property
     def likeliest(self) -> int | None:
@@ -142,31 +215,3 @@ class CompletionRequest(Generation):
         prompt: Any = self.prompt
         one = isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], int))
         return [prompt] if one else list(prompt)
-
-
-def read(kind: type[Asked], body: bytes) -> Asked:
-    """The request of a body of JSON. Raises ApiError: 400 for what is not JSON, 422 that names the wrong fields."""
-    try:
-        return kind.model_validate_json(body)
-    except ValidationError as error:
-        problems = error.errors(include_url=False, include_context=False, include_input=False)
-        if problems[0]["type"] == "json_invalid":
-            raise ApiError(400, f"the body is not JSON: {problems[0]['msg']}") from None
-        unknown = [_place(p["loc"]) for p in problems if p["type"] == "extra_forbidden"]
-        if unknown:
-            listed = ", ".join(dict.fromkeys(unknown))
-            raise ApiError(
-                422, f"this server does not know the field {listed}", code="unknown_field", field=unknown[0]
-            ) from None
-        # Of a union's members the one that came furthest is meant.
-        first = max(problems, key=lambda problem: len(problem["loc"]))
-        place = _place(first["loc"])
-        raise ApiError(422, f"{place or 'the body'}: {first['msg']}", code="invalid_field", field=place) from None
-
-
-def _place(loc: tuple[int | str, ...]) -> str:
-    """Where a problem is: `messages.0.content`, without pydantic's words for the members of a union."""
-    kept = [str(part) for part in loc if isinstance(part, int) or part.isidentifier()]
-    while len(kept) > 1 and kept[-1] in ("str", "TextPart"):
-        kept.pop()
-    return ".".join(kept)

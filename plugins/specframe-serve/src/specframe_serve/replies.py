@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from time import time
 from typing import Any
 
 from specframe_serve.answers import Answer, Answers, Piece
+from specframe_serve.errors import ApiError
+from specframe_serve.events import WAITING, event
 from specframe_serve.jobs import TokenLogprobs
+from specframe_serve.protocol import StreamOptions
 from specframe_serve.text import HALF
 
+DONE = "data: [DONE]\n\n"
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What all objects of one reply have in common."""
+    """The parts that all objects of one reply have in common."""
 
     model: str
     nodes: int
     """Tokens a draft may have."""
     spell: Callable[[int], str]
     """A token's own text, special tokens included."""
+    options: StreamOptions
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time()))
+    media_type: str = "text/event-stream"
 
     def usage(self, answers: Answers) -> dict[str, int]:
         """Tokens read and generated so far."""
@@ -36,6 +44,40 @@ class Reply:
             return {}
         return {"metrics": {"speculative_decoding": answers.all[0].speculation.describe(self.nodes)}}
 
+    def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
+        """A piece as a chunk of a stream, perhaps the answer's first."""
+        raise NotImplementedError
+
+    def closing(self) -> dict[str, Any]:
+        """A chunk without choices, for the usage."""
+        raise NotImplementedError
+
+    async def stream(self, answers: Answers) -> AsyncIterator[str]:
+        """The events of a stream."""
+        always = self.options.continuous_usage_stats
+        usage = always or self.options.include_usage
+        begun: set[int] = set()
+        async for piece in answers.pieces():
+            if piece is None:
+                yield WAITING
+                continue
+            if not (piece.text or piece.logprobs or piece.finish):
+                continue
+            chunk = self.chunk(piece, answers.all[piece.index], piece.index not in begun)
+            begun.add(piece.index)
+            if always:
+                chunk["usage"] = self.usage(answers)
+            if piece.finish and not usage:
+                chunk |= self.metrics(answers)
+            yield event(chunk)
+        if usage:
+            yield event(self.closing() | {"usage": self.usage(answers)} | self.metrics(answers))
+        yield DONE
+
+    def error(self, error: ApiError) -> str:
+        """The event that ends a stream with an error."""
+        return event(error.body)
+
     def _object(self, prefix: str, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         return {
             "id": f"{prefix}-{self.id}",
@@ -46,7 +88,7 @@ class Reply:
         }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ChatReply(Reply):
     """Replies of `/v1/chat/completions`."""
 
@@ -64,24 +106,20 @@ class ChatReply(Reply):
         reply = self._object("chatcmpl", "chat.completion", choices)
         return reply | {"usage": self.usage(answers)} | self.metrics(answers)
 
-    def opening(self, answer: Answer) -> list[dict[str, Any]]:
-        """The chunks before an answer's first piece."""
-        return [self._chunk(answer.index, {"role": "assistant", "content": ""}, None, None)]
-
-    def chunk(self, piece: Piece, answer: Answer) -> dict[str, Any]:
-        """A piece as a chunk of a stream."""
-        delta = {"content": piece.text} if piece.text else {}
-        return self._chunk(piece.index, delta, self._logprobs(piece.tokens, piece.logprobs), piece.finish)
+    def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
+        """A piece as a chunk of a stream; the first one has the role."""
+        delta = {"role": "assistant", "content": piece.text} if first else {"content": piece.text} if piece.text else {}
+        choice = {
+            "index": piece.index,
+            "delta": delta,
+            "logprobs": self._logprobs(piece.tokens, piece.logprobs),
+            "finish_reason": piece.finish,
+        }
+        return self._object("chatcmpl", "chat.completion.chunk", [choice])
 
     def closing(self) -> dict[str, Any]:
         """A chunk without choices, for the usage."""
         return self._object("chatcmpl", "chat.completion.chunk", [])
-
-    def _chunk(
-        self, index: int, delta: dict[str, str], logprobs: dict[str, Any] | None, finish: str | None
-    ) -> dict[str, Any]:
-        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
-        return self._object("chatcmpl", "chat.completion.chunk", [choice])
 
     def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any] | None:
         if not logprobs:
@@ -97,40 +135,67 @@ class ChatReply(Reply):
         return {"token": text, "logprob": logprob, "bytes": None if HALF in text else list(text.encode())}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TextReply(Reply):
     """Replies of `/v1/completions`."""
+
+    echoes: Sequence[str] | None = None
+    """The text of each answer's prompt, to stand before it; None: answers stand alone."""
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
         choices = [
-            self._choice(answer.index, answer.text, self._logprobs(answer.tokens, answer.logprobs, 0), answer.finish)
+            self._choice(
+                answer.index,
+                self._echo(answer) + answer.text,
+                self._logprobs(answer, answer.tokens, answer.logprobs, first=True),
+                answer.finish,
+            )
             for answer in answers.all
         ]
         reply = self._object("cmpl", "text_completion", choices)
         return reply | {"usage": self.usage(answers)} | self.metrics(answers)
 
-    def opening(self, answer: Answer) -> list[dict[str, Any]]:
-        """The chunks before an answer's first piece: none."""
-        return []
-
-    def chunk(self, piece: Piece, answer: Answer) -> dict[str, Any]:
-        """A piece as a chunk of a stream."""
-        logprobs = self._logprobs(piece.tokens, piece.logprobs, len(answer.tokens) - len(piece.tokens))
-        return self._object("cmpl", "text_completion", [self._choice(piece.index, piece.text, logprobs, piece.finish)])
+    def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
+        """A piece as a chunk of a stream; the first one has the prompt, where it is asked for."""
+        logprobs = self._logprobs(answer, piece.tokens, piece.logprobs, first)
+        text = self._echo(answer) + piece.text if first else piece.text
+        return self._object("cmpl", "text_completion", [self._choice(piece.index, text, logprobs, piece.finish)])
 
     def closing(self) -> dict[str, Any]:
         """A chunk without choices, for the usage."""
         return self._object("cmpl", "text_completion", [])
 
+    def _echo(self, answer: Answer) -> str:
+        return "" if self.echoes is None else self.echoes[answer.index]
+
     def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
-    def _logprobs(self, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], start: int) -> dict[str, Any] | None:
+    def _logprobs(
+        self, answer: Answer, tokens: Sequence[int], logprobs: Sequence[TokenLogprobs], first: bool
+    ) -> dict[str, Any] | None:
+        """The lists of an answer's newest tokens, those of an echoed prompt before the first of them."""
         if not logprobs:
             return None
+        before: list[int] = [] if first else answer.tokens[: -len(tokens)]
+        found: list[TokenLogprobs | None] = list(logprobs)
+        if self.echoes is not None and first:
+            tokens, found = [*answer.prompt, *tokens], [None, *answer.job.prompt_logprobs, *found]
+        elif self.echoes is not None:
+            before = [*answer.prompt, *before]
+        spelled = [self.spell(token) for token in tokens]
+        start = sum(len(self.spell(token)) for token in before)
         return {
-            "tokens": [self.spell(token) for token in tokens],
-            "token_logprobs": [found.chosen for found in logprobs],
-            "top_logprobs": [{self.spell(token): value for token, value in found.top} for found in logprobs],
+            "tokens": spelled,
+            "token_logprobs": [None if each is None else each.chosen for each in found],
+            "top_logprobs": [None if each is None else self._likeliest(each) for each in found],
+            "text_offset": list(accumulate(map(len, spelled[:-1]), initial=start)),
         }
+
+    def _likeliest(self, found: TokenLogprobs) -> dict[str, float]:
+        """The likeliest tokens by their texts; of several with one text, the likeliest."""
+        best: dict[str, float] = {}
+        for token, value in found.top:
+            best.setdefault(self.spell(token), value)
+        return best

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isfinite
 
 from specframe import InputError
 
@@ -20,17 +21,27 @@ class ServeSettings:
     context: int = 4096
     """Tokens of one row, prompt and answer together; the target's context where that is less."""
     prefill: int = 512
-    """Prompt tokens that are read between two cycles; a longer prompt is read by itself."""
+    """Prompt tokens that are read between two cycles; a longer prompt is read in pieces."""
     timeout: float = 600.0
     """Seconds from a request's arrival to the end of its answer."""
     body: int = 1 << 20
     """Bytes of a request."""
+    connections: int = 256
+    """Connections that are open at a time."""
+    drain: float = 60.0
+    """Seconds that running requests have left at the end."""
     key: str | None = None
     """What clients must send as bearer token."""
+    hosts: frozenset[str] | None = None
+    """The names that the Host header may have; None: any."""
+    origins: tuple[str, ...] = ()
+    """The origins of web pages that may send requests; `*` is any."""
 
     def __post_init__(self) -> None:
-        for name in ("slots", "queue", "context", "prefill", "body"):
+        for name in ("slots", "queue", "context", "prefill", "body", "connections"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} {getattr(self, name)} serves nothing; use 1 or more")
         if not self.timeout > 0:
             raise InputError(f"--timeout {self.timeout:g} leaves no time; use a number of seconds above 0")
+        if not (self.drain >= 0 and isfinite(self.drain)):
+            raise InputError(f"--drain {self.drain:g} is no number of seconds; use 0 or more")

@@ -12,10 +12,10 @@ class TextStream:
     """The text of one answer, given out piece by piece; what was given out is never taken back.
 
     Held back are half characters, and what may be the beginning of a stop text. The pieces together are the text of
-    all tokens, cut before the first stop text.
+    all tokens, cut before the first stop text behind the first `least` tokens.
     """
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = ()) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), least: int = 0) -> None:
         self._decode = decode
         self._stops = [stop for stop in stops if stop]
         self._tokens: list[int] = []
@@ -23,10 +23,15 @@ class TextStream:
         self._start = 0  # tokens before it are left out of decoding; a few before `_read`, as a piece may join them
         self._text = ""
         self._given = 0  # characters given out
+        self._least = least
+        self._spared = 0  # characters of the first `least` tokens, which no stop text ends
         self.stopped = False
 
     def add(self, tokens: Sequence[int]) -> str:
         """The text that can be given out now that these tokens came."""
+        spared = max(self._least - len(self._tokens), 0)
+        if 0 < spared < len(tokens):
+            return self.add(tokens[:spared]) + self.add(tokens[spared:])
         if self.stopped:
             return ""
         self._tokens += tokens
@@ -36,6 +41,8 @@ class TextStream:
             return ""
         self._text += longer[len(known) :]
         self._start, self._read = self._read, len(self._tokens)
+        if self._read <= self._least:
+            self._spared = len(self._text)
         return self._give(self._held())
 
     def finish(self) -> str:
@@ -57,7 +64,7 @@ class TextStream:
 
     def _searched(self, stop: str) -> int:
         """Where a stop text that is not found yet may begin."""
-        return max(0, self._given - len(stop))
+        return max(self._spared, self._given - len(stop))
 
     def _held(self) -> int:
         """How many of the last characters may begin a stop text."""

@@ -1,0 +1,84 @@
+"""Prompts as token ids, made in another thread, one request at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from specframe import InputError, Pipeline
+from specframe_serve.bodies import cut
+from specframe_serve.errors import ApiError
+from specframe_serve.protocol import ChatRequest
+
+Turn = Mapping[str, str]
+
+
+class Encoder:
+    """The tokenizer of a pipeline's target, for conversations and for texts without a template."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        self._pipeline = pipeline
+        self._text = replace(pipeline, run=replace(pipeline.run, chat=False))
+        self._turn = asyncio.Lock()
+
+    async def chat(self, asked: ChatRequest) -> list[int]:
+        """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
+        turns = [message.turn for message in asked.messages]
+        self._require_variables(asked.chat_template_kwargs)
+        async with self._turn:
+            return await asyncio.to_thread(self._encode_turns, turns, asked.template)
+
+    async def texts(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+        """The tokens of each prompt as it is. Raises ApiError for one without tokens."""
+        async with self._turn:
+            return await asyncio.to_thread(lambda: [self._encode(prompt) for prompt in prompts])
+
+    def _encode(self, prompt: str | list[int]) -> list[int]:
+        tokenizer = self._pipeline.tokenizer
+        try:
+            if isinstance(prompt, str) and prompt.isspace() and tokenizer is not None:  # a text like any other here
+                tokens = list(tokenizer(prompt)["input_ids"])
+            else:
+                tokens = self._text.encode(prompt)
+        except InputError as error:
+            raise ApiError(400, str(error)) from None
+        if not tokens:
+            raise ApiError(400, "a prompt is empty; give it at least one token", code="invalid_field", field="prompt")
+        return tokens
+
+    def _encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any]) -> list[int]:
+        try:
+            tokens = self._pipeline.encode_turns(turns, options)
+            named = any("name" in turn for turn in turns)
+            nameless = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
+            dropped = named and self._pipeline.encode_turns(nameless, options) == tokens
+        except InputError as error:
+            raise ApiError(400, str(error)) from None
+        if dropped:
+            raise ApiError(
+                422,
+                "messages: the target's chat template has no place for a message's name; write it into the content",
+                code="invalid_field",
+                field="messages",
+            )
+        return tokens
+
+    def _require_variables(self, given: Mapping[str, Any]) -> None:
+        """Raises ApiError for a variable that the template does not read, or one that is not a variable of it."""
+        if not given:
+            return
+        tokenizer = self._pipeline.tokenizer
+        template = str(getattr(tokenizer, "chat_template", None) or "")
+        own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}
+        for name in given:
+            if name in own or not re.search(rf"\b{re.escape(name)}\b", template):
+                raise ApiError(
+                    422,
+                    f"chat_template_kwargs: the target's chat template does not read {cut(name)}",
+                    code="invalid_field",
+                    field="chat_template_kwargs",
+                )

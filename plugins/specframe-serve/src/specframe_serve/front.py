@@ -1,0 +1,72 @@
+"""The outermost layer of the server: what is refused before a route is looked for, and when a connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from specframe_serve.access import require_host
+from specframe_serve.errors import ApiError, shutting_down
+
+CLOSE = (b"connection", b"close")
+
+
+class Front:
+    """Refuses requests under foreign names and of doubtful length; closes connections whose bodies are not read."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str] | None) -> None:
+        """A front for an app; `hosts` are the names that the Host header may have, None: any."""
+        self._app = app
+        self._hosts = hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request, or passes it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        body = Body(receive, pending="transfer-encoding" in headers or headers.get("content-length", "0") != "0")
+
+        started = False
+
+        async def closing(message: Message) -> None:
+            nonlocal started
+            started = True
+            # What is left of a body would be read to its end, or taken for the next request.
+            if message["type"] == "http.response.start" and body.pending:
+                message = {**message, "headers": [*message.get("headers", ()), CLOSE]}
+            await send(message)
+
+        app = self._app
+        try:
+            require_host(headers, self._hosts)
+            if "transfer-encoding" in headers and "content-length" in headers:
+                raise ApiError(400, "a request has Content-Length or Transfer-Encoding, not both")
+        except ApiError as error:
+            app = JSONResponse(error.body, error.status, error.headers)
+        try:
+            await app(scope, body.receive, closing)
+        except asyncio.CancelledError:  # the server ends, and its time to finish has run out
+            if not started:
+                ended = shutting_down()
+                await JSONResponse(ended.body, ended.status)(scope, receive, send)
+
+
+class Body:
+    """The body of a request, as far as it has been received."""
+
+    def __init__(self, receive: Receive, pending: bool) -> None:
+        self._receive = receive
+        self.pending = pending
+        """Whether something of it is still to come."""
+
+    async def receive(self) -> Message:
+        """The next message."""
+        message = await self._receive()
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            self.pending = False
+        return message

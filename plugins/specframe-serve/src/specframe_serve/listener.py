@@ -1,0 +1,119 @@
+"""The web server around the endpoint: it listens, drains at a signal, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from functools import partial
+from types import FrameType
+
+import uvicorn
+
+from specframe import InputError
+from specframe_serve.access import is_loopback
+from specframe_serve.app import Server
+from specframe_serve.connections import Connection, Limits
+from specframe_serve.settings import ServeSettings
+
+BACKLOG = 128
+"""Connections that may wait to be accepted."""
+FILES = 256
+"""Open files beside the connections: weights, libraries, pipes."""
+GRACE = 5.0
+"""Seconds that clients have to take their last answers, once the time to finish them has run out."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there. Raises InputError where it cannot."""
+    try:
+        if not 0 <= port <= 65535:
+            raise OSError("a port is a number from 0 to 65535")
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"cannot listen on {host} port {port}: {reason}") from error
+
+
+def warn_if_open(host: str, settings: ServeSettings) -> None:
+    """Prints a warning for a server that other machines reach without a key."""
+    if settings.key is None and not is_loopback(host):
+        print(
+            f"specframe: warning: anyone who reaches {host} can use this server; set SPECFRAME_SERVE_KEY",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def run(server: Server, listener: socket.socket) -> None:
+    """Serves until SIGTERM or Ctrl-C; requests that are being answered then have the time to drain to be finished.
+
+    A second signal ends that time at once.
+    """
+    allow_files(server.settings.connections + BACKLOG + FILES)
+    web = Web(web_config(server), server)
+    # uvicorn raises the signals again when it has drained: then there is nothing left to do.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    web.run(sockets=[listener])
+    server.engine.give_up()  # where uvicorn ended without draining
+    server.engine.close()  # a thread that computes must not outlive the interpreter
+
+
+def web_config(server: Server, limits: Limits | None = None) -> uvicorn.Config:
+    """How uvicorn runs the endpoint, by default within the limits of its settings."""
+    protocol = partial(Connection, limits=limits or Limits(server.settings.connections))
+    return uvicorn.Config(
+        server.app,
+        http=protocol,  # type: ignore[arg-type]
+        ws="none",
+        log_level="error",
+        access_log=False,
+        lifespan="on",
+        backlog=BACKLOG,
+    )
+
+
+class Web(uvicorn.Server):
+    """uvicorn, which ends the requests that are not finished in time with an answer rather than an error."""
+
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server = server
+        self._hurry = False
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins to drain; a second signal ends it."""
+        if self.should_exit:
+            self._hurry = True
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drains, for as long as the settings allow."""
+        drained = asyncio.ensure_future(super().shutdown(sockets))
+        hurried = asyncio.ensure_future(self._hurried())
+        await asyncio.wait({drained, hurried}, timeout=self._server.settings.drain, return_when="FIRST_COMPLETED")
+        hurried.cancel()
+        if not drained.done():
+            self._server.engine.give_up()
+            await asyncio.wait({drained}, timeout=GRACE)
+            self.force_exit = True  # clients that do not take their answers
+        await drained
+
+    async def _hurried(self) -> None:
+        while not self._hurry:  # set by a signal handler, which wakes no loop
+            await asyncio.sleep(0.05)
+
+
+def allow_files(count: int) -> None:
+    """Raises the limit on open files to `count`, or as far as it goes, where there is such a limit."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

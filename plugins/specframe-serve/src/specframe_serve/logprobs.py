@@ -1,0 +1,46 @@
+"""Log probabilities of committed tokens and of prompts: the target's own, before temperature and processors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from specframe import Cycle, NeuralTarget
+from specframe_serve.jobs import TokenLogprobs
+
+CHUNK = 128
+"""The positions whose log probabilities are made at a time: each takes a vocabulary of float32."""
+
+
+def committed_logprobs(
+    cycle: Cycle, row: int, nodes: Sequence[int], tokens: Sequence[int], count: int
+) -> list[TokenLogprobs]:
+    """The log probabilities of the tokens that follow the nodes of a row, with the `count` likeliest of each."""
+    return logprobs(cycle.scores.logits[row, list(nodes)], tokens, count)
+
+
+@torch.inference_mode()
+def prompt_logprobs(target: NeuralTarget, prompt: Sequence[int], count: int) -> list[TokenLogprobs]:
+    """The log probabilities of a prompt's tokens from the second on, by one forward pass over the prompt."""
+    tokens = torch.tensor([list(prompt)], device=target.device)
+    logits = target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool)).logits[0]  # [L, V]
+    return [
+        found
+        for start in range(0, len(prompt) - 1, CHUNK)
+        for found in logprobs(
+            logits[start : min(start + CHUNK, len(prompt) - 1)], prompt[start + 1 : start + 1 + CHUNK], count
+        )
+    ]
+
+
+def logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> list[TokenLogprobs]:
+    """The log probability of each token by its logits [n, V], with the `count` likeliest of each."""
+    laws = logits.float().log_softmax(-1)  # [n, V]
+    chosen = laws.gather(1, torch.tensor(tokens, device=laws.device)[:, None])[:, 0].tolist()
+    best = laws.topk(count)
+    return [
+        TokenLogprobs(own, list(zip(ids, values, strict=True)))
+        for own, ids, values in zip(chosen, best.indices.tolist(), best.values.tolist(), strict=True)
+    ]

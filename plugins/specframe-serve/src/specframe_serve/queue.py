@@ -1,0 +1,107 @@
+"""The jobs that wait for a slot, and the order in which their prompts are read."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from threading import Condition
+
+from specframe_serve.jobs import Job
+
+
+class Closed(Exception):
+    """The server is shutting down."""
+
+
+class Queue:
+    """Waiting jobs in order of arrival, shared by the engine's thread and the web side.
+
+    A prompt of more than `prefill` tokens is *long*: it is read in pieces of that size, and shorter prompts behind it
+    are admitted between two pieces. The first long prompt has every second turn of reading, so that a stream of short
+    prompts at most doubles its time, and a slot is left for it.
+    """
+
+    def __init__(self, size: int, prefill: int) -> None:
+        """An empty queue of at most `size` jobs."""
+        self.size = size
+        self.prefill = prefill
+        self.closed = False
+        self._jobs: deque[Job] = deque()
+        self._change = Condition()
+        self._long_had_turn = False
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def put(self, jobs: Sequence[Job]) -> bool:
+        """Appends jobs, all or none; returns whether there was room for them. Raises Closed once it is closed."""
+        with self._change:
+            if self.closed:
+                raise Closed
+            if len(self._jobs) + len(jobs) > self.size:
+                return False
+            self._jobs.extend(jobs)
+            self._change.notify()
+            return True
+
+    def close(self) -> None:
+        """Wakes the one who waits: no jobs come any more."""
+        with self._change:
+            self.closed = True
+            self._change.notify()
+
+    def wait(self) -> bool:
+        """Waits for a job; false once the queue is closed and empty."""
+        with self._change:
+            self._change.wait_for(lambda: self._jobs or self.closed)
+            return bool(self._jobs)
+
+    def take(self, gone: Callable[[Job], bool]) -> list[Job]:
+        """Removes and returns the jobs that are `gone`."""
+        with self._change:
+            found = [job for job in self._jobs if gone(job)]
+            for job in found:
+                self._jobs.remove(job)
+            return found
+
+    def next_long(self, free: int) -> Job | None:
+        """The long job whose turn it is; None: it is the short ones' turn, or there is no slot for it."""
+        with self._change:
+            long = self._long()
+            if long is None or free < 1 or (self._long_had_turn and self._short(long, free)):
+                self._long_had_turn = False
+                return None
+            self._long_had_turn = True
+            return long
+
+    def next_short(self, free: int) -> list[Job]:
+        """Removes and returns the short jobs to admit together, in order of arrival.
+
+        They are read as a rectangle of padded prompts, of at most `prefill` tokens.
+        """
+        with self._change:
+            jobs = self._short(self._long(), free)
+            for job in jobs:
+                self._jobs.remove(job)
+            return jobs
+
+    def _long(self) -> Job | None:
+        """The first job that is read in pieces."""
+        return next((job for job in self._jobs if job.ahead or job.unread > self.prefill), None)
+
+    def _short(self, long: Job | None, free: int) -> list[Job]:
+        jobs: list[Job] = []
+        width, passed = 0, False
+        for job in self._jobs:
+            if job is long:
+                passed = True
+                free -= 1
+            if len(jobs) >= free:
+                break
+            if job is long or (passed and job.unread > self.prefill):
+                continue
+            width = max(width, job.unread)
+            if jobs and width * (len(jobs) + 1) > self.prefill:
+                break
+            jobs.append(job)
+        return jobs

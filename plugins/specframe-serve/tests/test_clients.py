@@ -14,13 +14,12 @@ from threading import Thread
 
 import httpx
 import pytest
-from serving import QUESTION, lone, long_model, make_pipeline
+from serving import QUESTION, lone, make_pipeline
 
 from specframe.cli.main import main
 from specframe_serve.app import Server
 from specframe_serve.listener import Web, listen, web_config
 from specframe_serve.settings import ServeSettings
-from tests.small_model import make_tokenizer
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 
@@ -118,19 +117,6 @@ def test_malformed_requests_leave_the_server_as_it_was(pipeline):
                 connection.sendall(junk)
         reply = httpx.post(f"{address}/v1/completions", json={"prompt": "a" * 10}, timeout=30)
         assert reply.status_code == 200
-
-
-@pytest.fixture
-def recipe(tmp_path):
-    long_model().save_pretrained(tmp_path / "model")
-    make_tokenizer().save_pretrained(tmp_path / "model")
-    path = tmp_path / "small.yaml"
-    path.write_text(
-        f"target: {{use: hf, model: '{tmp_path / 'model'}', dtype: float64}}\n"
-        "drafter: {use: lookup}\nverifier: {use: match}\n"
-        "sampling: {temperature: 1.0, max_new_tokens: 12}\n"
-    )
-    return path
 
 
 def test_at_sigterm_what_runs_is_finished_and_what_comes_is_refused(recipe):

@@ -5,6 +5,7 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from errno import ENOSPC
+from itertools import pairwise
 from threading import Event
 from time import monotonic, sleep
 
@@ -272,8 +273,18 @@ def test_memory_of_finished_requests_is_let_go(serving):
     for _ in range(3):
         serving.chat(n=2)
     engine = serving.engine
-    until(lambda: engine._session is None)  # and with it the storage of its rows
+    until(lambda: engine._session is None)
     assert not engine._running and not engine.waiting
+
+
+def test_a_request_after_a_pause_takes_the_storage_of_those_before(serving):
+    """To zero the storage of all slots again takes longer than to read a short prompt."""
+    state = []
+    for _ in range(3):
+        serving.complete()
+        until(lambda: serving.engine._session is None)
+        state.append(serving.engine._pipeline.parts.target._state.cache._blocks[0])
+    assert state[0] is state[1] is state[2]
 
 
 @pytest.mark.parametrize("field", ["slots", "queue", "context", "prefill", "body", "timeout"])
@@ -315,7 +326,7 @@ def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch
     assert turns.count("piece") == len(long) // 10 - 1, "nothing was read twice"
     place = turns.index([len(long)])
     assert sum(turn == [4] or turn == [4, 4] for turn in turns[:place]) >= 2, "short ones waited for the long one"
-    for first, second in zip(turns[:place], turns[1:place], strict=False):
+    for first, second in pairwise(turns[:place]):
         assert "piece" in (first, second), "the long one has every second turn"
 
 

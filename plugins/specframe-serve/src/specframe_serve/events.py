@@ -18,8 +18,10 @@ WAITING = ": waiting\n\n"
 class Form(Protocol):
     """The form of a reply, as one object or as a stream."""
 
-    media_type: str
-    """Of the stream."""
+    @property
+    def media_type(self) -> str:
+        """The stream's."""
+        ...
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object, when all answers are done."""

@@ -1,0 +1,68 @@
+"""Who is answered, and what web pages may do."""
+
+import pytest
+from serving import QUESTION, Serving
+
+from specframe_serve.access import hosts_for
+
+
+@pytest.mark.parametrize("key", ["secret", "schlüssel", "鍵"])
+def test_with_a_key_only_those_who_have_it_are_answered(pipeline, key):
+    with Serving(pipeline, key=key) as serving:
+        for given in (None, "Bearer wrong", key, f"Basic {key}", "Bearer", ""):
+            headers = {} if given is None else {b"Authorization": given.encode()}
+            reply = serving.get("/v1/models", headers=headers)
+            assert reply.status_code == 401 and key not in reply.text
+        assert serving.chat().status_code == 401
+        for scheme in ("Bearer", "bearer", "BEARER"):
+            headers = {b"Authorization": f"{scheme} {key}".encode()}
+            assert serving.get("/v1/models", headers=headers).status_code == 200
+        assert serving.get("/health").status_code == serving.get("/metrics").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8000", 200),
+        ("localhost", 200),
+        ("LOCALHOST:1", 200),
+        ("[::1]:8000", 200),
+        ("evil.example", 403),
+        ("localhost.evil.example:8000", 403),
+        ("[fe80::1]", 403),
+    ],
+)
+def test_names_that_are_not_this_machines_are_refused(pipeline, host, status):
+    with Serving(pipeline, hosts=hosts_for("127.0.0.1", None)) as serving:
+        reply = serving.get("/v1/models", headers={"Host": host})
+        assert reply.status_code == status and (status == 200) == ("error" not in reply.json())
+
+
+@pytest.mark.parametrize(("host", "key"), [("127.0.0.1", "secret"), ("0.0.0.0", None), ("models.example", None)])
+def test_with_a_key_or_another_address_every_name_is_answered(host, key):
+    assert hosts_for(host, key) is None
+
+
+def test_web_pages_of_allowed_origins_alone_may_read_answers(pipeline):
+    page = {"Origin": "https://chat.example"}
+    asking = page | {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    path, body = "/v1/chat/completions", {"messages": QUESTION}
+    with Serving(pipeline) as serving:
+        assert "access-control-allow-origin" not in serving.post(path, json=body, headers=page).headers
+        assert serving.options(path, headers=asking).status_code == 405
+    with Serving(pipeline, origins=("https://chat.example",), key="secret") as serving:
+        allowed = serving.options(path, headers=asking)
+        assert allowed.status_code == 200 and allowed.headers["access-control-allow-origin"] == "https://chat.example"
+        keyed = page | {"Authorization": "Bearer secret"}
+        reply = serving.post(path, json=body, headers=keyed)
+        assert reply.status_code == 200 and reply.headers["access-control-allow-origin"] == "https://chat.example"
+        other = serving.post(path, json=body, headers=keyed | {"Origin": "https://evil.example"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+def test_addresses_that_are_almost_right_get_a_hint_and_no_redirection(serving):
+    for path in ("/chat/completions", "/completions", "/models"):
+        reply = serving.post(path, json={})
+        assert reply.status_code == 404 and "ends in /v1" in reply.json()["error"]["message"]
+    reply = serving.post("/v1/chat/completions/", json={}, follow_redirects=False)
+    assert reply.status_code == 404 and reply.json()["error"]["message"]

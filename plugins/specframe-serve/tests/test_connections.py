@@ -1,0 +1,107 @@
+"""Connections as raw sockets open them: silent ones, too many, bodies of doubtful length."""
+
+import json
+import logging
+import socket
+import time
+
+import httpx
+import pytest
+from test_clients import listening, until
+
+from specframe_serve.connections import Limits
+
+pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
+HEAD = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+BODY = json.dumps({"prompt": "hello", "max_tokens": 2, "seed": 1})
+
+
+def connect(address):
+    host, port = address.removeprefix("http://").split(":")
+    connection = socket.create_connection((host, int(port)))
+    connection.settimeout(20)
+    return connection
+
+
+def reply_to(address, *parts):
+    """All that comes back for parts that are sent, until the server closes the connection."""
+    with connect(address) as connection:
+        for part in parts:
+            connection.sendall(part.encode())
+        found = b""
+        while data := connection.recv(1000):
+            found += data
+    return found.decode()
+
+
+def whole(body=BODY):
+    return f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}"
+
+
+@pytest.mark.parametrize("sent", ["", "POST /v1/comp", HEAD, whole() + "POST /v1/comp"])
+def test_a_connection_whose_headers_do_not_come_is_closed(pipeline, sent):
+    with listening(pipeline, Limits(10, headers=0.3)) as (_, address):
+        found = reply_to(address, sent)
+    assert ("200 OK" in found) == sent.startswith(whole())
+
+
+def test_a_request_that_takes_longer_than_its_headers_may_is_answered(pipeline, monkeypatch):
+    with listening(pipeline, Limits(10, headers=0.1)) as (server, address):
+        drop = server.engine._drop
+
+        def slowly(session):
+            time.sleep(0.3)
+            drop(session)
+
+        monkeypatch.setattr(server.engine, "_drop", slowly)
+        assert "200 OK" in reply_to(address, whole().replace("Host", "Connection: close\r\nHost"))
+
+
+def test_connections_beyond_the_limit_are_refused_with_one_line_in_the_log(pipeline, caplog):
+    caplog.set_level(logging.WARNING)
+    with listening(pipeline, Limits(3)) as (_, address):
+        held = [connect(address) for _ in range(3)]
+        for _ in range(20):
+            assert "503 Service Unavailable" in reply_to(address)
+        held.pop().close()
+        until(lambda: _answers(address))
+        for connection in held:
+            connection.close()
+    (record,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "3 connections are open" in record.message
+
+
+def _answers(address):
+    return httpx.get(f"{address}/health").status_code == 200
+
+
+def test_junk_leaves_no_line_in_the_log(pipeline, caplog):
+    with listening(pipeline) as (_, address):
+        for junk in (
+            "\x00\xff\r\n\r\n",
+            "GET / HTTP/1.1\r\n bad\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: x\r\nConnection: upgrade, close\r\n\r\n",
+        ):
+            assert reply_to(address, junk).startswith("HTTP/1.1 4")
+    assert not caplog.records
+
+
+def test_a_body_that_is_declared_too_large_is_refused_before_it_is_sent(pipeline):
+    with listening(pipeline, body=1000) as (_, address):
+        found = reply_to(address, f"{HEAD}Content-Length: 1001\r\n\r\n")
+    assert found.startswith("HTTP/1.1 413") and "connection: close" in found.lower()
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/v1/models", "/v1/completions"])
+def test_what_is_refused_with_its_body_unread_ends_the_connection(pipeline, path):
+    """What follows would be read as the rest of the body, or the body as the next request."""
+    with listening(pipeline, key="secret") as (_, address):
+        found = reply_to(address, f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n")
+    assert found.startswith("HTTP/1.1 4") and "connection: close" in found.lower()
+
+
+def test_two_lengths_are_refused(pipeline):
+    with listening(pipeline) as (_, address):
+        head = f"{HEAD}Content-Length: {len(BODY)}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        found = reply_to(address, f"{head}{len(BODY):x}\r\n{BODY}\r\n0\r\n\r\n")
+    assert found.startswith("HTTP/1.1 400") and "not both" in found and "connection: close" in found.lower()

@@ -1,0 +1,181 @@
+"""Settings that change how tokens are chosen: penalties, biases, least lengths, ends; exact under speculation."""
+
+import pytest
+import torch
+from serving import QUESTION, Serving, lone, make_pipeline
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from specframe_serve.processors import Bias, LeastLength, Penalties
+
+TEXT = "/v1/completions"
+FIELDS = {
+    "frequency": {"frequency_penalty": 0.7},
+    "presence": {"presence_penalty": 1.5},
+    "repetition": {"repetition_penalty": 1.4},
+    "bias": {"logit_bias": {"7": 3.0, "9": -100}},
+    "least": {"min_tokens": 30, "logit_bias": {"1": 4.0}},
+    "all": {"frequency_penalty": -0.5, "repetition_penalty": 1.1, "min_tokens": 5, "logit_bias": {"20": 1.5}},
+}
+
+
+def reference(tokens, logits, prompt, repetition=1.0, frequency=0.0, presence=0.0):
+    """The formulas one token at a time, after vLLM's sampler."""
+    found = logits.clone()
+    for row in range(len(tokens)):
+        for token in range(logits.shape[1]):
+            count = int((tokens[row, prompt:] == token).sum())
+            if (tokens[row] == token).any():
+                found[row, token] *= repetition if found[row, token] <= 0 else 1 / repetition
+            found[row, token] -= frequency * count + presence * (count > 0)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("penalties", [(1.3, 0.0, 0.0), (1.0, 0.7, 0.0), (1.0, 0.0, -1.5), (0.8, -0.5, 2.0)])
+def test_penalties_are_those_of_the_formulas(penalties, seed):
+    torch.manual_seed(seed)
+    tokens, logits = torch.randint(0, 12, (3, 9)), torch.randn(3, 12, dtype=torch.float64)
+    found = Penalties(4, *penalties)(tokens, logits)
+    torch.testing.assert_close(found, reference(tokens, logits, 4, *penalties))
+    if penalties[1:] == (0.0, 0.0):
+        torch.testing.assert_close(found, RepetitionPenaltyLogitsProcessor(penalties[0])(tokens, logits.clone()))
+
+
+def test_biases_are_added_and_ends_are_banned_until_the_text_is_long_enough():
+    tokens, logits = torch.tensor([[1, 2, 3]]), torch.zeros(1, 4)
+    assert Bias(((1, 2.0), (3, -1.0)))(tokens, logits).tolist() == [[0, 2, 0, -1]]
+    ban = LeastLength(prompt=2, least=2, ends=(0, 2))
+    assert ban(tokens, logits).tolist() == [[-torch.inf, 0, -torch.inf, 0]]
+    assert ban(torch.tensor([[1, 2, 3, 3]]), logits).tolist() == [[0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafting_changes_no_text(pipeline, name, temperature):
+    """With other requests of other settings beside it, and with the same settings on another prompt."""
+    fields = FIELDS[name] | {"temperature": temperature, "max_tokens": 40}
+    texts = []
+    for each in (pipeline, make_pipeline(drafter="none")):
+        with Serving(each) as serving:
+            both = serving.complete(prompt=["hello there", "good day to you"], **fields).json()["choices"]
+            alone = serving.complete(**fields).json()["choices"][0]["text"]
+            assert both[0]["text"] == alone
+            texts.append([choice["text"] for choice in both])
+    assert texts[0] == texts[1]
+    plain = lone(pipeline, "hello there", 1, chat=False, temperature=temperature, max_new_tokens=40)
+    assert texts[0][0] != plain.texts[0], "the settings did nothing"
+
+
+def test_a_greedy_text_is_the_models_under_the_formulas(serving, pipeline):
+    tokens = pipeline.tokenizer("hello there")["input_ids"]
+    start, model = len(tokens), pipeline.parts.target.model
+    for _ in range(25):
+        with torch.no_grad():
+            logits = model(torch.tensor([tokens])).logits[0, -1:]
+        logits[:, 20] += 1.5
+        logits = reference(torch.tensor([tokens]), logits, start, 1.2, 0.3, 0.2)
+        tokens.append(int(logits.argmax()))
+    fields = {"repetition_penalty": 1.2, "frequency_penalty": 0.3, "presence_penalty": 0.2, "logit_bias": {"20": 1.5}}
+    found = serving.complete(temperature=0, max_tokens=25, ignore_eos=True, **fields).json()["choices"][0]["text"]
+    assert found == pipeline.decode(tokens[start:])
+
+
+def test_tokens_that_end_a_text_are_no_part_of_it(serving, pipeline):
+    ids = lone(pipeline, "hello there", 1, chat=False, max_new_tokens=40).tokens[0]
+    stop = next(token for token in ids[4:] if token not in ids[:4])
+    place = ids.index(stop)
+    for ignore in (False, True):
+        reply = serving.complete(max_tokens=40, stop_token_ids=[stop], ignore_eos=ignore).json()
+        (choice,) = reply["choices"]
+        assert choice["text"] == pipeline.decode(ids[:place]) and choice["finish_reason"] == "stop"
+        assert reply["usage"]["completion_tokens"] == place + 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_text_among_the_least_tokens_is_none(serving, stream):
+    whole = serving.complete(max_tokens=60, ignore_eos=True).json()["choices"][0]["text"]
+    stop = next(whole[i : i + 2] for i in range(10) if whole.find(whole[i : i + 2], i + 10) > 0)
+    least = whole.index(stop) + 2  # one character a token
+    fields = {"max_tokens": 60, "ignore_eos": True, "stop": [stop], "min_tokens": least}
+    if stream:
+        events = serving.stream(TEXT, prompt="hello there", **fields)
+        found = "".join(event["choices"][0]["text"] for event in events)
+    else:
+        found = serving.complete(**fields).json()["choices"][0]["text"]
+    assert found == whole[: whole.index(stop, least)] and len(found) >= least
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ m.role }} {{ m.content }}.{% endfor %}"
+    "{% if add_generation_prompt %}assistant {% if not thinking %}!{% endif %}{% endif %}"
+)
+
+
+@pytest.fixture
+def templated(pipeline, monkeypatch):
+    monkeypatch.setattr(pipeline.tokenizer, "chat_template", TEMPLATE)
+    with Serving(pipeline) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("fields", "prompt"),
+    [
+        ({}, "user hello there.assistant !"),
+        ({"chat_template_kwargs": {"thinking": True}}, "user hello there.assistant "),
+        ({"add_generation_prompt": False}, "user hello there."),
+        (
+            {"messages": [*QUESTION, {"role": "assistant", "content": "I am"}], "continue_final_message": True},
+            "user hello there.assistant I am",
+        ),
+    ],
+)
+def test_the_template_is_given_what_the_request_says(templated, pipeline, fields, prompt):
+    found = templated.chat(**fields).json()
+    wanted = lone(pipeline, prompt, 1, chat=False)
+    assert found["choices"][0]["message"]["content"] == wanted.texts[0]
+    assert found["usage"]["prompt_tokens"] == len(prompt)
+
+
+@pytest.mark.parametrize("given", [{"nothing": 1}, {"chat_template": "{{ 1 }}"}, {"tokenize": False}, {"tools": []}])
+def test_variables_that_the_template_does_not_read_are_refused(templated, given):
+    reply = templated.chat(chat_template_kwargs=given)
+    assert reply.status_code == 422 and f"does not read {next(iter(given))}" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("as_tokens", [False, True])
+def test_an_echoed_prompt_has_the_models_log_probabilities(serving, pipeline, stream, as_tokens):
+    prompt = pipeline.tokenizer("hello there")["input_ids"]
+    answer = lone(pipeline, "hello there", 1, chat=False, max_new_tokens=6, ignore_eos=True).tokens[0]
+    with torch.no_grad():
+        logits = pipeline.parts.target.model(torch.tensor([prompt + answer])).logits[0]
+    laws = logits.float().log_softmax(-1)[:-1]
+    fields = {"max_tokens": 6, "ignore_eos": True, "logprobs": 2, "echo": True}
+    fields["prompt"] = prompt if as_tokens else "hello there"
+    if stream:
+        choices = [event["choices"][0] for event in serving.stream(TEXT, **fields)]
+    else:
+        choices = serving.complete(**fields).json()["choices"]
+    text = "".join(choice["text"] for choice in choices)
+    found = {
+        name: [value for choice in choices if choice["logprobs"] for value in choice["logprobs"][name]]
+        for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    }
+    assert text == pipeline.decode(prompt + answer) == "".join(found["tokens"])
+    assert [text[start:][: len(token)] for start, token in zip(found["text_offset"], found["tokens"], strict=True)] == (
+        found["tokens"]
+    )
+    assert found["token_logprobs"][0] is None and found["top_logprobs"][0] is None
+    wanted = laws.gather(1, torch.tensor([*prompt, *answer])[1:, None])[:, 0]
+    assert found["token_logprobs"][1:] == pytest.approx(wanted.tolist(), abs=1e-4)
+    for top, law in zip(found["top_logprobs"][1:], laws, strict=True):
+        assert list(top.values()) == pytest.approx(law.topk(2).values.tolist(), abs=1e-4)
+
+
+def test_an_echo_without_log_probabilities_is_the_prompt_before_the_answer(serving):
+    plain = serving.complete(prompt=["hello", "good"], n=2).json()["choices"]
+    found = serving.complete(prompt=["hello", "good"], n=2, echo=True).json()["choices"]
+    prompts = ["hello", "hello", "good", "good"]
+    assert [choice["text"] for choice in found] == [p + c["text"] for p, c in zip(prompts, plain, strict=True)]
+    assert all(choice["logprobs"] is None for choice in found)

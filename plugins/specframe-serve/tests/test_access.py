@@ -3,7 +3,7 @@
 import pytest
 from serving import QUESTION, Serving
 
-from specframe_serve.access import hosts_for
+from specframe_serve.web.access import hosts_for
 
 
 @pytest.mark.parametrize("key", ["secret", "schlüssel", "鍵"])

@@ -18,8 +18,8 @@ from serving import QUESTION, lone, make_pipeline
 
 from specframe.cli.main import main
 from specframe_serve.app import Server
-from specframe_serve.listener import Web, listen, web_config
 from specframe_serve.settings import ServeSettings
+from specframe_serve.web.listener import Web, listen, web_config
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from test_clients import listening, until
 
-from specframe_serve.connections import Limits
+from specframe_serve.web.connections import Limits
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 HEAD = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"

@@ -179,8 +179,8 @@ def test_what_cannot_be_decoded_is_refused_with_a_sentence(serving):
 
 def test_a_request_for_too_many_rows_is_refused_before_anything_is_made_for_it(serving, monkeypatch):
     made = []
-    monkeypatch.setattr(serving.server._encoder, "_encode", made.append)
-    monkeypatch.setattr(type(serving.server._pipeline), "requests", lambda *args: made.append(args))
+    monkeypatch.setattr(serving.server.desk.encoder, "_encode", made.append)
+    monkeypatch.setattr(type(serving.server.desk.pipeline), "requests", lambda *args: made.append(args))
     for fields in ({"prompt": [[1]] * 2000, "n": 64}, {"prompt": ["a"] * 65}):
         reply = serving.complete(**fields)
         assert reply.status_code == 400 and reply.json()["error"]["code"] == "too_many_answers"
@@ -204,7 +204,7 @@ def test_names_reach_the_template_or_are_refused(serving, monkeypatch):
     refused = serving.chat(messages=named)
     assert refused.status_code == 422 and "no place for a message's name" in refused.json()["error"]["message"]
     template = "{% for m in messages %}{{ m.name }} {{ m.content }}{% endfor %}"
-    monkeypatch.setattr(serving.server._pipeline.tokenizer, "chat_template", template)
+    monkeypatch.setattr(serving.server.desk.pipeline.tokenizer, "chat_template", template)
     assert serving.chat(messages=named).json()["usage"]["prompt_tokens"] == len("Ann hello")
 
 

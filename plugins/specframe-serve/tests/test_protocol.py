@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from specframe_serve import bodies
-from specframe_serve.bodies import parse
 from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest, CompletionRequest
+from specframe_serve.web import bodies
+from specframe_serve.web.bodies import parse
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 TEXT = {"prompt": "hi"}

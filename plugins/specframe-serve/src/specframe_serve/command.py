@@ -78,10 +78,10 @@ class Serve:
         plan = read_plan(options)
 
         from specframe import Pipeline
-        from specframe_serve.access import hosts_for
         from specframe_serve.app import Server
-        from specframe_serve.listener import listen, run, warn_if_open
         from specframe_serve.settings import ServeSettings
+        from specframe_serve.web.access import hosts_for
+        from specframe_serve.web.listener import listen, run, warn_if_open
 
         key = os.environ.get(KEY) or None
         settings = ServeSettings(

@@ -10,9 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 from specframe import InputError, Pipeline
-from specframe_serve.bodies import cut
 from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest
+from specframe_serve.web.bodies import cut
 
 Turn = Mapping[str, str]
 
@@ -67,15 +67,17 @@ class Encoder:
             )
         return tokens
 
-    def _require_variables(self, given: Mapping[str, Any]) -> None:
-        """Raises ApiError for a variable that the template does not read, or one that is not a variable of it."""
-        if not given:
-            return
+    def reads(self, name: str) -> bool:
+        """Whether the chat template has a variable of that name, which is no argument of the tokenizer's own."""
         tokenizer = self._pipeline.tokenizer
         template = str(getattr(tokenizer, "chat_template", None) or "")
         own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}
+        return name not in own and re.search(rf"\b{re.escape(name)}\b", template) is not None
+
+    def _require_variables(self, given: Mapping[str, Any]) -> None:
+        """Raises ApiError for a variable that the template does not read."""
         for name in given:
-            if name in own or not re.search(rf"\b{re.escape(name)}\b", template):
+            if not self.reads(name):
                 raise ApiError(
                     422,
                     f"chat_template_kwargs: the target's chat template does not read {cut(name)}",

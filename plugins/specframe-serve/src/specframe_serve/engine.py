@@ -138,7 +138,8 @@ class Engine:
     def _read_ahead(self, session: Session, job: Job) -> bool:
         """Reads a piece of a long prompt; returns false where the rest is small enough to be admitted.
 
-        So it is for targets that read prompts whole, and for a prompt that the target refuses: its admission reports it.
+        So it is for targets that read prompts whole, and for a prompt that the target refuses, which its admission
+        reports.
         """
         if job.unread <= self.settings.prefill:
             return False

@@ -73,7 +73,7 @@ class Job:
     scored: bool = False
     """Whether the prompt's tokens are to have log probabilities, too."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Those of all prompt tokens but the first, which nothing predicts; complete before the first token is delivered."""
+    """Those of all prompt tokens but the first, which nothing predicts; complete before any token is delivered."""
     deadline: float = float("inf")
     """When it is given up, by `monotonic`."""
     arrived: float = field(default_factory=monotonic)

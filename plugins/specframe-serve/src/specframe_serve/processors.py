@@ -1,7 +1,7 @@
 """Logits processors for what clients send: penalties, biases, a least length.
 
 Each is a function of the tokens of a row and its logits alone, and equal where its settings are, as `Sampling` asks of
-a processor. The order and the formulas are those of vLLM's sampler: bias, least length, repetition, frequency, presence.
+a processor. Order and formulas are those of vLLM's sampler: bias, least length, repetition, frequency, presence.
 """
 
 from __future__ import annotations

@@ -11,10 +11,10 @@ from typing import Any
 
 from specframe_serve.answers import Answer, Answers, Piece
 from specframe_serve.errors import ApiError
-from specframe_serve.events import WAITING, event
 from specframe_serve.jobs import TokenLogprobs
 from specframe_serve.protocol import StreamOptions
 from specframe_serve.text import HALF
+from specframe_serve.web.events import WAITING, event
 
 DONE = "data: [DONE]\n\n"
 

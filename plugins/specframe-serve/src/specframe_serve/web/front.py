@@ -9,8 +9,8 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specframe_serve.access import require_host
 from specframe_serve.errors import ApiError, shutting_down
+from specframe_serve.web.access import require_host
 
 CLOSE = (b"connection", b"close")
 

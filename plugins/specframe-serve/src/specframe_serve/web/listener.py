@@ -12,10 +12,10 @@ from types import FrameType
 import uvicorn
 
 from specframe import InputError
-from specframe_serve.access import is_loopback
 from specframe_serve.app import Server
-from specframe_serve.connections import Connection, Limits
 from specframe_serve.settings import ServeSettings
+from specframe_serve.web.access import is_loopback
+from specframe_serve.web.connections import Connection, Limits
 
 BACKLOG = 128
 """Connections that may wait to be accepted."""

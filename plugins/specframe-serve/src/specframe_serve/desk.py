@@ -1,0 +1,103 @@
+"""Answering a request that is understood: its prompts are encoded, its rows decoded, its reply made in some form."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import lru_cache
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from specframe import NeuralTarget, Pipeline
+from specframe_serve.answers import Answers
+from specframe_serve.encoding import Encoder
+from specframe_serve.engine import Engine
+from specframe_serve.errors import ApiError, too_long, too_many_rows
+from specframe_serve.protocol import ChatRequest, CompletionRequest
+from specframe_serve.settings import ServeSettings
+from specframe_serve.web.events import EventStream, Form
+
+SPELLED = 1 << 16
+"""Tokens whose texts are remembered."""
+
+
+class Desk:
+    """Answers conversations and completions, whatever API they came by."""
+
+    def __init__(self, pipeline: Pipeline, settings: ServeSettings, engine: Engine) -> None:
+        self.settings = settings
+        self.engine = engine
+        self.pipeline = pipeline
+        self.encoder = Encoder(pipeline)
+        tokenizer = pipeline.tokenizer
+        self.spell = lru_cache(SPELLED)(lambda token: str(tokenizer.decode([token])) if tokenizer else str(token))
+        """A token's own text, special tokens included."""
+
+    def require_model(self, name: str | None) -> None:
+        """Raises ApiError for the name of another model."""
+        if name not in (None, self.settings.name):
+            raise ApiError(
+                404,
+                f"there is no model of that name here; this server has {self.settings.name}",
+                code="model_not_found",
+                field="model",
+            )
+
+    async def converse(self, request: Request, asked: ChatRequest, form: Form) -> Response:
+        """The reply to a conversation. Raises ApiError for one that cannot be answered."""
+        self.require_model(asked.model)
+        self._require_rows(asked.n)
+        return await self._reply(request, asked, [await self.encoder.chat(asked)], form)
+
+    async def complete(self, request: Request, asked: CompletionRequest, form: Form) -> Response:
+        """The reply to prompts without a template. Raises ApiError for those that cannot be continued."""
+        self.require_model(asked.model)
+        self._require_rows(len(asked.prompts) * asked.n)
+        if not asked.prompts:
+            raise ApiError(422, "prompt: there is none", code="invalid_field", field="prompt")
+        if asked.best_of not in (None, asked.n):
+            raise ApiError(422, "best_of: it must be n; answers are not ranked", code="invalid_field", field="best_of")
+        for prompt in asked.prompts:
+            if isinstance(prompt, list) and len(prompt) >= self.engine.longest:
+                raise too_long(len(prompt), asked.budget or 1, self.engine.longest)
+        if asked.echo and asked.logprobs is not None and not isinstance(self.pipeline.parts.target, NeuralTarget):
+            raise ApiError(422, "echo: this target gives no log probabilities of prompts", code="invalid_field")
+        return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form)
+
+    def echoes(self, asked: CompletionRequest) -> list[str] | None:
+        """The text of each answer's prompt; None where it is not asked for."""
+        if not asked.echo:
+            return None
+        texts = [prompt if isinstance(prompt, str) else self.pipeline.decode(prompt) for prompt in asked.prompts]
+        return [text for text in texts for _ in range(asked.n)]
+
+    def _require_rows(self, count: int) -> None:
+        """Raises ApiError for more rows than the queue may ever take, before anything is made for them."""
+        if count > self.settings.queue:
+            raise too_many_rows(count, self.settings.queue)
+
+    async def _reply(
+        self, request: Request, asked: ChatRequest | CompletionRequest, prompts: Sequence[Sequence[int]], form: Form
+    ) -> Response:
+        answers = Answers(self.engine, self.pipeline, prompts, asked)
+        if asked.stream:
+            return EventStream(answers, form)
+        done = asyncio.ensure_future(answers.finished())
+        left = asyncio.ensure_future(_departure(request))
+        try:
+            await asyncio.wait({done, left}, return_when=asyncio.FIRST_COMPLETED)
+            if not done.done():
+                return Response(status_code=499)  # the client has left: sent to none, and seen in logs
+            await done
+            return JSONResponse(form.whole(answers))
+        finally:
+            done.cancel()
+            left.cancel()
+            answers.close()
+
+
+async def _departure(request: Request) -> None:
+    """Ends when the client has gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

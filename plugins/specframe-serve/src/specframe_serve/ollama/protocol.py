@@ -1,0 +1,126 @@
+"""The fields of requests to Ollama's API, and the same requests in OpenAI's terms."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from specframe_serve.protocol import (
+    PROMPTS,
+    ChatRequest,
+    CompletionRequest,
+    Count,
+    Empty,
+    Message,
+    Penalty,
+    Stop,
+    Strict,
+    Whole,
+)
+
+
+class OllamaOptions(Strict):
+    """The field `options`. The recipe holds where one is left out."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_k: Annotated[Whole, Field(ge=0, lt=2**31)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
+    num_predict: Count | None = None
+    num_ctx: Count | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+
+    # Accepted without effect: they place a model in memory.
+    num_batch: Whole | None = None
+    num_gpu: Whole | None = None
+    main_gpu: Whole | None = None
+    num_thread: Whole | None = None
+    use_mmap: bool | None = None
+    # Accepted with the values that change nothing.
+    repeat_last_n: Annotated[Whole, Field(ge=-1, le=-1)] | None = None
+    typical_p: Annotated[float, Field(ge=1, le=1)] | None = None
+    mirostat: Annotated[Whole, Field(ge=0, le=0)] | None = None
+
+    def generation(self) -> dict[str, Any]:
+        """The same settings by OpenAI's and vLLM's names."""
+        return {
+            "temperature": self.temperature,
+            "top_k": self.top_k,
+            "top_p": self.top_p,
+            "min_p": self.min_p,
+            "max_tokens": self.num_predict,
+            "seed": self.seed,
+            "stop": self.stop,
+            "repetition_penalty": self.repeat_penalty,
+            "presence_penalty": self.presence_penalty,
+            "frequency_penalty": self.frequency_penalty,
+        }
+
+
+class OllamaMessage(Message):
+    """A turn of a conversation."""
+
+    images: Empty | None = None
+    thinking: Annotated[str, Field(max_length=0)] | None = None
+
+
+class OllamaRequest(Strict):
+    """The fields of both routes. Answers are streamed unless `stream` is false."""
+
+    model: str
+    stream: bool = True
+    options: OllamaOptions = OllamaOptions()
+    think: Literal[False] | None = None
+    keep_alive: str | float | None = None  # the model stays loaded
+    format: Annotated[str, Field(max_length=0)] | None = None
+
+    def chat_request(self, model: str | None, messages: list[Message], thinking: bool) -> ChatRequest:
+        """The request for a chat completion; with `thinking` the chat template is told not to."""
+        variables = {"enable_thinking": False} if thinking else {}
+        given = self.options.generation() | {"stream": self.stream, "chat_template_kwargs": variables}
+        return ChatRequest(model=model, messages=messages, **given)
+
+
+class OllamaChat(OllamaRequest):
+    """`POST /api/chat`."""
+
+    messages: Annotated[list[OllamaMessage], Field(fail_fast=True, max_length=PROMPTS)] = Field(default_factory=list)
+    tools: Empty | None = None
+
+    def request(self, model: str | None, thinking: bool) -> ChatRequest:
+        """The same in OpenAI's terms."""
+        return self.chat_request(model, list(self.messages), thinking)
+
+
+class OllamaGenerate(OllamaRequest):
+    """`POST /api/generate`: one question, or with `raw` a text to continue."""
+
+    prompt: str = ""
+    system: str = ""
+    raw: bool = False
+    images: Empty | None = None
+    context: Empty | None = None
+    suffix: Annotated[str, Field(max_length=0)] | None = None
+    template: Annotated[str, Field(max_length=0)] | None = None
+
+    def request(self, model: str | None, thinking: bool) -> ChatRequest:
+        """The same in OpenAI's terms, a conversation of one question."""
+        system = [Message(role="system", content=self.system)] if self.system else []
+        return self.chat_request(model, [*system, Message(role="user", content=self.prompt)], thinking)
+
+    def completion(self, model: str | None) -> CompletionRequest:
+        """The same in OpenAI's terms, a text without a template."""
+        return CompletionRequest(model=model, prompt=self.prompt, stream=self.stream, **self.options.generation())
+
+
+class OllamaShow(Strict):
+    """`POST /api/show`; `name` is the older name of `model`."""
+
+    model: str | None = None
+    name: str | None = None
+    verbose: bool = False

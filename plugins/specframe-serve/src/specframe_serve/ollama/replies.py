@@ -1,0 +1,72 @@
+"""Answers in the form that Ollama's clients read: one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from time import monotonic
+from typing import Any
+
+from specframe_serve.answers import Answers
+from specframe_serve.errors import ApiError
+
+NANO = 1_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class OllamaReply:
+    """The reply to one request."""
+
+    model: str
+    chat: bool
+    """Whether it is a turn of a conversation, rather than a text."""
+    media_type: str = "application/x-ndjson"
+
+    def loaded(self) -> dict[str, Any]:
+        """The reply to a request without a question, by which clients have a model loaded."""
+        return self._object("", done=True) | {"done_reason": "load"}
+
+    def whole(self, answers: Answers) -> dict[str, Any]:
+        """The reply as one object."""
+        return self._object(answers.all[0].text, done=True) | self._figures(answers)
+
+    async def stream(self, answers: Answers) -> AsyncIterator[str]:
+        """The lines of a stream."""
+        async for piece in answers.pieces():
+            if piece is not None and piece.text:  # lines of JSON have no comments to show that it waits
+                yield _line(self._object(piece.text, done=False))
+        yield _line(self._object("", done=True) | self._figures(answers))
+
+    def error(self, error: ApiError) -> str:
+        """The line that ends a stream with an error."""
+        return _line({"error": str(error)})
+
+    def _object(self, text: str, done: bool) -> dict[str, Any]:
+        content = {"message": {"role": "assistant", "content": text}} if self.chat else {"response": text}
+        return {"model": self.model, "created_at": now(), **content, "done": done}
+
+    def _figures(self, answers: Answers) -> dict[str, Any]:
+        """Counts, and durations in nanoseconds; the prompt's includes its wait in the queue."""
+        (answer,) = answers.all
+        job, end = answer.job, monotonic()
+        first = end if job.first is None else job.first
+        return {
+            "done_reason": answer.finish,
+            "total_duration": int((end - job.arrived) * NANO),
+            "load_duration": 0,
+            "prompt_eval_count": answers.prompt_tokens,
+            "prompt_eval_duration": int((first - job.arrived) * NANO),
+            "eval_count": answers.completion_tokens,
+            "eval_duration": int((end - first) * NANO),
+        }
+
+
+def now() -> str:
+    """The time in the form of RFC 3339."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _line(data: dict[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False) + "\n"

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from specframe.components.targets.passes import state
+from specframe.components.targets.forward import state
 from specframe.kernel.types import Prompts
 from specframe.testing import tiny_target
 

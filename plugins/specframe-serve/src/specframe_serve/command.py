@@ -104,6 +104,6 @@ class Serve:
             host, port = listener.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
             locked = "; clients need the key" if settings.key else ""
-            print(f"{settings.name} at http://{shown}:{port}/v1, {settings.slots} rows at a time{locked}", flush=True)
-            run(server, listener)
+            greeting = f"{settings.name} at http://{shown}:{port}/v1, {settings.slots} rows at a time{locked}"
+            run(server, listener, greeting)
         return 0

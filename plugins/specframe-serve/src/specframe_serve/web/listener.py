@@ -47,16 +47,16 @@ def warn_if_open(host: str, settings: ServeSettings) -> None:
         )
 
 
-def run(server: Server, listener: socket.socket) -> None:
-    """Serves until SIGTERM or Ctrl-C; requests that are being answered then have the time to drain to be finished.
+def run(server: Server, listener: socket.socket, greeting: str) -> None:
+    """Prints the greeting and serves until SIGTERM or Ctrl-C.
 
-    A second signal ends that time at once.
+    Requests that are being answered then have the time to drain to be finished; a second signal ends that time.
     """
     allow_files(server.settings.connections + BACKLOG + FILES)
     web = Web(web_config(server), server)
-    # uvicorn raises the signals again when it has drained: then there is nothing left to do.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
+    for number in (signal.SIGTERM, signal.SIGINT):  # before the greeting, after which signals may come
+        signal.signal(number, web.handle_exit)
+    print(greeting, flush=True)
     web.run(sockets=[listener])
     server.engine.give_up()  # where uvicorn ended without draining
     server.engine.close()  # a thread that computes must not outlive the interpreter

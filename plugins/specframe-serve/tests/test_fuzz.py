@@ -24,7 +24,7 @@ TEXTS = st.one_of(
     st.sampled_from(["", " ", "none", "auto", "text", "small", "user", "\ud800", "\0"]), st.text(max_size=8)
 )
 LEAVES = st.one_of(NUMBERS, TEXTS, st.booleans(), st.none())
-TURNS = st.fixed_dictionaries({}, optional={name: LEAVES for name in ("role", "content", "name", "type", "text")})
+TURNS = st.fixed_dictionaries({}, optional=dict.fromkeys(("role", "content", "name", "type", "text"), LEAVES))
 VALUES = st.recursive(
     st.one_of(LEAVES, TURNS),
     lambda inner: st.one_of(

@@ -167,6 +167,7 @@ def test_what_cannot_be_decoded_is_refused_with_a_sentence(serving):
         ({"prompt": []}, 422, "prompt: there is none"),
         ({"prompt": [1, 64]}, 400, "outside the target's vocabulary"),
         ({"prompt": [-1]}, 400, "outside the target's vocabulary"),
+        ({"prompt": [10**30], "echo": True}, 400, "outside the target's vocabulary"),
         ({"model": "other"}, 404, "there is no model of that name"),
         ({"best_of": 3}, 422, "best_of"),
         ({"nonsense": 1}, 422, "nonsense"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from starlette.applications import Starlette
@@ -112,7 +113,8 @@ class Server:
             nodes=self.engine.nodes,
             spell=self.desk.spell,
             options=asked.stream_options,
-            echoes=self.desk.echoes(asked),
+            echo=asked.echo,
+            echoed=partial(self.desk.echoed, asked),
         )
         return await self.desk.complete(request, asked, form)
 

@@ -65,12 +65,12 @@ class Desk:
             raise ApiError(422, "echo: this target gives no log probabilities of prompts", code="invalid_field")
         return await self._reply(request, asked, await self.encoder.texts(asked.prompts), form)
 
-    def echoes(self, asked: CompletionRequest) -> list[str] | None:
-        """The text of each answer's prompt; None where it is not asked for."""
+    def echoed(self, asked: CompletionRequest, index: int) -> str:
+        """The text that stands before an answer: that of its prompt, where it is asked for."""
         if not asked.echo:
-            return None
-        texts = [prompt if isinstance(prompt, str) else self.pipeline.decode(prompt) for prompt in asked.prompts]
-        return [text for text in texts for _ in range(asked.n)]
+            return ""
+        prompt = asked.prompts[index // asked.n]
+        return prompt if isinstance(prompt, str) else self.pipeline.decode(prompt)
 
     def _require_rows(self, count: int) -> None:
         """Raises ApiError for more rows than the queue may ever take, before anything is made for them."""

@@ -183,9 +183,12 @@ class ChatRequest(Generation):
 
     @property
     def template(self) -> dict[str, Any]:
-        """The options of the chat template."""
-        begins = not self.continue_final_message if self.add_generation_prompt is None else self.add_generation_prompt
-        options = {"add_generation_prompt": begins, "continue_final_message": self.continue_final_message}
+        """The options of the chat template, and its variables."""
+        options: dict[str, Any] = {}
+        if self.continue_final_message:
+            options = {"add_generation_prompt": False, "continue_final_message": True}
+        elif self.add_generation_prompt is not None:
+            options = {"add_generation_prompt": self.add_generation_prompt}
         return options | self.chat_template_kwargs
 
 

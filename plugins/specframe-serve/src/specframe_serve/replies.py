@@ -139,15 +139,17 @@ class ChatReply(Reply):
 class TextReply(Reply):
     """Replies of `/v1/completions`."""
 
-    echoes: Sequence[str] | None = None
-    """The text of each answer's prompt, to stand before it; None: answers stand alone."""
+    echo: bool
+    """Whether prompts stand before their answers."""
+    echoed: Callable[[int], str]
+    """What stands before the text of an answer, by its index."""
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
         choices = [
             self._choice(
                 answer.index,
-                self._echo(answer) + answer.text,
+                self.echoed(answer.index) + answer.text,
                 self._logprobs(answer, answer.tokens, answer.logprobs, first=True),
                 answer.finish,
             )
@@ -159,15 +161,12 @@ class TextReply(Reply):
     def chunk(self, piece: Piece, answer: Answer, first: bool) -> dict[str, Any]:
         """A piece as a chunk of a stream; the first one has the prompt, where it is asked for."""
         logprobs = self._logprobs(answer, piece.tokens, piece.logprobs, first)
-        text = self._echo(answer) + piece.text if first else piece.text
+        text = self.echoed(piece.index) + piece.text if first else piece.text
         return self._object("cmpl", "text_completion", [self._choice(piece.index, text, logprobs, piece.finish)])
 
     def closing(self) -> dict[str, Any]:
         """A chunk without choices, for the usage."""
         return self._object("cmpl", "text_completion", [])
-
-    def _echo(self, answer: Answer) -> str:
-        return "" if self.echoes is None else self.echoes[answer.index]
 
     def _choice(self, index: int, text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": finish}
@@ -180,9 +179,9 @@ class TextReply(Reply):
             return None
         before: list[int] = [] if first else answer.tokens[: -len(tokens)]
         found: list[TokenLogprobs | None] = list(logprobs)
-        if self.echoes is not None and first:
+        if self.echo and first:
             tokens, found = [*answer.prompt, *tokens], [None, *answer.job.prompt_logprobs, *found]
-        elif self.echoes is not None:
+        elif self.echo:
             before = [*answer.prompt, *before]
         spelled = [self.spell(token) for token in tokens]
         start = sum(len(self.spell(token)) for token in before)

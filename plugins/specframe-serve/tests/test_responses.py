@@ -63,7 +63,7 @@ def test_a_stream_is_the_reply_in_named_events(serving):
     assert last["usage"] == whole["usage"] and last["output"][0]["content"] == whole["output"][0]["content"]
 
 
-def test_a_stream_that_fails_says_so_in_an_event(serving, monkeypatch):
+def test_a_stream_that_fails_ends_with_an_error_event(serving, monkeypatch):
     async def fail(self):
         raise failed()
         yield

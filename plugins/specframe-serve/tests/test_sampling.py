@@ -52,7 +52,7 @@ def test_biases_are_added_and_ends_are_banned_until_the_text_is_long_enough():
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafting_changes_no_text(pipeline, name, temperature):
-    """With other requests of other settings beside it, and with the same settings on another prompt."""
+    """With other requests of other settings with it, and with the same settings on another prompt."""
     fields = FIELDS[name] | {"temperature": temperature, "max_tokens": 40}
     texts = []
     for each in (pipeline, make_pipeline(drafter="none")):
@@ -130,7 +130,7 @@ def templated(pipeline, monkeypatch):
         ),
     ],
 )
-def test_the_template_is_given_what_the_request_says(templated, pipeline, fields, prompt):
+def test_the_template_is_given_what_the_request_sets(templated, pipeline, fields, prompt):
     found = templated.chat(**fields).json()
     wanted = lone(pipeline, prompt, 1, chat=False)
     assert found["choices"][0]["message"]["content"] == wanted.texts[0]

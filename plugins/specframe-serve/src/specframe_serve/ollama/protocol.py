@@ -80,7 +80,7 @@ class OllamaRequest(Strict):
     format: Annotated[str, Field(max_length=0)] | None = None
 
     def chat_request(self, model: str | None, messages: list[Message], thinking: bool) -> ChatRequest:
-        """The request for a chat completion; with `thinking` the chat template is told not to."""
+        """The request for a chat completion; with `thinking` the chat template is asked not to think."""
         variables = {"enable_thinking": False} if thinking else {}
         given = self.options.generation() | {"stream": self.stream, "chat_template_kwargs": variables}
         return ChatRequest(model=model, messages=messages, **given)

@@ -20,7 +20,7 @@ from specframe_serve.web.connections import Connection, Limits
 BACKLOG = 128
 """Connections that may wait to be accepted."""
 FILES = 256
-"""Open files beside the connections: weights, libraries, pipes."""
+"""Open files in addition to the connections: weights, libraries, pipes."""
 GRACE = 5.0
 """Seconds that clients have to take their last answers, once the time to finish them has run out."""
 

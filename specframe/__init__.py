@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.2.0"
+from specframe._version import __version__ as __version__
 
 _PUBLIC = {
     "specframe.kernel.types": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 
-from specframe import __version__
+from specframe._version import __version__
 from specframe.cli.render.columns import in_columns
 
 TRY = {

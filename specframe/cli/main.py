@@ -12,7 +12,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from specframe import __version__
+from specframe._version import __version__
 from specframe.cli.extensions import add_plugin_commands, as_sentence
 from specframe.cli.greeting import greeting
 from specframe.files.text import printable, require_unicode

@@ -93,7 +93,7 @@ def execute(options: argparse.Namespace) -> int:
 
 def name_parts(name: str, kind: str) -> dict[str, str]:
     """What the templates' placeholders stand for. Raises InputError for a name that cannot be used."""
-    from specframe import __version__
+    from specframe._version import __version__
     from specframe.kernel.discovery import discover
     from specframe.kernel.errors import InputError
     from specframe.kernel.versions import series

@@ -6,7 +6,7 @@ import argparse
 import json
 from importlib.metadata import PackageNotFoundError, version
 
-from specframe import __version__
+from specframe._version import __version__
 from specframe.cli.render.columns import in_columns, terminal_columns
 from specframe.files.text import printable
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
-from specframe import __version__
+from specframe._version import __version__
 from specframe.kernel.errors import PluginError
 from specframe.kernel.registry import Registration, Registry, one_line
 from specframe.kernel.versions import Renamed, require

@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING, Any
 from specframe._version import __version__ as __version__
 
 _PUBLIC = {
+    "specframe.kernel.sampling": ("RandomSource",),
+    "specframe.kernel.training": (
+        "Rollout",
+        "Loss",
+        "FeatureDrafter",
+        "LanguageModelDrafter",
+        "Trainable",
+        "TranslatingDrafter",
+        "SteppedRollout",
+        "RewritingRollout",
+        "AskingRollout",
+    ),
     "specframe.kernel.types": (
         "ALL_DRAWS",
-        "AskingRollout",
         "Chunks",
         "Committed",
         "Context",
@@ -23,37 +34,30 @@ _PUBLIC = {
         "Draw",
         "Expand",
         "Frontier",
-        "Outcome",
         "PairSpec",
         "Predicted",
         "Prompts",
         "Proposal",
-        "RewritingRollout",
         "Scores",
-        "SteppedRollout",
         "Student",
         "Teacher",
         "TokenTree",
-        "TranslatingDrafter",
         "Verdict",
     ),
     "specframe.kernel.cache": ("cache_folder",),
-    "specframe.kernel.contestant": ("Contestant",),
+    "specframe.kernel.contestant": (
+        "Outcome",
+        "Contestant",
+    ),
     "specframe.kernel.store": ("Continuations", "Continuing", "Store"),
     "specframe.kernel.interfaces": (
         "ChunkedTarget",
         "Drafter",
-        "FeatureDrafter",
         "Head",
-        "LanguageModelDrafter",
-        "Loss",
         "NeuralTarget",
         "Observer",
-        "RandomSource",
-        "Rollout",
         "Target",
         "TextDrafter",
-        "Trainable",
         "TreePolicy",
         "Verifier",
     ),
@@ -137,20 +141,22 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.interfaces import (
         ChunkedTarget as ChunkedTarget,
         Drafter as Drafter,
-        FeatureDrafter as FeatureDrafter,
         Head as Head,
-        LanguageModelDrafter as LanguageModelDrafter,
-        Loss as Loss,
         NeuralTarget as NeuralTarget,
         Observer as Observer,
-        RandomSource as RandomSource,
-        Rollout as Rollout,
         Target as Target,
         TextDrafter as TextDrafter,
-        Trainable as Trainable,
         TreePolicy as TreePolicy,
         Verifier as Verifier,
     )
+    from specframe.kernel.training import (
+        FeatureDrafter as FeatureDrafter,
+        LanguageModelDrafter as LanguageModelDrafter,
+        Loss as Loss,
+        Rollout as Rollout,
+        Trainable as Trainable,
+    )
+    from specframe.kernel.sampling import RandomSource as RandomSource
     from specframe.kernel.layers import (
         ExitingDrafter as ExitingDrafter,
         ExitingModel as ExitingModel,
@@ -167,7 +173,6 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
     from specframe.kernel.store import Continuations as Continuations, Continuing as Continuing, Store as Store
     from specframe.kernel.types import (
         ALL_DRAWS as ALL_DRAWS,
-        AskingRollout as AskingRollout,
         Chunks as Chunks,
         Committed as Committed,
         Context as Context,
@@ -177,20 +182,23 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         Draw as Draw,
         Expand as Expand,
         Frontier as Frontier,
-        Outcome as Outcome,
         PairSpec as PairSpec,
         Predicted as Predicted,
         Prompts as Prompts,
         Proposal as Proposal,
-        RewritingRollout as RewritingRollout,
         Scores as Scores,
-        SteppedRollout as SteppedRollout,
         Student as Student,
         Teacher as Teacher,
         TokenTree as TokenTree,
-        TranslatingDrafter as TranslatingDrafter,
         Verdict as Verdict,
     )
+    from specframe.kernel.training import (
+        AskingRollout as AskingRollout,
+        RewritingRollout as RewritingRollout,
+        SteppedRollout as SteppedRollout,
+        TranslatingDrafter as TranslatingDrafter,
+    )
+    from specframe.kernel.contestant import Outcome as Outcome
     from specframe.kernel.zoo import model_folder as model_folder
     from specframe.neural.weights.origin import Identified as Identified, TargetIdentity as TargetIdentity
     from specframe.sampling.laws import Sampling as Sampling

@@ -14,10 +14,12 @@ from specframe.components.verifiers.shortcuts import greedy_of, visiting_of
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import claim, require_claim
 from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, refilled, register, sampling_of
-from specframe.kernel.capabilities import Promise, draft_of
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.composition import draft_of
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, RandomSource, Target, TreePolicy, Verifier
+from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.lazy import Visits

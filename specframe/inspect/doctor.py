@@ -12,7 +12,8 @@ from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.trained import claimed
 from specframe.inspect.doctor_variants import BETTER, Reading, attempts, better, compare
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import FeatureDrafter, NeuralTarget
+from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Teacher
 from specframe.training.validation import measure
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.shifted import along
-from specframe.kernel.interfaces import FeatureDrafter
+from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Teacher
 from specframe.neural.drafter import NeuralDrafter
 from specframe.neural.network import FeatureNetwork

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from specframe.components.trees.recording import WatchedTree
 from specframe.decoding.session import Parts
-from specframe.kernel.interfaces import SamplingRule, Target
+from specframe.kernel.interfaces import Target
+from specframe.kernel.sampling import SamplingRule
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
 
 DrawName = Literal["top", "iid", "without_replacement"]

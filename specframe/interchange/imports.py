@@ -18,7 +18,8 @@ from specframe.files.trained import PROVENANCE, read_training
 from specframe.interchange.pickles import convert, pickled
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.errors import InputError, WeightsError
-from specframe.kernel.interfaces import FeatureDrafter, Target, Trainable
+from specframe.kernel.interfaces import Target
+from specframe.kernel.training import FeatureDrafter, Trainable
 from specframe.neural import LAYER_FIELDS, checkpoint
 from specframe.neural.heads import support_of
 

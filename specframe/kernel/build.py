@@ -260,7 +260,7 @@ class _Reader:
         return next((key for key in self.recipe.origins if key[0] == kind and self.recipe.overridden(key)), (kind,))
 
     def check_composition(self, result: Plan) -> None:
-        from specframe.kernel.capabilities import misfits
+        from specframe.kernel.composition import misfits
 
         built: dict[str, Any] = {}
         for kind in ("drafter", "tree", "verifier"):

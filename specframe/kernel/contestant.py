@@ -1,14 +1,25 @@
-"""The interface of what `specframe bench` measures."""
+"""Contestants of `specframe bench`: their interface, and what they give."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from specframe.kernel.interfaces import Target
-    from specframe.kernel.types import Outcome
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a contestant of the bench gave for B prompts."""
+
+    tokens: Sequence[Sequence[int]]
+    """The new tokens of each row, at most `max_new_tokens`; an end-of-sequence token is among them."""
+    arrivals: Sequence[Sequence[float]]
+    """When each of these tokens was there to be read, by `time.perf_counter()`."""
+    figures: Callable[[], Sequence[Mapping[str, Any]]] | None = None
+    """Further figures of each row for results.json; called once the time is taken, so it may take its own."""
 
 
 class Contestant(Protocol):

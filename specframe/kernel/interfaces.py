@@ -6,55 +6,24 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from specframe.kernel.capabilities import Needs, Promise
+    from specframe.kernel.sampling import RandomSource
     from specframe.kernel.types import (
-        Chunks,
         Committed,
         Context,
         Cycle,
         Drafts,
         Expand,
-        PairSpec,
-        Predicted,
         Prompts,
         Scores,
-        Student,
         Teacher,
         TokenTree,
         Verdict,
     )
-
-
-class RandomSource(Protocol):
-    """The one door to randomness while decoding. B rows, one independent stream per row.
-
-    A component draws only what it is about to use: in a certificate every element drawn forks the run.
-    """
-
-    def categorical(self, probs: Tensor) -> Tensor:
-        """One index per law: probs [B, ..., V] -> [B, ...] int64. Never an index of probability 0."""
-
-    def bernoulli(self, p: Tensor) -> Tensor:
-        """One coin per probability: p [B, ...] in [0, 1] -> [B, ...] bool. p = 0 never comes up true."""
-
-    def without_replacement(self, probs: Tensor, k: int) -> Tensor:
-        """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up."""
-
-
-class SamplingRule(Protocol):
-    """The one place where logits become laws, for target and drafter alike."""
-
-    def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
-        """The law after each node: logits [B, M, V] of nodes [B, M] (None: all of the tree's) -> [B, M, V].
-
-        Temperature 0 gives a one-hot law. Processors that look at history see the committed tokens
-        and the node's own path.
-        """
 
 
 class Target(Protocol):
@@ -197,64 +166,6 @@ class TextDrafter(Drafter, Protocol):
         """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
 
 
-@runtime_checkable
-class Trainable(Protocol):
-    """A drafter with weights that `specframe train` can train."""
-
-    @property
-    def module(self) -> nn.Module:
-        """What is trained and saved: parameters of the drafter alone, nothing of the target."""
-
-    def save(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors, which `weights: folder` loads again."""
-
-
-@runtime_checkable
-class LanguageModelDrafter(Trainable, Protocol):
-    """A trainable drafter that is a language model: it reads tokens alone."""
-
-    def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
-        """The logits after every token of texts [B, L], causal, [B, L, V]; `drafts` are what they end in.
-
-        Gradients reach the module.
-        """
-
-    def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
-        """The texts [B, L] with samples of the drafter's own in place of the tokens from `start` [B] on, [B, L]."""
-
-
-@runtime_checkable
-class FeatureDrafter(Trainable, Protocol):
-    """A trainable drafter that reads features, as rollouts unroll it along texts.
-
-    The first of the `levels` predictions of entry i, (features i, token i + 1), is of position i + `block`. Blocks of
-    `block` entries end at the text's last and every `block`-th before it; an entry sees its own block and all before.
-
-    A drafter whose draft's nodes have the target's own features, as those of the target's first layers have, has a
-    `block` of 0: it predicts from the feature of the very position, and a level of a draft is like any other. A chain
-    of it is right as long as its predictions along the text are.
-    """
-
-    spec: PairSpec  # which features it reads, and what becomes of its predictions
-    block: int
-    levels: int  # K
-
-    def fuse(self, features: Tensor) -> Tensor:
-        """What is paired with the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
-
-    def unroll(
-        self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
-    ) -> Predicted:
-        """The predictions of n entries, given what is paired with the tokens, [B, n, D], and tokens [B, n + K - 1].
-
-        Level k may see the tokens up to i + k. Gradients reach the module and the features. With `positions` [B, n] and
-        `mask` [B or 1, 1, n, n], True where an entry sees another, the entries may be several versions of a text.
-        """
-
-    def read(self, predicted: Predicted) -> Tensor:
-        """The logits of predictions, [B, n, K, v]."""
-
-
 class Verifier(Protocol):
     """The acceptance rule."""
 
@@ -265,24 +176,6 @@ class Verifier(Protocol):
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
-
-
-class Loss(Protocol):
-    """What training minimises; several are summed by weight.
-
-    `rowwise = False`: it compares the rows of a batch. `detaches = True`: it weighs by the predictions, and no gradient
-    flows through the weights.
-    """
-
-    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
-        """A scalar, the mean over the student's masked predictions."""
-
-
-class Rollout(Protocol):
-    """How training unrolls a drafter."""
-
-    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
 
 
 class Head(Protocol):

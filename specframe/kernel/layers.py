@@ -6,7 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from specframe.kernel.interfaces import Drafter, LanguageModelDrafter, NeuralTarget
+from specframe.kernel.interfaces import Drafter, NeuralTarget
+from specframe.kernel.training import LanguageModelDrafter
 
 if TYPE_CHECKING:
     from torch import Tensor

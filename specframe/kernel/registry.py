@@ -11,8 +11,9 @@ from typing import Any
 
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import PluginError
-from specframe.kernel.interfaces import Drafter, Head, Loss, Rollout, Target, TreePolicy, Verifier
+from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verifier
 from specframe.kernel.store import Store
+from specframe.kernel.training import Loss, Rollout
 from specframe.kernel.versions import Renamed
 
 KINDS: dict[str, type] = {

@@ -1,146 +1,92 @@
-"""What crosses plugin borders in training: the target's answers, and a drafter's predictions of them."""
+"""The interfaces of training: drafters that learn, losses, and rollouts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from pathlib import Path
 
-    from specframe.kernel.interfaces import NeuralTarget, Trainable
+    from torch import Tensor, nn
 
-
-@dataclass(frozen=True)
-class PairSpec:
-    """What a neural drafter pairs with a token, and what becomes of its predictions.
-
-    A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
-    target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
-    compared with in training; None: with none. `feeds`: whether a prediction stands in for the features one level
-    further down, `side_by_side` whether versions of a text may share one forward, separated by a mask.
-    """
-
-    taps: tuple[str, ...] = ("last",)
-    imitates: str | None = "last"
-    feeds: bool = True
-    side_by_side: bool = True
+    from specframe.kernel.interfaces import NeuralTarget
+    from specframe.kernel.predictions import Chunks, Drafts, PairSpec, Predicted, Student, Teacher
 
 
-@dataclass(frozen=True)
-class Predicted:
-    """A drafter's predictions at n entries, K of each: entries of texts in training, frontier nodes in decoding."""
-
-    hidden: Tensor  # [B, n, K, H], what a head reads
-    features: Tensor | None = None  # [B, n, K, D], what is fed back, and compared with the tap that is imitated
-    read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
-    confidence: Tensor | None = None  # [B, n, K], the network's own estimate that a level is accepted
-
-    def last(self, count: int) -> Predicted:
-        """The predictions at the last `count` entries."""
-        return self.part(slice(-count, None))
-
-    def part(self, entries: slice) -> Predicted:
-        """The predictions at some of the entries."""
-        features = None if self.features is None else self.features[:, entries]
-        confidence = None if self.confidence is None else self.confidence[:, entries]
-        return Predicted(self.hidden[:, entries], features, self.read, confidence)
-
-
-@dataclass(frozen=True)
-class Drafts:
-    """Drafts laid behind a batch of texts: below each of K roots a chain of `levels` tokens, level after level.
-
-    The token `level` levels below root k stands at `length` + (level - 1) K + k. It sees the text up to its root, the
-    tokens above it in its own chain, and itself (`specframe.neural.visible_drafts`).
-    """
-
-    length: int  # L, of the texts
-    roots: Tensor  # [B, K] int64, where in the texts the last token before each draft stands
-    levels: int
+@runtime_checkable
+class Trainable(Protocol):
+    """A drafter with weights that `specframe train` can train."""
 
     @property
-    def count(self) -> int:
-        """How many tokens all drafts of a row have."""
-        return self.levels * self.roots.shape[1]
+    def module(self) -> nn.Module:
+        """What is trained and saved: parameters of the drafter alone, nothing of the target."""
+
+    def save(self, folder: Path) -> None:
+        """Writes config.json and model.safetensors, which `weights: folder` loads again."""
 
 
-@dataclass(frozen=True)
-class Teacher:
-    """The target's answers for a batch of training texts.
+@runtime_checkable
+class LanguageModelDrafter(Trainable, Protocol):
+    """A trainable drafter that is a language model: it reads tokens alone."""
 
-    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` hold what is needed of the
-    others. With `drafts` they stand behind the texts in all that has a length, and what follows a position of a text is
-    no longer the next position's token throughout: a loss or rollout that reads on along a text refuses them.
-    """
+    def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
+        """The logits after every token of texts [B, L], causal, [B, L, V]; `drafts` are what they end in.
 
-    tokens: Tensor  # [B, L] int64
-    mask: Tensor  # [B, L] bool, positions whose *next-token law* counts (answer tokens, no padding)
-    features: Mapping[str, Tensor]  # tap -> [B, L, D]
-    logits: Tensor  # [B, L, v], the law after each position
-    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
-    normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
-    best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
-    drafts: Drafts | None = None  # what stands behind the texts, L of which it is a part then
-
-    @cached_property
-    def log_law(self) -> Tensor:
-        """The log-probabilities of the logits' columns, [B, L, v], in float32 or better: half precision loses the tail.
-
-        A support's do not add up to 1: what is missing is the probability of all other tokens.
+        Gradients reach the module.
         """
-        wide = _wide(self.logits)
-        return wide.log_softmax(-1) if self.normaliser is None else wide - self.normaliser[..., None]
 
-    @cached_property
-    def argmax(self) -> Tensor:
-        """The most probable token of the whole vocabulary: [B, L] int64."""
-        return self.logits.argmax(-1) if self.best is None else self.best
+    def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
+        """The texts [B, L] with samples of the drafter's own in place of the tokens from `start` [B] on, [B, L]."""
 
 
-@dataclass(frozen=True)
-class Student:
-    """A drafter's predictions, each with the teacher's position that it imitates.
+@runtime_checkable
+class FeatureDrafter(Trainable, Protocol):
+    """A trainable drafter that reads features, as rollouts unroll it along texts.
 
-    Prediction m guesses the target's feature at, and law after, position `position[:, m]`, made
-    `level[m]` levels below the last position whose true feature it saw.
+    The first of the `levels` predictions of entry i, (features i, token i + 1), is of position i + `block`. Blocks of
+    `block` entries end at the text's last and every `block`-th before it; an entry sees its own block and all before.
+
+    A drafter whose draft's nodes have the target's own features, as those of the target's first layers have, has a
+    `block` of 0: it predicts from the feature of the very position, and a level of a draft is like any other. A chain
+    of it is right as long as its predictions along the text are.
     """
 
-    logits: Tensor  # [B, M, v]
-    position: Tensor  # [B, M] int64
-    mask: Tensor  # [B, M] bool
-    level: Tensor  # [M] int64, 1 = the first drafted token
-    features: Tensor | None = None  # [B, M, D], of drafters that predict features
-    confidence: Tensor | None = None  # [B, M], the drafter's own estimate that its token is accepted
-    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
-    hidden: Tensor | None = None  # [B, M, H], what the head read to make the logits
-    tap: str = "last"  # the tap that `features` imitate
+    spec: PairSpec  # which features it reads, and what becomes of its predictions
+    block: int
+    levels: int  # K
 
-    @cached_property
-    def log_law(self) -> Tensor:
-        """The log-probabilities of the logits' columns, [B, M, v], in float32 or better."""
-        return _wide(self.logits).log_softmax(-1)
+    def fuse(self, features: Tensor) -> Tensor:
+        """What is paired with the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
 
-    @cached_property
-    def argmax(self) -> Tensor:
-        """The most probable token: [B, M] int64."""
-        best = self.logits.argmax(-1)
-        return best if self.support is None else self.support[best]
+    def unroll(
+        self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
+    ) -> Predicted:
+        """The predictions of n entries, given what is paired with the tokens, [B, n, D], and tokens [B, n + K - 1].
+
+        Level k may see the tokens up to i + k. Gradients reach the module and the features. With `positions` [B, n] and
+        `mask` [B or 1, 1, n, n], True where an entry sees another, the entries may be several versions of a text.
+        """
+
+    def read(self, predicted: Predicted) -> Tensor:
+        """The logits of predictions, [B, n, K, v]."""
 
 
-@dataclass(frozen=True)
-class Chunks:
-    """Predictions in several parts, each of whose logits are made when it is scored, because all would not fit.
+class Loss(Protocol):
+    """What training minimises; several are summed by weight.
 
-    Every part is a function that makes it; all have the same levels. A loss of all is the mean of the parts' losses,
-    each weighted by its masked predictions. With `weights` the parts are predictions of the same by several students,
-    such as the exits of one model, and a loss of all is the mean of theirs by these weights.
+    `rowwise = False`: it compares the rows of a batch. `detaches = True`: it weighs by the predictions, and no gradient
+    flows through the weights.
     """
 
-    parts: Sequence[Callable[[], Student]]
-    weights: Sequence[float] | None = None  # above 0, one for each part
+    def __call__(self, student: Student, teacher: Teacher) -> Tensor:
+        """A scalar, the mean over the student's masked predictions."""
+
+
+class Rollout(Protocol):
+    """How training unrolls a drafter."""
+
+    def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
+        """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
 
 
 @runtime_checkable
@@ -191,8 +137,3 @@ class TranslatingDrafter(Protocol):
 def learning_in(drafter: Any) -> Any:
     """The drafter that is trained: the given one, or the one of another vocabulary that it translates for."""
     return drafter.drafter if isinstance(drafter, TranslatingDrafter) else drafter
-
-
-def _wide(logits: Tensor) -> Tensor:
-    """The logits in float32, or in float64 where they are."""
-    return logits if logits.element_size() == 8 else logits.float()

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from specframe.kernel.costs import Costs as Costs
-from specframe.kernel.training import AskingRollout as AskingRollout
-from specframe.kernel.training import Chunks as Chunks
-from specframe.kernel.training import Drafts as Drafts
-from specframe.kernel.training import PairSpec as PairSpec
-from specframe.kernel.training import Predicted as Predicted
-from specframe.kernel.training import RewritingRollout as RewritingRollout
-from specframe.kernel.training import SteppedRollout as SteppedRollout
-from specframe.kernel.training import Student as Student
-from specframe.kernel.training import Teacher as Teacher
-from specframe.kernel.training import TranslatingDrafter as TranslatingDrafter
+from specframe.kernel.predictions import Chunks as Chunks
+from specframe.kernel.predictions import Drafts as Drafts
+from specframe.kernel.predictions import PairSpec as PairSpec
+from specframe.kernel.predictions import Predicted as Predicted
+from specframe.kernel.predictions import Student as Student
+from specframe.kernel.predictions import Teacher as Teacher
 from specframe.kernel.tree import ALL_DRAWS as ALL_DRAWS
 from specframe.kernel.tree import Draw as Draw
 from specframe.kernel.tree import TokenTree as TokenTree
@@ -27,7 +23,7 @@ from specframe.kernel.verdict import Verdict as Verdict
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import RandomSource, SamplingRule
+    from specframe.kernel.sampling import RandomSource, SamplingRule
 
 
 @dataclass(frozen=True)
@@ -133,15 +129,3 @@ class Proposal:
 
 Expand = Callable[[Frontier], Proposal]
 """A drafter's forward, as a tree policy calls it."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a contestant of the bench gave for B prompts."""
-
-    tokens: Sequence[Sequence[int]]
-    """The new tokens of each row, at most `max_new_tokens`; an end-of-sequence token is among them."""
-    arrivals: Sequence[Sequence[float]]
-    """When each of these tokens was there to be read, by `time.perf_counter()`."""
-    figures: Callable[[], Sequence[Mapping[str, Any]]] | None = None
-    """Further figures of each row for results.json; called once the time is taken, so it may take its own."""

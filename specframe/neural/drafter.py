@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.certifiable import Untrained
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
+from specframe.kernel.interfaces import Head, NeuralTarget
+from specframe.kernel.training import Trainable
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
 from specframe.neural.heads import make_proposal, support_of
 from specframe.neural.quantize import Quantization, round_layers, rounds

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import Head, Trainable
+from specframe.kernel.interfaces import Head
+from specframe.kernel.training import Trainable
 from specframe.neural.heads import support_of
 from specframe.testing.tiny import tiny_target
 

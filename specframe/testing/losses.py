@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe.kernel.interfaces import Loss
+from specframe.kernel.training import Loss
 from specframe.kernel.types import Student, Teacher
 
 BATCH, LENGTH, VOCAB, HIDDEN = 2, 6, 5, 4

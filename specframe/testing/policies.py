@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.match import Match
-from specframe.kernel.interfaces import Observer, RandomSource, SamplingRule, TreePolicy
+from specframe.kernel.interfaces import Observer, TreePolicy
+from specframe.kernel.sampling import RandomSource, SamplingRule
 from specframe.kernel.types import (
     Committed,
     Context,

@@ -17,8 +17,9 @@ from specframe.components.targets.tiny import random_model
 from specframe.decoding.pipeline import Pipeline, load
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
-from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.recipe import Recipe
+from specframe.kernel.training import Trainable
 from specframe.training.validation import measure
 
 PROMPTS = [[1, 2, 3], [0], [5, 6]]

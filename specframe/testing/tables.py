@@ -7,7 +7,8 @@ from torch import Tensor
 
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.interfaces import RandomSource, Target, TreePolicy
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
 
 NEVER = -1e4

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from specframe.kernel.interfaces import Loss, Rollout, Trainable
+from specframe.kernel.training import Loss, Rollout, Trainable
 from specframe.kernel.types import Student, Teacher
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.interfaces import RandomSource, TreePolicy, Verifier
+from specframe.kernel.interfaces import TreePolicy, Verifier
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom

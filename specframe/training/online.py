@@ -16,27 +16,18 @@ from specframe.components.losses.distillation import Distillation
 from specframe.components.rollouts.text import AlongText
 from specframe.kernel.certifiable import Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import (
-    Drafter,
-    Loss,
-    Observer,
-    Rollout,
-    Target,
-    Trainable,
-    TreePolicy,
-)
+from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.registry import one_line
-from specframe.kernel.training import learning_in
-from specframe.kernel.types import (
+from specframe.kernel.training import (
     AskingRollout,
-    Committed,
-    Context,
-    Cycle,
+    Loss,
     RewritingRollout,
-    Teacher,
-    TokenTree,
+    Rollout,
+    Trainable,
     TranslatingDrafter,
+    learning_in,
 )
+from specframe.kernel.types import Committed, Context, Cycle, Teacher, TokenTree
 from specframe.training.online_learner import Learner
 from specframe.training.transcripts import Transcript, begin, extend
 

@@ -16,7 +16,7 @@ from specframe.components.losses.divergences import TotalVariation
 from specframe.components.losses.scored import scored
 from specframe.files.lock import hold
 from specframe.files.provenance import write_json
-from specframe.kernel.interfaces import Loss, Rollout, Trainable
+from specframe.kernel.training import Loss, Rollout, Trainable
 from specframe.kernel.types import Teacher
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import state

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
-    from specframe.kernel.interfaces import Rollout
+    from specframe.kernel.training import Rollout
 
 
 @dataclass(frozen=True, kw_only=True)

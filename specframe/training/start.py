@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import NeuralTarget, Trainable
+from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.training import Trainable
 from specframe.kernel.types import Teacher
 from specframe.training.teaching import Teaching
 from specframe.training.texts import Texts

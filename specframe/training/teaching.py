@@ -15,8 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
-from specframe.kernel.interfaces import NeuralTarget, Trainable
-from specframe.kernel.types import AskingRollout, RewritingRollout, Teacher, TranslatingDrafter
+from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter
+from specframe.kernel.types import Teacher
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
 from specframe.training.processes import Processes

@@ -11,9 +11,8 @@ import torch
 
 from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import NeuralTarget, Trainable
-from specframe.kernel.training import learning_in
-from specframe.kernel.types import AskingRollout, RewritingRollout, TranslatingDrafter
+from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter, learning_in
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state, texts

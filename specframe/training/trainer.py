@@ -16,8 +16,7 @@ from specframe.components.losses.scored import scored
 from specframe.files.provenance import write_json
 from specframe.files.text import counted
 from specframe.kernel.errors import CompositionError, SpecframeError
-from specframe.kernel.interfaces import Trainable
-from specframe.kernel.types import SteppedRollout
+from specframe.kernel.training import SteppedRollout, Trainable
 from specframe.training import precision, randomness, state
 from specframe.training.interruption import Interruption
 from specframe.training.processes import Processes

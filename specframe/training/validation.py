@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specframe.components.losses.scored import at, students
 from specframe.components.rollouts.multi_step import MultiStep
-from specframe.kernel.interfaces import FeatureDrafter, LanguageModelDrafter, Loss, Rollout, Trainable
+from specframe.kernel.training import FeatureDrafter, LanguageModelDrafter, Loss, Rollout, Trainable
 from specframe.kernel.types import Chunks, Student, Teacher
 from specframe.neural.features import gather
 from specframe.neural.heads import support_of

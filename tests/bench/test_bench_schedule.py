@@ -9,8 +9,8 @@ from specframe.bench.contest.schedule import plan_rounds, take_turns
 from specframe.bench.contest.timing import Timed
 from specframe.bench.figures.journal import Journal
 from specframe.files.folders import make_folder
+from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import InputError, SpecframeError
-from specframe.kernel.types import Outcome
 
 
 def test_every_contestant_holds_every_place_equally_often():

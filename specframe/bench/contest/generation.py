@@ -12,9 +12,9 @@ from torch import Tensor
 from specframe.components.targets.forward.static import width_of
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target
-from specframe.kernel.types import Outcome
 from specframe.neural.cache import cache_name
 
 

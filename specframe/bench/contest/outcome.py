@@ -14,10 +14,10 @@ import torch
 from specframe.bench.contest.timing import Timed, arrival_seconds
 from specframe.decoding.baseline import find_divergences, generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.registry import one_line
-from specframe.kernel.types import Outcome
 
 logger = logging.getLogger(__name__)
 

@@ -18,8 +18,9 @@ from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.kernel.build import Plan
+from specframe.kernel.contestant import Outcome
 from specframe.kernel.interfaces import Target
-from specframe.kernel.types import Cycle, Outcome, TokenTree, Verdict
+from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 PHASES = ("prefill", "draft", "score", "verify", "commit")
 

@@ -13,8 +13,7 @@ from time import perf_counter, time
 import torch
 
 from specframe.decoding.clock import Clock
-from specframe.kernel.contestant import Contestant
-from specframe.kernel.types import Outcome
+from specframe.kernel.contestant import Contestant, Outcome
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from specframe.components.verifiers.bound import optimal_acceptance
 from specframe.decoding.pipeline import Pipeline
-from specframe.kernel.interfaces import Observer, RandomSource, Verifier
+from specframe.kernel.interfaces import Observer, Verifier
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 

@@ -18,7 +18,7 @@ from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.emission import END, Emission
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Session
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.sampling.random import SeededRandom
 
 WATCHED = -1

@@ -17,7 +17,8 @@ from torch.nn.functional import one_hot
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.streams import ForkedStreams
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.interfaces import RandomSource, Verifier
+from specframe.kernel.interfaces import Verifier
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import TokenTree, Verdict
 
 

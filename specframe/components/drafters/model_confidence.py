@@ -13,7 +13,8 @@ from specframe.components.drafters.model_passes import Asked, Found, Passes
 from specframe.components.drafters.model_weights import Loaded
 from specframe.components.heads.full import Full
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import Head, Trainable
+from specframe.kernel.interfaces import Head
+from specframe.kernel.training import Trainable
 from specframe.kernel.types import Proposal
 from specframe.neural.cache import SlotCache
 

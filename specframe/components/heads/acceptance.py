@@ -12,7 +12,8 @@ from torch.nn.functional import silu
 from specframe.components.heads.full import Full
 from specframe.kernel.certifiable import Untrained
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
-from specframe.kernel.interfaces import Head, NeuralTarget, Trainable
+from specframe.kernel.interfaces import Head, NeuralTarget
+from specframe.kernel.training import Trainable
 from specframe.neural.heads import support_of
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.initial import seeded

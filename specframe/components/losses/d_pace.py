@@ -13,7 +13,7 @@ from specframe.kernel.errors import CompositionError, InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import Loss
+    from specframe.kernel.training import Loss
     from specframe.kernel.types import Student, Teacher
 
 

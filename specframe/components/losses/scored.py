@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import Loss
+from specframe.kernel.training import Loss
 from specframe.kernel.types import Chunks, Student, Teacher
 
 

@@ -15,7 +15,7 @@ from specframe.kernel.types import Chunks
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import Rollout, Trainable
+    from specframe.kernel.training import Rollout, Trainable
     from specframe.kernel.types import Student, Teacher
 
 

@@ -12,7 +12,7 @@ from specframe.kernel.errors import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.training import Trainable
     from specframe.kernel.types import Student, Teacher
 
 

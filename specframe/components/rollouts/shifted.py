@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import FeatureDrafter
+from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Student
 from specframe.neural.features import gather
 from specframe.neural.heads import support_of
@@ -18,7 +18,7 @@ from specframe.neural.masks import block_end
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.training import Trainable
     from specframe.kernel.types import PairSpec, Predicted, Teacher
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specframe.components.rollouts.shifted import along, checked_noise, feature_drafter
 
 if TYPE_CHECKING:
-    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.training import Trainable
     from specframe.kernel.types import Student, Teacher
 
 

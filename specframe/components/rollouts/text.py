@@ -9,14 +9,14 @@ import torch
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.model_training import read_rows
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import LanguageModelDrafter
+from specframe.kernel.training import LanguageModelDrafter
 from specframe.kernel.types import Student
 from specframe.neural.cod import sample_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import Trainable
+    from specframe.kernel.training import Trainable
     from specframe.kernel.types import Teacher
 
 

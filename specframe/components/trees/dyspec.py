@@ -9,7 +9,7 @@ from specframe.components.trees.growth import Growth
 from specframe.components.trees.search import Forecast, largest, one_of
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 

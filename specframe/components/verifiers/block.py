@@ -8,7 +8,7 @@ from torch import Tensor
 from specframe.components.verifiers.record import Record
 from specframe.components.verifiers.traversal import Traversal, path_to, ratios, settle
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import TokenTree, Verdict
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Slots, residual
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 SURE = 0.999

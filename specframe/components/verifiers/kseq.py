@@ -8,7 +8,7 @@ from torch import Tensor
 from specframe.components.verifiers.descent import Run, descend
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 

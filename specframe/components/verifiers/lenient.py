@@ -7,7 +7,7 @@ from torch import Tensor
 from specframe.components.verifiers.recursive import Slots, walk
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import TokenTree, Verdict
 
 

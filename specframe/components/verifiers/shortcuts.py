@@ -7,7 +7,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from specframe.kernel.interfaces import RandomSource, Verifier
+from specframe.kernel.interfaces import Verifier
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import TokenTree, Verdict
 
 

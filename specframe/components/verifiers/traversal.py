@@ -10,7 +10,7 @@ from torch import Tensor
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.record import Record, Waves
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 

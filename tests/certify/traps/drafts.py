@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.trees.fixed import Fixed
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Expand, TokenTree
 from tests.certify.traps.instances import (
     IID,

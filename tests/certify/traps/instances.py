@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.capabilities import Needs, Promise
-from specframe.kernel.interfaces import RandomSource, Target, TreePolicy
+from specframe.kernel.interfaces import Target, TreePolicy
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import ALL_DRAWS, Committed, Context, Draw, TokenTree, Verdict
 
 IID, WOR, TOP = Draw.IID, Draw.WITHOUT_REPLACEMENT, Draw.TOP

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Committed, Context, TokenTree, Verdict
 from specframe.testing.tables import LazyUniform
 from tests.certify.traps.drafts import chain

@@ -19,7 +19,8 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal, post_order
-from specframe.kernel.capabilities import Promise, misfits
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.composition import misfits
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling

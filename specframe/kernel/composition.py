@@ -1,0 +1,49 @@
+"""The check that parts compose, made before any model loads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.interfaces import Drafter, TreePolicy, Verifier
+
+
+def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
+    """What the drafts of a composition are: a drafter's own, or those of the tree policy that it grows."""
+    if tree is None or drafter.promise.complete:
+        return drafter.promise
+    return replace(tree.promise, alone=tree.promise.alone and drafter.promise.alone)
+
+
+def misfits(
+    drafter: Drafter, tree: TreePolicy | None, verifier: Verifier, *, names: tuple[str, str]
+) -> Iterator[tuple[str, str]]:
+    """What does not fit together, as (section, message), given the `names` of drafter and verifier."""
+    name, rule = names
+    for section, part, attribute in (
+        ("drafter", drafter, "promise"),
+        ("tree", tree, "promise"),
+        ("verifier", verifier, "needs"),
+    ):
+        if part is not None and not hasattr(part, attribute):
+            yield (
+                section,
+                f"'{type(part).__name__}' has no `{attribute}`: see what a {section} declares in its interface",
+            )
+            return
+    if tree is None and not drafter.promise.complete:
+        yield "drafter", f"'{name}' grows a tree policy: add `tree: {{use: dynamic}}` or `{{use: chain}}`"
+        return
+    if tree is not None and drafter.promise.complete:
+        yield "tree", f"drafter '{name}' builds its own tree: remove the tree section"
+        return
+    for message in verifier.needs.misfits(rule, draft_of(drafter, tree)):
+        yield "verifier", message
+    reach, depth = drafter.promise.depth, tree.promise.depth if tree is not None else None
+    if reach is not None and depth is not None and depth > reach:
+        yield (
+            "tree",
+            f"drafter '{name}' drafts no deeper than {reach} levels, and the tree has {depth}: "
+            f"make the tree at most {reach} deep, or train a drafter for {depth} levels",
+        )

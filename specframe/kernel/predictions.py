@@ -1,0 +1,146 @@
+"""The values of training: the target's answers, and a drafter's predictions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class PairSpec:
+    """What a neural drafter pairs with a token, and what becomes of its predictions.
+
+    A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
+    target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
+    compared with in training; None: with none. `feeds`: whether a prediction stands in for the features one level
+    further down, `side_by_side` whether versions of a text may share one forward, separated by a mask.
+    """
+
+    taps: tuple[str, ...] = ("last",)
+    imitates: str | None = "last"
+    feeds: bool = True
+    side_by_side: bool = True
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A drafter's predictions at n entries, K of each: entries of texts in training, frontier nodes in decoding."""
+
+    hidden: Tensor  # [B, n, K, H], what a head reads
+    features: Tensor | None = None  # [B, n, K, D], what is fed back, and compared with the tap that is imitated
+    read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
+    confidence: Tensor | None = None  # [B, n, K], the network's own estimate that a level is accepted
+
+    def last(self, count: int) -> Predicted:
+        """The predictions at the last `count` entries."""
+        return self.part(slice(-count, None))
+
+    def part(self, entries: slice) -> Predicted:
+        """The predictions at some of the entries."""
+        features = None if self.features is None else self.features[:, entries]
+        confidence = None if self.confidence is None else self.confidence[:, entries]
+        return Predicted(self.hidden[:, entries], features, self.read, confidence)
+
+
+@dataclass(frozen=True)
+class Drafts:
+    """Drafts laid behind a batch of texts: below each of K roots a chain of `levels` tokens, level after level.
+
+    The token `level` levels below root k stands at `length` + (level - 1) K + k. It sees the text up to its root, the
+    tokens above it in its own chain, and itself (`specframe.neural.visible_drafts`).
+    """
+
+    length: int  # L, of the texts
+    roots: Tensor  # [B, K] int64, where in the texts the last token before each draft stands
+    levels: int
+
+    @property
+    def count(self) -> int:
+        """How many tokens all drafts of a row have."""
+        return self.levels * self.roots.shape[1]
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """The target's answers for a batch of training texts.
+
+    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` hold what is needed of the
+    others. With `drafts` they stand behind the texts in all that has a length, and what follows a position of a text is
+    no longer the next position's token throughout: a loss or rollout that reads on along a text refuses them.
+    """
+
+    tokens: Tensor  # [B, L] int64
+    mask: Tensor  # [B, L] bool, positions whose *next-token law* counts (answer tokens, no padding)
+    features: Mapping[str, Tensor]  # tap -> [B, L, D]
+    logits: Tensor  # [B, L, v], the law after each position
+    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+    normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
+    best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
+    drafts: Drafts | None = None  # what stands behind the texts, L of which it is a part then
+
+    @cached_property
+    def log_law(self) -> Tensor:
+        """The log-probabilities of the logits' columns, [B, L, v], in float32 or better: half precision loses the tail.
+
+        A support's do not add up to 1: what is missing is the probability of all other tokens.
+        """
+        wide = _wide(self.logits)
+        return wide.log_softmax(-1) if self.normaliser is None else wide - self.normaliser[..., None]
+
+    @cached_property
+    def argmax(self) -> Tensor:
+        """The most probable token of the whole vocabulary: [B, L] int64."""
+        return self.logits.argmax(-1) if self.best is None else self.best
+
+
+@dataclass(frozen=True)
+class Student:
+    """A drafter's predictions, each with the teacher's position that it imitates.
+
+    Prediction m guesses the target's feature at, and law after, position `position[:, m]`, made
+    `level[m]` levels below the last position whose true feature it saw.
+    """
+
+    logits: Tensor  # [B, M, v]
+    position: Tensor  # [B, M] int64
+    mask: Tensor  # [B, M] bool
+    level: Tensor  # [M] int64, 1 = the first drafted token
+    features: Tensor | None = None  # [B, M, D], of drafters that predict features
+    confidence: Tensor | None = None  # [B, M], the drafter's own estimate that its token is accepted
+    support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
+    hidden: Tensor | None = None  # [B, M, H], what the head read to make the logits
+    tap: str = "last"  # the tap that `features` imitate
+
+    @cached_property
+    def log_law(self) -> Tensor:
+        """The log-probabilities of the logits' columns, [B, M, v], in float32 or better."""
+        return _wide(self.logits).log_softmax(-1)
+
+    @cached_property
+    def argmax(self) -> Tensor:
+        """The most probable token: [B, M] int64."""
+        best = self.logits.argmax(-1)
+        return best if self.support is None else self.support[best]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Predictions in several parts, each of whose logits are made when it is scored, because all would not fit.
+
+    Every part is a function that makes it; all have the same levels. A loss of all is the mean of the parts' losses,
+    each weighted by its masked predictions. With `weights` the parts are predictions of the same by several students,
+    such as the exits of one model, and a loss of all is the mean of theirs by these weights.
+    """
+
+    parts: Sequence[Callable[[], Student]]
+    weights: Sequence[float] | None = None  # above 0, one for each part
+
+
+def _wide(logits: Tensor) -> Tensor:
+    """The logits in float32, or in float64 where they are."""
+    return logits if logits.element_size() == 8 else logits.float()

@@ -1,0 +1,37 @@
+"""Sampling as components see it: where random numbers come from, and where logits become distributions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.kernel.tree import TokenTree
+
+
+class RandomSource(Protocol):
+    """The one door to randomness while decoding. B rows, one independent stream per row.
+
+    A component draws only what it is about to use: in a certificate every element drawn forks the run.
+    """
+
+    def categorical(self, probs: Tensor) -> Tensor:
+        """One index per law: probs [B, ..., V] -> [B, ...] int64. Never an index of probability 0."""
+
+    def bernoulli(self, p: Tensor) -> Tensor:
+        """One coin per probability: p [B, ...] in [0, 1] -> [B, ...] bool. p = 0 never comes up true."""
+
+    def without_replacement(self, probs: Tensor, k: int) -> Tensor:
+        """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up."""
+
+
+class SamplingRule(Protocol):
+    """The one place where logits become laws, for target and drafter alike."""
+
+    def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
+        """The law after each node: logits [B, M, V] of nodes [B, M] (None: all of the tree's) -> [B, M, V].
+
+        Temperature 0 gives a one-hot law. Processors that look at history see the committed tokens
+        and the node's own path.
+        """

@@ -60,6 +60,8 @@ _PUBLIC = {
         "TextDrafter",
         "TreePolicy",
         "Verifier",
+        "TextTarget",
+        "text_of",
     ),
     "specframe.kernel.layers": ("ExitingDrafter", "ExitingModel", "LayerChoice", "LayeredTarget"),
     "specframe.kernel.capabilities": ("Needs", "Promise"),
@@ -148,6 +150,8 @@ if TYPE_CHECKING:  # the same names, for type checkers; a test holds the two lis
         TextDrafter as TextDrafter,
         TreePolicy as TreePolicy,
         Verifier as Verifier,
+        TextTarget as TextTarget,
+        text_of as text_of,
     )
     from specframe.kernel.training import (
         FeatureDrafter as FeatureDrafter,

@@ -12,6 +12,7 @@ from specframe.decoding.baseline import Divergence, find_divergences, generate_w
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.decoding.stats import Acceptance
+from specframe.kernel.interfaces import text_of
 
 Contestant = Callable[[], int]
 """Decodes the whole workload once and returns how many tokens it gave."""
@@ -75,7 +76,7 @@ def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figu
     """Decodes the prompts with each contestant, `repeats` turns each after a warm-up, and compares."""
     rows = [pipeline.encode(prompt) for prompt in prompts]
     plain = pipeline.plain()
-    model: Any = getattr(pipeline.parts.target, "model", None)
+    model: Any = text_of(pipeline.parts.target).model
     ends = frozenset() if pipeline.sampling.ignore_eos else pipeline.ends
     clocks, acceptance = list[Clock](), Acceptance()
     mine: list[list[int]] = []

@@ -14,7 +14,7 @@ from specframe.certify.compositions.controls import Unprocessed, WrongBonus
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import as_prompts
 from specframe.files.text import counted
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 ERROR_RATE = 0.001
@@ -162,7 +162,7 @@ def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_toke
 @torch.inference_mode()
 def logits_after(target: Target, row: Sequence[int]) -> Tensor:
     """The target's logits after a text, processed in one go: [V] float64."""
-    device = getattr(target, "device", None)
+    device = text_of(target).device
     target.open(1, len(row))
     return target.admit(as_prompts([row], device))[1].logits[0, 0].double().cpu()
 
@@ -174,7 +174,7 @@ def chain_logits(target: Target, row: Sequence[int], tokens: Sequence[int]) -> t
     The disturbance is the largest difference to a text processed in one go, among the two best tokens, at
     a few positions.
     """
-    device = getattr(target, "device", None)
+    device = text_of(target).device
     target.open(1, len(row) + len(tokens))
     tree, scores = target.admit(as_prompts([row], device))
     parts = [scores.logits[0]]

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from specframe.files.text import counted
+from specframe.kernel.interfaces import text_of
 
 SUMMARY = "build a store of texts for drafters that copy from it"
 
@@ -41,7 +42,7 @@ def execute(options: argparse.Namespace) -> int:
     if folder is None:
         raise InputError(f"{options.recipe} names no store with a path; give --out FOLDER")
     target = parts["target"].build()
-    tokenizer = getattr(target, "tokenizer", None)
+    tokenizer = text_of(target).tokenizer
     if tokenizer is None:
         raise InputError(f"the target of {options.recipe} has no tokenizer to read texts with")
     texts = [

@@ -10,25 +10,24 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from specframe.components.drafters.fused import Fused
-from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.probe import fingerprint
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import alone
+from specframe.decoding.requests import Request, budget
+from specframe.decoding.session import Parts, Session
+from specframe.decoding.settings import RunSettings
+from specframe.decoding.timing import watch
 from specframe.files.provenance import write_json
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
-from specframe.kernel.interfaces import Observer
+from specframe.kernel.interfaces import Observer, text_of
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.native.build import processor
-
-if TYPE_CHECKING:
-    from specframe.decoding.pipeline import Pipeline
 
 EDITION = 1
 """To be raised when something is timed in another way: what was kept is forgotten."""
@@ -40,18 +39,19 @@ DRAFTED = 16
 """Tokens that are decoded to time the drafter."""
 
 
-def costs_of(pipeline: Pipeline) -> Costs | None:
-    """The costs that the recipe's `run.costs` names. Raises InputError for a file without any.
+def costs_of(parts: Parts, run: RunSettings, drafter: object = None) -> Costs | None:
+    """The costs that `run.costs` names. Raises InputError for a file without any.
+
+    `drafter` says which drafter it is, as a recipe's section does; None: it is known by its class.
 
     They are those of as many rows as are decoded at the time, where a row's text does not depend on what it drafts;
     else of `run.batch` rows, so that a row's random numbers do not depend on its neighbours.
     """
-    named = pipeline.run.costs
-    if named is None:
+    if run.costs is None:
         return None
-    costs = read_costs(named) if isinstance(named, Path) else measured_costs(pipeline)
-    by_position = pipeline.parts.verifier.needs.by_position
-    return costs if costs is None or by_position else replace(costs, rows=pipeline.run.batch)
+    costs = read_costs(run.costs) if isinstance(run.costs, Path) else measured_costs(parts, drafter)
+    by_position = parts.verifier.needs.by_position
+    return costs if costs is None or by_position else replace(costs, rows=run.batch)
 
 
 def read_costs(path: Path) -> Costs:
@@ -68,22 +68,24 @@ def read_costs(path: Path) -> Costs:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
 
 
-def measured_costs(pipeline: Pipeline) -> Costs | None:
-    """What forward passes of a pipeline's target and drafter cost on this machine, timed the first time and kept.
+def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
+    """The costs of forward passes of target and drafter on this machine, timed the first time and kept.
 
-    It is kept with fetched models and compiled kernels, for the kind of model, drafter, processor and number of
-    threads. None where a tree's size is not chosen by costs: on an accelerator, and for targets that are no models of
-    transformers.
+    They are kept with fetched models and compiled kernels, for the kind of model, drafter, processor and number of
+    threads. None where a tree's size is not chosen by costs: on an accelerator, and for targets without a fingerprint.
     """
-    target = pipeline.parts.target
-    if not isinstance(target, HFTarget) or target.device.type != "cpu":
+    target = parts.target
+    text = text_of(target)
+    model = text.fingerprint()
+    if model is None or text.device is None or text.device.type != "cpu":
         return None
-    note = cache_folder() / "costs" / f"{_name(pipeline, target)}.json"
+    kind = (EDITION, model, json.dumps(drafter or type(parts.drafter).__name__, sort_keys=True, default=str))
+    note = cache_folder() / "costs" / f"{_digest(*kind, processor(), torch.get_num_threads())}.json"
     with suppress(InputError):  # not there, or not whole: it is timed
         return read_costs(note)
     with alone(target):
         seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
-    draft = _draft_seconds(pipeline)
+    draft = _draft_seconds(parts)
     with suppress(SpecframeError):  # a cache that cannot be written only makes the next start slower
         write_json(note, {"cycle_seconds": seconds, "draft_seconds": draft})
     return Costs.of(seconds, draft)
@@ -117,29 +119,28 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
     return TokenTree(tokens, parent, torch.ones_like(tokens).bool(), torch.zeros_like(tokens), levels=nodes - 1)
 
 
-def _draft_seconds(pipeline: Pipeline) -> float:
+def _draft_seconds(parts: Parts) -> float:
     """The seconds of a drafter's forward pass, on average over a short text; 0 where no tree policy asks for one.
 
     Of a fused drafter it is the first one's. A drafter that learns or remembers what it decodes is not run for it.
     """
-    drafter, tree, target = pipeline.parts.drafter, pipeline.parts.tree, pipeline.parts.target
+    drafter, tree, target = parts.drafter, parts.tree, parts.target
     while isinstance(drafter, Fused):
         tree = drafter.tree
         drafter = drafter.first
     if tree is None or isinstance(drafter, Observer):
         return 0.0
-    untimed = pipeline.with_parts(drafter=drafter, tree=tree, costs=None)
+    untimed = replace(parts, drafter=drafter, tree=tree, costs=None)
     prompt = [token % target.vocab_size for token in range(1, min(CONTEXT, target.context // 2) + 1)]
-    settings = replace(pipeline.sampling, max_new_tokens=DRAFTED, ignore_eos=True, stop=[])
+    request = Request(tokens=prompt, max_new_tokens=DRAFTED)
+    room = len(prompt) + budget(request, target.context, 0) + untimed.nodes
     for _ in range(2):  # the first warms up
-        clock, requests = Clock(), untimed.requests([prompt], settings)
-        with untimed.open(requests, clock=clock) as session:
-            session.run(requests)
+        clock = Clock()
+        with alone(target), watch(untimed, clock) as timed:
+            Session(timed, 1, room, clock=clock).run([request])
     return clock.seconds["drafter"] / max(clock.calls["drafter"], 1)
 
 
-def _name(pipeline: Pipeline, target: HFTarget) -> str:
-    """A name for what was timed: kind of model, drafter, processor and threads."""
-    drafter = pipeline.plan.recipe.data.get("drafter") if pipeline.plan else type(pipeline.parts.drafter).__name__
-    kind = (EDITION, fingerprint(target), json.dumps(drafter, sort_keys=True, default=str), processor())
-    return hashlib.sha256(repr((*kind, torch.get_num_threads())).encode()).hexdigest()[:32]
+def _digest(*parts: object) -> str:
+    """A file name for what the parts describe together."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]

@@ -15,6 +15,7 @@ import torch
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
+from specframe.decoding.costs import costs_of
 from specframe.decoding.exclusive import alone
 from specframe.decoding.requests import Entry, Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
@@ -25,7 +26,7 @@ from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry, one_line
 from specframe.kernel.types import Cycle
@@ -72,11 +73,7 @@ class Pipeline:
         drafter.bind(target)
         parts = Parts(target, drafter, plan.tree, plan.verifier)
         pipeline = cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
-        if pipeline.run.costs is None:
-            return pipeline
-        from specframe.decoding.costs import costs_of  # it loads transformers
-
-        return pipeline.with_parts(costs=costs_of(pipeline))
+        return pipeline.with_parts(costs=costs_of(parts, pipeline.run, plan.recipe.data.get("drafter")))
 
     @classmethod
     def around(cls, parts: Parts, sampling: SamplingSettings, run: RunSettings, plan: Plan | None = None) -> Self:
@@ -85,8 +82,8 @@ class Pipeline:
             parts=parts,
             sampling=sampling,
             run=run,
-            tokenizer=getattr(parts.target, "tokenizer", None),
-            ends=frozenset(getattr(parts.target, "ends", ())),
+            tokenizer=text_of(parts.target).tokenizer,
+            ends=frozenset(text_of(parts.target).ends),
             lossless=parts.verifier.lossless,
             plan=plan,
         )
@@ -220,7 +217,7 @@ class Pipeline:
 
     def clock(self) -> Clock:
         """A clock for work on the target's device."""
-        return Clock.on(getattr(self.parts.target, "device", None))
+        return Clock.on(text_of(self.parts.target).device)
 
     def encode(self, prompt: Prompt) -> list[int]:
         """The prompt's token ids; a text becomes a user's turn when `run.chat` is true."""

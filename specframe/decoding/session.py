@@ -18,7 +18,7 @@ from specframe.kernel.capabilities import Promise
 from specframe.kernel.composition import draft_of
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier
+from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
@@ -128,7 +128,7 @@ class Session:
         """The entries of the rows being decoded, in the order of the rows."""
         self.cycle_rows: list[Entry] = []
         """The entries of the last cycle's rows, in its order."""
-        self._device = getattr(parts.target, "device", None)
+        self._device = text_of(parts.target).device
         self._random: Streams = random or SeededRandom(0, 0, self._device or "cpu")
         self._sampling: Sampling | RowSampling = Sampling()
         self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]

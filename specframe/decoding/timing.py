@@ -12,6 +12,7 @@ from torch import nn
 from specframe.components.trees.recording import Expanding, WatchedTree
 from specframe.decoding.clock import Clock
 from specframe.decoding.session import Parts
+from specframe.kernel.interfaces import text_of
 from specframe.kernel.types import Expand, Frontier, Proposal
 
 FORWARDS = {"score": "target", "draft": "drafter", "commit": "drafter"}
@@ -34,7 +35,7 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
 
     tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
     drafter = parts.drafter.watched(timed) if isinstance(parts.drafter, Expanding) else parts.drafter
-    passes = getattr(parts.target, "passes", None)
+    passes = text_of(parts.target).passes
     hooks = _time_forwards(passes.computing, clock) if passes is not None else []
     try:
         yield replace(parts, tree=tree, drafter=drafter)

@@ -12,7 +12,7 @@ from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.trained import claimed
 from specframe.inspect.doctor_variants import BETTER, Reading, attempts, better, compare
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.interfaces import NeuralTarget, text_of
 from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Teacher
 from specframe.training.validation import measure
@@ -111,7 +111,7 @@ def examine(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Diagnosis:
 
 def _teach(target: NeuralTarget, prompt: list[int], new: list[int]) -> Teacher:
     """One text and what the target makes of it: what it wrote itself counts, and of a long prompt the end is there."""
-    tokens = torch.tensor([prompt + new], device=getattr(target, "device", None))
+    tokens = torch.tensor([prompt + new], device=text_of(target).device)
     mask = torch.arange(tokens.shape[1], device=tokens.device)[None] >= len(prompt) - 1
     whole, seen = target.teach(tokens, mask), slice(max(0, len(prompt) - SEEN), None)
     return Teacher(

@@ -24,6 +24,7 @@ from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.provenance import write_json
 from specframe.inspect.forecast import ForecastTree, cycles_of
 from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import text_of
 from specframe.kernel.types import Cycle, Draw
 
 
@@ -176,7 +177,7 @@ def profile(
     clocks: dict[int, list[Clock]] = {size: [] for size in pipelines}
     longest: list[int] = []  # by cycle
     for size, chunk, start in take_turns(list(pipelines), prompts, pipeline.run.batch):
-        clock = Clock.on(getattr(pipeline.parts.target, "device", None))
+        clock = Clock.on(text_of(pipeline.parts.target).device)
         lengths = {start + place: len(pipeline.encode(prompt)) for place, prompt in enumerate(chunk)}
         for rows, cycle in cycles_of(pipelines[size], chunk, clock, start):
             longest.append(max(lengths[row] for row in rows))

@@ -1,9 +1,10 @@
-"""Capabilities of parts as values: what a part promises, and what a verifier needs."""
+"""Capabilities of parts: what a part promises, what a verifier needs, and what a certificate asks for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol, Self, runtime_checkable
 
 from specframe.kernel.tree import ALL_DRAWS, Draw
 
@@ -70,3 +71,21 @@ class Needs:
                 f"'{verifier}' judges siblings together and needs their number settled before the first is drawn, "
                 "which this tree does not promise; `verifier: {use: recursive}` judges them one by one"
             )
+
+
+@runtime_checkable
+class Shrinkable(Protocol):
+    """A tree policy that has a small form, or a drafter that builds its own trees and has one."""
+
+    def smaller(self) -> Self:
+        """The same part with two levels, two children a node and four drafted nodes at most; this one stays."""
+        ...
+
+
+@runtime_checkable
+class Untrained(Protocol):
+    """A drafter, head, verifier or store made for one target that has a form for any other, such as a tiny one."""
+
+    def untrained(self, vocab: int) -> Self:
+        """The same part before `bind`, without trained weights or tables, for a target of `vocab` tokens."""
+        ...

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
+    from pathlib import Path
 
     import torch
     from torch import Tensor
@@ -68,8 +69,14 @@ class NeuralTarget(Target, Protocol):
 
     config: Any
     """The transformers PretrainedConfig of its text model; drafters build their layers from it."""
-    device: torch.device
-    dtype: torch.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of its tokens."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its features."""
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The target's token embeddings, as its first layer gets them: [...] int64 -> [..., D]."""
@@ -79,6 +86,87 @@ class NeuralTarget(Target, Protocol):
 
     def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
         """One causal forward over texts [B, L], right-padded, without gradients; `drafts` are what they end in."""
+
+
+@runtime_checkable
+class TextTarget(Protocol):
+    """The further things that a target of texts offers; of any target, `text_of` gives those that it has."""
+
+    @property
+    def device(self) -> torch.device | None:
+        """The device of its tokens; None: the CPU."""
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its transformers tokenizer, or None."""
+
+    @property
+    def ends(self) -> Collection[int]:
+        """The tokens that end a text."""
+
+    @property
+    def model(self) -> Any:
+        """Its transformers model, or None."""
+
+    @property
+    def gguf(self) -> Path | None:
+        """The GGUF file of the same model, if there is one."""
+
+    @property
+    def passes(self) -> Any:
+        """Its forward passes, by whose `computing`, a module, they are timed; None: they are not timed."""
+
+    def fingerprint(self) -> str | None:
+        """A name for all that the time of a forward pass depends on, machine excepted; None: it is not timed."""
+
+    def sibling(self) -> Target | None:
+        """A target of its own state and features around the same weights; None: it has to be built anew."""
+
+
+def text_of(target: Target) -> TextTarget:
+    """The further things that this target offers, with defaults for those that it does not."""
+    return _Offers(target)
+
+
+class _Offers:
+    """A target's `TextTarget`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    @property
+    def device(self) -> torch.device | None:
+        return getattr(self._target, "device", None)
+
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self._target, "tokenizer", None)
+
+    @property
+    def ends(self) -> Collection[int]:
+        ends: Collection[int] = getattr(self._target, "ends", ())
+        return ends
+
+    @property
+    def model(self) -> Any:
+        return getattr(self._target, "model", None)
+
+    @property
+    def gguf(self) -> Path | None:
+        return getattr(self._target, "gguf", None)
+
+    @property
+    def passes(self) -> Any:
+        return getattr(self._target, "passes", None)
+
+    def fingerprint(self) -> str | None:
+        make = getattr(self._target, "fingerprint", None)
+        return None if make is None else str(make())
+
+    def sibling(self) -> Target | None:
+        make = getattr(self._target, "sibling", None)
+        made: Target | None = None if make is None else make()
+        return made
 
 
 @runtime_checkable

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.certifiable import Untrained
+from specframe.kernel.capabilities import Promise, Untrained
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.training import Trainable

@@ -8,20 +8,52 @@ the one that ends at the newest pair.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.kernel.types import Frontier, Predicted
-from specframe.neural.blocks import Blocks
+from specframe.kernel.types import Frontier, PairSpec, Predicted
+from specframe.neural.blocks import Blocks, State
 from specframe.neural.features import gather
+from specframe.neural.layer import DecoderLayer
 from specframe.neural.queries import Queries, repeated
 from specframe.neural.rows import Pending, RowSession
 
-if TYPE_CHECKING:
-    from specframe.neural.network import FeatureNetwork
+
+class PairNetwork(Protocol):
+    """A network of one decoder layer over pairs, as its session calls it; `FeatureNetwork` says what each part is."""
+
+    spec: PairSpec
+    block: int
+    levels: int
+
+    @property
+    def layer(self) -> DecoderLayer:
+        """The decoder layer."""
+
+    @property
+    def width(self) -> int:
+        """The width of the layer's inputs, D."""
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The taps' features side by side as one: [.., A D] -> [.., D]."""
+
+    def start(self, batch: int) -> State:
+        """The state before the first pair: tensors [P, batch, D]."""
+
+    def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
+        """The layer's inputs for pairs, and the state after them: [B, M, 2D] -> [B, M, D]."""
+
+    def mask(self, pairs: Tensor) -> Tensor:
+        """The inputs that ask for the levels behind a pair's first: [.., 2D] -> [.., K - 1, D]."""
+
+    def features(self, outputs: Tensor) -> Tensor:
+        """The part of the layer's outputs that is fed back: [.., P] -> [.., D]."""
+
+    def predicted(self, outputs: Tensor) -> Predicted:
+        """The layer's outputs as predictions: [B, n, K, P]."""
 
 
 class FeatureSession(RowSession):
@@ -47,7 +79,7 @@ class FeatureSession(RowSession):
     """
 
     def __init__(
-        self, network: FeatureNetwork, embed: Callable[[Tensor], Tensor], slots: int, *, room: int = 0, spare: int = 256
+        self, network: PairNetwork, embed: Callable[[Tensor], Tensor], slots: int, *, room: int = 0, spare: int = 256
     ) -> None:
         like = next(network.layer.parameters())
         super().__init__(like, slots, room, spare)

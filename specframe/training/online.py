@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specframe.components.losses.distillation import Distillation
 from specframe.components.rollouts.text import AlongText
-from specframe.kernel.certifiable import Shrinkable, Untrained
+from specframe.kernel.capabilities import Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.registry import one_line

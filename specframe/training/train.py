@@ -11,7 +11,7 @@ import torch
 
 from specframe.files.lock import writing
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.interfaces import NeuralTarget, text_of
 from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter, learning_in
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
@@ -60,7 +60,7 @@ def train(
     checkpoint or state cannot be written (what was saved before is kept); InputError for data that
     cannot be used and CompositionError for parts that do not fit.
     """
-    tokenizer = tokenizer or getattr(target, "tokenizer", None)
+    tokenizer = tokenizer or text_of(target).tokenizer
     translating = drafter if isinstance(drafter, TranslatingDrafter) else None
     drafter = learning_in(drafter)
     _check(target, drafter, losses, settings, tokenizer, translating is not None)

@@ -128,7 +128,7 @@ def test_what_copies_is_not_run_to_be_timed(cache, monkeypatch):
 
 def test_a_target_without_a_forward_pass_has_none():
     made = compose(target={"use": "table"}, drafter="lookup", run={"costs": "measured"})
-    assert made.parts.costs is None and measured_costs(made) is None
+    assert made.parts.costs is None and measured_costs(made.parts) is None
 
 
 @pytest.mark.parametrize(("times", "drafts"), [(STEEP, False), (FLAT, True)])
@@ -157,7 +157,7 @@ def test_the_rows_are_those_that_are_decoded_at_the_time(tmp_path, monkeypatch):
         session.run([*requests, replace(requests[0], max_new_tokens=2)])
     assert set(seen) == {2, 3}
     fixed = made.with_parts(verifier=Recursive())
-    fixed = fixed.with_parts(costs=timing.costs_of(fixed))
+    fixed = fixed.with_parts(costs=timing.costs_of(fixed.parts, fixed.run))
     assert fixed.parts.costs == replace(Costs.of({1: 1.0, 2: 2.0, 9: 9.0}, 0.1), rows=3)
     with fixed.open(requests, slots=2) as session:
         assert session.parts.costs is not None and session.parts.costs.rows == 2

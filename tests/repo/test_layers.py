@@ -3,7 +3,9 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import pytest
 
@@ -52,6 +54,51 @@ def above(layer: str) -> list[str]:
         others = [use for use in USES if use != layer and (layer, use) not in ACROSS]
         return [*others, "cli", "testing"]
     return [*LAYERS[LAYERS.index(layer) + 1 :], *USES, "cli", "testing"]
+
+
+def graph(roots: Iterable[Path]) -> dict[str, set[str]]:
+    """The modules below these folders of packages, each with those that it imports: anywhere, for type checkers, too."""
+    paths: dict[str, list[Path]] = {}
+    for root in roots:
+        for path in sorted([*root.rglob("*.py"), *root.rglob("*.pyi")]):
+            parts = path.relative_to(root).with_suffix("").parts
+            paths.setdefault(".".join(part for part in parts if part != "__init__"), []).append(path)
+    found: dict[str, set[str]] = {}
+    for module, places in paths.items():
+        names = [imported for path in places for imported in imports(path)]
+        wanted = {imported if imported in paths else imported.rpartition(".")[0] for imported in names}
+        found[module] = (wanted & paths.keys()) - {module}
+    return found
+
+
+def circle(modules: dict[str, set[str]]) -> list[str]:
+    """Modules that import each other in a circle; none if there is none."""
+    try:
+        TopologicalSorter(modules).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    modules = graph([ROOT, *(plugin / "src" for plugin in PLUGINS)])
+    assert {"specframe", "specframe.kernel.types", "specframe_eagle.drafter"} <= modules.keys()
+    assert circle(modules) == []
+
+
+@pytest.mark.parametrize(
+    "back", ["if TYPE_CHECKING:\n    from a.one import One", "def late():\n    import a.one", "from a import one"]
+)
+def test_every_kind_of_circle_is_found(back, tmp_path):
+    package = tmp_path / "a"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text("from a.two import Two\n")
+    (package / "two.py").write_text("from a.three import Three\n")
+    (package / "three.py").write_text("import os\n")
+    assert circle(graph([tmp_path])) == []
+    (package / "three.py").write_text(back + "\n")
+    assert set(circle(graph([tmp_path]))) == {"a.one", "a.two", "a.three"}
 
 
 @pytest.mark.parametrize("layer", [*LAYERS, *USES])

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.variants import Variant, make_variants
@@ -14,7 +13,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan, plan
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.options import read_options
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry, suggest
@@ -239,11 +238,7 @@ def _require_names(names: Sequence[str]) -> None:
         raise InputError(f"two contestants are called {twice[0]}; rename one recipe file")
 
 
-def _sibling(target: Any, plan: Plan) -> Target:
+def _sibling(target: Target, plan: Plan) -> Target:
     """A target of its own state and features around the same weights, where the target offers one."""
-    make = getattr(target, "sibling", None)
-    if make is not None:
-        built: Target = make()
-    else:
-        built = plan.parts["target"].build()
+    built: Target = text_of(target).sibling() or plan.parts["target"].build()
     return built

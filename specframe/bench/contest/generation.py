@@ -14,7 +14,7 @@ from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.neural.cache import cache_name
 
 
@@ -34,13 +34,13 @@ class Generate:
 
     def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
         """Takes the target's model. Raises for a target that is none of transformers' models."""
-        self._model = getattr(target, "model", None)
+        self._model = text_of(target).model
         if not callable(getattr(self._model, "generate", None)):
             raise CompositionError(f"{self.name} needs a target that is a transformers model: {{use: hf, ...}}")
         if self.alone and batch > 1:
             raise InputError(f"{self.name} decodes one prompt at a time (transformers allows no more); use --batch 1")
         self._sampling = sampling
-        self._ends = frozenset() if sampling.ignore_eos else frozenset(getattr(target, "ends", ()))
+        self._ends = frozenset() if sampling.ignore_eos else frozenset(text_of(target).ends)
         self._options = self._extras(target)
 
     def _extras(self, target: Target) -> dict[str, Any]:
@@ -135,7 +135,7 @@ class Assisted(Generate):
     def _extras(self, target: Target) -> dict[str, Any]:
         from specframe.components.targets.loading import load
 
-        device = str(getattr(target, "device", "cpu"))
+        device = str(text_of(target).device or "cpu")
         assistant: Any = load(self._place, dtype=self._dtype, device=device, revision=self._revision, attention=None)
         mine, theirs = assistant.config.get_text_config().vocab_size, target.vocab_size
         if mine != theirs:

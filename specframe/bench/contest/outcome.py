@@ -16,7 +16,7 @@ from specframe.decoding.baseline import find_divergences, generate_with_transfor
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.registry import one_line
 
 logger = logging.getLogger(__name__)
@@ -38,10 +38,10 @@ class Reference:
     """One target's greedy continuations by `generate`, made once a prompt and never timed."""
 
     def __init__(self, target: Target, sampling: SamplingSettings) -> None:
-        model: Any = getattr(target, "model", None)
+        model: Any = text_of(target).model
         self._model = model if callable(getattr(model, "generate", None)) else None
         self._sampling = sampling
-        self._ends = frozenset() if sampling.ignore_eos else frozenset(getattr(target, "ends", ()))
+        self._ends = frozenset() if sampling.ignore_eos else frozenset(text_of(target).ends)
         self._known: dict[tuple[int, ...], list[int]] = {}
 
     @property

@@ -20,6 +20,7 @@ from specframe.bench.figures.summary import TRANSFORMERS
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
 from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import text_of
 from specframe.kernel.registry import one_line
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,7 @@ class Runner:
         self.roster, self.terms = roster, terms
         targets, chat = roster.targets, roster.chat
         if chat is None:
-            chat = all(getattr(getattr(t, "tokenizer", None), "chat_template", None) for t in targets.values())
+            chat = all(getattr(text_of(t).tokenizer, "chat_template", None) for t in targets.values())
         if terms.turns > 1 and not chat:
             raise InputError("a second turn needs the tokenizer's chat template, which is not used here; use --turns 1")
         self.chat = chat
@@ -76,7 +77,7 @@ class Runner:
         self.weights: dict[str, dict[str, int]] = {}
         """How many weights a forward of each contestant's models reads, where the warm-up could count them."""
         self.references = {key: Reference(target, roster.sampling) for key, target in targets.items()}
-        self.device: torch.device = getattr(next(iter(targets.values())), "device", torch.device("cpu"))
+        self.device: torch.device = text_of(next(iter(targets.values()))).device or torch.device("cpu")
 
     def encode(self, key: str, question: Question, answers: Sequence[str]) -> list[int]:
         """The prompt's tokens for a target, after the answers to the turns before."""

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline
 from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import text_of
 
 CYCLES = 2
 """How many cycles are watched: one may read what later ones don't, the prompt's drafts for instance."""
@@ -100,7 +101,7 @@ class Scale(TorchDispatchMode):
 
 def _parameters(pipeline: Pipeline) -> Iterator[nn.Parameter]:
     """The parameters of target and drafter, where they have modules to ask."""
-    modules = (getattr(pipeline.parts.target, "model", None), getattr(pipeline.parts.drafter, "module", None))
+    modules = (text_of(pipeline.parts.target).model, getattr(pipeline.parts.drafter, "module", None))
     for module in modules:
         if isinstance(module, nn.Module):
             yield from module.parameters()

@@ -13,8 +13,7 @@ from specframe.components.targets.tiny import tiny_llama
 from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.certifiable import Shrinkable, Untrained
+from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.composition import draft_of
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specframe.components.drafters.budget import Paying
 from specframe.components.trees.recording import Expanding, Proposals, RecordingTree, WatchedTree, paths_of
-from specframe.kernel.certifiable import Shrinkable, Untrained
+from specframe.kernel.capabilities import Shrinkable, Untrained
 from specframe.kernel.composition import draft_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy

@@ -21,8 +21,7 @@ from specframe.components.drafters.model_weights import Checkpoint, Coarseness, 
 from specframe.components.targets.forward.layer_subset import Ending
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.certifiable import Untrained
+from specframe.kernel.capabilities import Promise, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
 from specframe.kernel.types import Committed, Context, Drafts, Frontier, Proposal, TokenTree

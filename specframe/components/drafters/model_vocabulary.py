@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 
 
 def require_fitting(model: HFTarget, target: Target) -> None:
@@ -15,13 +15,13 @@ def require_fitting(model: HFTarget, target: Target) -> None:
             f"the drafting model has {mine} tokens and the target {theirs}; a model drafter needs the "
             "target's vocabulary, so take a smaller model of the target's family"
         )
-    ours, other = model.tokenizer, getattr(target, "tokenizer", None)
+    ours, other = model.tokenizer, text_of(target).tokenizer
     if ours is not None and other is not None and ours.get_vocab() != other.get_vocab():
         raise CompositionError(
             "the drafting model's tokenizer gives tokens other numbers than the target's; a model "
             "drafter needs the target's vocabulary, so take a smaller model of the target's family"
         )
-    device = getattr(target, "device", model.device)
+    device = text_of(target).device or model.device
     if device != model.device:
         raise CompositionError(
             f"the drafting model is on {model.device} and the target on {device}; "

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.certifiable import Untrained
+from specframe.kernel.capabilities import Promise, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from specframe.components.drafters.budget import gained
 from specframe.components.drafters.trie import Trie, as_tree
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.certifiable import Untrained
+from specframe.kernel.capabilities import Promise, Untrained
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.registry import one_line

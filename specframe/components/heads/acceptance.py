@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import silu
 
 from specframe.components.heads.full import Full
-from specframe.kernel.certifiable import Untrained
+from specframe.kernel.capabilities import Untrained
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.training import Trainable

@@ -12,7 +12,7 @@ from typing import Any
 from specframe.components.stores import folder as files
 from specframe.components.stores.context_array import ContextArray, Match
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.store import Continuations
 
 SMALL = 1 << 14
@@ -133,7 +133,7 @@ def build(folder: Path, texts: Sequence[Sequence[int]], target: Target) -> int:
 
 def fingerprint(target: Target) -> str | None:
     """A mark of the target's tokenizer, equal for equal vocabularies; None if it has no tokenizer."""
-    tokenizer: Any = getattr(target, "tokenizer", None)
+    tokenizer: Any = text_of(target).tokenizer
     if tokenizer is None:
         return None
     return hashlib.sha256(json.dumps(sorted(tokenizer.get_vocab().items())).encode()).hexdigest()[:16]

@@ -83,6 +83,10 @@ class HFTarget:
         probe.check_once(target)
         return target
 
+    def fingerprint(self) -> str:
+        """A name for the kind of model, dtype and passes."""
+        return probe.fingerprint(self)
+
     def sibling(self) -> HFTarget:
         """A target of its own state and features around the same weights."""
         target = HFTarget.__new__(HFTarget)

@@ -6,20 +6,18 @@ import hashlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import transformers
-from torch import Tensor
+from torch import Tensor, nn
 
+from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
 from specframe.components.targets.source import first_line
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.layers import LayerChoice
+from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Prompts, TokenTree, Verdict
-
-if TYPE_CHECKING:
-    from specframe.components.targets.hf import HFTarget
 
 EDITION = 1
 """To be raised when the test or the way in which trees are scored changes: earlier results are forgotten."""
@@ -28,16 +26,26 @@ PARENTS = (-1, 0, 0, 1, 2)  # two branches
 LEAVES = (3, 4)
 ROOM = 11
 """Positions that the test takes: the longest prompt, the bonus and the nodes."""
-LIMITS = {8: 1e-6, 4: 1e-3}
-"""How far a logit may be off, as a share of the largest, by the bytes of a number."""
-LOOSE = 2e-1
-"""The same below full precision."""
-REROUTED = 0.2
-"""Below full precision a router may pick another expert at a near-tie, and rounded activations may run apart on texts
-as senseless as the test's: this share of the logits may be off, or one of them."""
 
 
-def check_once(target: HFTarget) -> None:
+class TransformersTarget(LayeredTarget, Protocol):
+    """A target around a model of transformers, as the self-test reads it."""
+
+    model: nn.Module
+    quantization: Any
+    """How its matrices are rounded; None: not at all."""
+    passes: Any
+    """Its forward passes."""
+
+    @property
+    def reach(self) -> tuple[int, str]:
+        """How many positions a row may take, and what ends it."""
+
+    def check(self) -> None:
+        """Runs `find_fault`; raises CompositionError where there is one."""
+
+
+def check_once(target: TransformersTarget) -> None:
     """Checks a target of a kind that was not checked on this machine before; costs nothing for any other.
 
     A kind is a model class, its config, dtype, attention, kernels, torch and transformers: what decides
@@ -52,7 +60,7 @@ def check_once(target: HFTarget) -> None:
     _remember(note, f"{target.config.model_type} scores trees as it scores each path\n")
 
 
-def fingerprint(target: HFTarget) -> str:
+def fingerprint(target: TransformersTarget) -> str:
     """A name for the kind of model that a target is."""
     config: Any = target.model.config
     described = {name: value for name, value in config.to_dict().items() if not name.startswith("_")}
@@ -92,7 +100,7 @@ class Logits:
         return torch.cat([self.alone[:, :1, 1], self.alone[:, :, 2], self.alone[:, :, 3]], 1)
 
 
-def find_fault(target: HFTarget) -> str | None:
+def find_fault(target: TransformersTarget) -> str | None:
     """What is wrong with the target's scores of a batch of three and its trees, in a clause; None if nothing is."""
     try:
         logits = _score(target)
@@ -101,17 +109,17 @@ def find_fault(target: HFTarget) -> str | None:
     except Exception as error:  # a forward pass raises what it likes
         return f"its forward pass fails where texts of several lengths, or a tree, stand behind a cache{_words(error)}"
     limit = _limit(target)
-    if not _agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
+    if not agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
         return "its attention sees the tokens that come after a position"
-    if not _agree(logits.prompts, logits.alone[:, 0, 0], limit):
+    if not agree(logits.prompts, logits.alone[:, 0, 0], limit):
         return "the rows of a batch with prompts of different lengths disturb each other"
-    if not _agree(logits.nodes, logits.paths, limit):
+    if not agree(logits.nodes, logits.paths, limit):
         return "it does not take the mask or the positions of a tree; another `attention` may help"
     return None
 
 
 @torch.no_grad()
-def find_layer_fault(target: HFTarget, chosen: LayerChoice) -> str | None:
+def find_layer_fault(target: TransformersTarget, chosen: LayerChoice) -> str | None:
     """What is wrong with the target's scores of trees over which the chosen layers ran before; None if nothing is."""
     if target.reach[0] < ROOM:
         return None
@@ -126,24 +134,24 @@ def find_layer_fault(target: HFTarget, chosen: LayerChoice) -> str | None:
         raise
     except Exception as error:
         return f"its forward pass fails with some of them alone{_words(error)}"
-    return None if _agree(found, wanted, _limit(target)) else "verification above them differs from a whole one"
+    return None if agree(found, wanted, _limit(target)) else "verification above them differs from a whole one"
 
 
-def deviation(target: HFTarget) -> float:
+def deviation(target: TransformersTarget) -> float:
     """The largest difference between the logits of a tree and those of its paths, as a share of the largest logit."""
     logits = _score(target)
-    return float(_differences(logits.nodes, logits.paths).max())
+    return float(differences(logits.nodes, logits.paths).max())
 
 
-def _limit(target: HFTarget) -> float:
-    return LOOSE if target.quantization is not None else LIMITS.get(target.dtype.itemsize, LOOSE)
+def _limit(target: TransformersTarget) -> float:
+    return LOOSE if target.quantization is not None else limit_of(target.dtype)
 
 
 def _words(error: Exception) -> str:
     return f" ({first_line(error)})" if str(error).strip() else ""
 
 
-def _begin(target: HFTarget) -> tuple[Tensor, TokenTree]:
+def _begin(target: TransformersTarget) -> tuple[Tensor, TokenTree]:
     """Begins a session of the prompts: the logits behind them, [3, V], and the trees to score next."""
     device, vocabulary = target.device, target.vocab_size
     prompts = [[token % vocabulary for token in prompt] for prompt in PROMPTS]
@@ -161,7 +169,7 @@ def _begin(target: HFTarget) -> tuple[Tensor, TokenTree]:
 
 
 @torch.no_grad()
-def _score(target: HFTarget) -> Logits:
+def _score(target: TransformersTarget) -> Logits:
     first, tree = _begin(target)
     nodes = target.score(tree).logits
     prompts = [[token % target.vocab_size for token in prompt] for prompt in PROMPTS]
@@ -169,25 +177,10 @@ def _score(target: HFTarget) -> Logits:
     return Logits(first, nodes, alone)
 
 
-def _path(target: HFTarget, prompt: list[int], tree: TokenTree, row: int) -> Tensor:
+def _path(target: TransformersTarget, prompt: list[int], tree: TokenTree, row: int) -> Tensor:
     """The logits of both leaves' paths, each a text by itself: after prompt, root, child and leaf, [2, 4, V]."""
     texts = [
         torch.tensor([[*prompt, *tree.tokens[row, tree.ancestors[row, leaf]].tolist()]], device=target.device)
         for leaf in LEAVES
     ]
     return torch.stack([target.teach(text, torch.ones_like(text, dtype=torch.bool)).logits[0, -4:] for text in texts])
-
-
-def agree(found: Tensor, wanted: Tensor) -> bool:
-    """Whether logits [..., V] of one model, computed in two ways, are equal but for rounding."""
-    return _agree(found, wanted, LIMITS[4] if wanted.dtype.itemsize >= 4 else LOOSE)  # norms are in float32, at most
-
-
-def _agree(found: Tensor, wanted: Tensor, limit: float) -> bool:
-    off = ~(_differences(found, wanted) <= limit)  # NaN is off, too
-    return int(off.sum()) <= (max(1, int(REROUTED * off.numel())) if limit == LOOSE else 0)
-
-
-def _differences(found: Tensor, wanted: Tensor) -> Tensor:
-    """The largest difference in each logit vector, as a share of the largest logit of all: [...]."""
-    return (found - wanted).abs().amax(-1) / wanted.abs().amax().clamp(min=1e-9)

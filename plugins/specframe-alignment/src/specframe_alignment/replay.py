@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specframe import Drafts, InputError, Teacher
+from specframe import Drafts, InputError, Teacher, text_of
 from specframe.neural import support_of
 from specframe_alignment.drafting import Drafting, drafting
 from specframe_alignment.walk import choose, failed_roots
@@ -70,7 +70,7 @@ class Replay:
             roots, there = choose(failed_roots(choices, tokens, mask), self.roots)
             drafts, drafted, fed = self._draft(model, drafter, teacher, Drafts(length, roots, 0))
         counted = torch.zeros_like(mask).scatter(1, roots, there)
-        ends = torch.tensor(sorted(getattr(target, "ends", ())), device=tokens.device, dtype=tokens.dtype)
+        ends = torch.tensor(sorted(text_of(target).ends), device=tokens.device, dtype=tokens.dtype)
         over = torch.isin(drafted[:, length:], ends).unflatten(1, (drafts.levels, -1)).long().cumsum(1)
         behind = there[:, None] & (over == 0)  # [B, levels, K]
         answers = target.teach(drafted, torch.cat([counted, behind.flatten(1)], 1), drafts)

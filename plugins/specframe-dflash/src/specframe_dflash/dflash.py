@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import torch
+from torch import Tensor
+
 from specframe import CompositionError, Promise, WeightsError
 from specframe.neural import Export, NeuralDrafter, checkpoint, layer_config, seeded
 from specframe_dflash import engines
@@ -106,7 +109,15 @@ class DFlash(NeuralDrafter[Backbone]):
 
     def export(self, form: str) -> Export:
         """The drafter as vLLM, SGLang or speculators reads it. Raises WeightsError, with the reason, if it cannot."""
-        return engines.export(self, form)
+        own = self.network.state_dict()
+        return engines.export(form, own, self.layout, self.target, self.support, self.rows)
+
+    @torch.no_grad()
+    def rows(self) -> Tensor:
+        """The rows of the LM head that it reads, [v, H], by its answers to unit vectors."""
+        target = self.target
+        units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
+        return (self.logits(units) - self.logits(torch.zeros_like(units[:1]))).T
 
     @property
     def layout(self) -> Layout:

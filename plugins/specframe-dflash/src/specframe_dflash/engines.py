@@ -5,6 +5,7 @@ A form is refused where it has no place for something: what an engine does not r
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,9 @@ from specframe_dflash.layout import IDS, LM_HEAD, Layout
 from specframe_dflash.plan import OwnHead
 
 if TYPE_CHECKING:
-    from specframe_dflash.dflash import DFlash
+    from transformers import PretrainedConfig
+
+    from specframe import NeuralTarget
 
 FORMS = ("vllm", "sglang", "speculators")
 COMMANDS = {
@@ -31,34 +34,49 @@ MODELS = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel"}
 """What the package speculators calls its models."""
 
 
-def export(drafter: DFlash, form: str) -> Export:
-    """The drafter in a form. Raises WeightsError, every reason named, where the form has no place for it."""
-    layout, target = drafter.layout, drafter.target
-    tensors = dict(drafter.network.state_dict())
-    support = drafter.support
-    needs = drafter.spark and support is not None and LM_HEAD not in tensors
-    if needs and support is not None:  # its biases are of the recipe's draft vocabulary, so that has to go along
-        tensors[LM_HEAD] = _rows(drafter)
+def export(
+    form: str,
+    own: Mapping[str, Tensor],
+    layout: Layout,
+    target: NeuralTarget,
+    support: Tensor | None,
+    rows: Callable[[], Tensor],
+) -> Export:
+    """A drafter of these tensors and this layout in a form.
+
+    `support` holds the tokens that it drafts, `rows` gives those of the LM head that it reads, [v, H]. Raises
+    WeightsError, every reason named, where the form has no place for something.
+    """
+    tensors = dict(own)
+    spark = layout.markov is not None
+    if spark and support is not None and LM_HEAD not in tensors:
+        tensors[LM_HEAD] = rows()  # its biases are of the recipe's draft vocabulary, so that has to go along
         tensors["d2t"] = support.cpu() - torch.arange(len(support))
         layout = replace(layout, own=OwnHead(len(support), support.cpu()))
     reasons = ambiguous_taps(layout.plan.taps, target.config.num_hidden_layers)
-    if reasons := [*reasons, *_reasons(layout, form, spark=drafter.spark)]:
+    if reasons := [*reasons, *_reasons(layout, form)]:
         raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
     tokens = None if layout.own is None else layout.own.tokens
     if form == "speculators" and tokens is not None:
         tensors["t2d"] = torch.zeros(target.vocab_size, dtype=torch.bool).index_fill(0, tokens, True)
-    config = layout.config(drafter.spark)
+    config = layout.config(spark)
     if form == "speculators":
-        config = _wrapped(layout, config, drafter)
+        config = _wrapped(layout, config, target.config)
     stored = {name: part.to(layout.dtype) if part.is_floating_point() else part for name, part in tensors.items()}
-    command = COMMANDS[form].replace("METHOD", drafter.name).replace("UPPER", drafter.name.upper())
+    command = COMMANDS[form].replace("METHOD", _method(layout)).replace("UPPER", _method(layout).upper())
     command = command.replace("LEVELS", str(layout.plan.levels))
-    return Export(config, stored, tuple(_checklist(layout, drafter, form)), command)
+    return Export(config, stored, tuple(_checklist(layout, form, target.config.vocab_size, support)), command)
 
 
-def _reasons(layout: Layout, form: str, *, spark: bool) -> list[str]:
+def _method(layout: Layout) -> str:
+    """The method's name in engines and in the package speculators."""
+    return "dflash" if layout.markov is None else "dspark"
+
+
+def _reasons(layout: Layout, form: str) -> list[str]:
     """Why a form has no place for the drafter."""
-    plan, reasons = layout.plan, []
+    plan, spark = layout.plan, layout.markov is not None
+    reasons = []
     if form == "vllm" and not spark and plan.from_anchor:
         reasons.append("from_anchor is not known there for DFlash")
     if form == "sglang" and plan.from_anchor != spark:
@@ -72,21 +90,13 @@ def _reasons(layout: Layout, form: str, *, spark: bool) -> list[str]:
     return reasons
 
 
-@torch.no_grad()
-def _rows(drafter: DFlash) -> Tensor:
-    """The rows of the LM head that it reads, [v, H], by its answers to unit vectors."""
-    target = drafter.target
-    units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
-    return (drafter.logits(units) - drafter.logits(torch.zeros_like(units[:1]))).T
-
-
-def _wrapped(layout: Layout, config: dict[str, Any], drafter: DFlash) -> dict[str, Any]:
+def _wrapped(layout: Layout, config: dict[str, Any], target: PretrainedConfig) -> dict[str, Any]:
     """The config of the speculators package around that of the layers."""
-    plan, target = layout.plan, drafter.target.config
+    plan = layout.plan
     outside = ("dflash_config", "dspark_config", "block_size", "architectures", "draft_vocab_size", "torch_dtype")
     inner = {name: value for name, value in config.items() if name not in outside}
     return {
-        **speculators_config(MODELS[drafter.name], drafter.name, plan.levels, target),
+        **speculators_config(MODELS[_method(layout)], _method(layout), plan.levels, target),
         "transformer_layer_config": inner,
         "draft_vocab_size": target.vocab_size if layout.own is None else layout.own.rows,
         IDS: [tap + 1 for tap in plan.taps],
@@ -99,12 +109,11 @@ def _wrapped(layout: Layout, config: dict[str, Any], drafter: DFlash) -> dict[st
     }
 
 
-def _checklist(layout: Layout, drafter: DFlash, form: str) -> list[tuple[str, str]]:
+def _checklist(layout: Layout, form: str, vocab: int, support: Tensor | None) -> list[tuple[str, str]]:
     """What the engine will take the folder for."""
-    plan, shape, markov, vocab = layout.plan, layout.shape, layout.markov, drafter.target.vocab_size
+    plan, shape, markov = layout.plan, layout.shape, layout.markov
     indices = f"{[tap + 1 for tap in plan.taps]} of the hidden states" if form == "speculators" else list(plan.taps)
     rows = vocab if layout.own is None else layout.own.rows
-    support = drafter.support
     behind = layout.own is None and support is not None
     found = [
         ("layers", f"{shape.num_hidden_layers} of qwen3, width {shape.hidden_size}"),

@@ -9,9 +9,8 @@ from torch import Tensor
 
 from specframe import Predicted
 from specframe.neural import Blocks, DraftSession, Embed, State
-from specframe_dflash.backbone import Backbone
+from specframe_dflash.backbone import Backbone, BlockSession, too_long
 from specframe_dflash.markov import ConfidenceHead, MarkovHead
-from specframe_dflash.session import BlockSession, too_long
 
 if TYPE_CHECKING:
     from specframe import Frontier

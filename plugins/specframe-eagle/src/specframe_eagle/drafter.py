@@ -93,7 +93,8 @@ class Eagle(NeuralDrafter[Network]):
     def export(self, form: str) -> Export:
         """The drafter as vLLM, SGLang or the authors' code reads it. Raises WeightsError if none can."""
         assert self._layout is not None, "bound"
-        return engines.export(self, self._layout, form)
+        own = published.Published(self.network).state_dict()
+        return engines.export(form, own, self._layout, self.target, self.support)
 
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the published layout.

@@ -22,7 +22,7 @@ from specframe.neural import (
     support_of,
 )
 from specframe_eagle import engines3, fitting3
-from specframe_eagle.layout3 import D2T, T2D, Layout3
+from specframe_eagle.layout3 import D2T, LM_HEAD, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, check_embedding
 from specframe_eagle.wide import Kind, Switches, Wide, published_taps
 
@@ -169,7 +169,16 @@ class Eagle3(NeuralDrafter[Wide]):
 
     def export(self, form: str) -> Export:
         """The drafter as vLLM, SGLang, speculators or the authors' code reads it. Raises WeightsError if none can."""
-        return engines3.export(self, form)
+        return engines3.export(form, self.published(), self.layout, self.target, self.support)
+
+    def published(self) -> dict[str, Tensor]:
+        """The network's tensors as a new drafter stores them, with the LM head that it reads, without token maps."""
+        found = Published3(self.network, replace(self.layout, names=frozenset()), self.target).state_dict()
+        found.pop(D2T, None)
+        found.pop(T2D, None)
+        if LM_HEAD not in found:
+            found[LM_HEAD] = self.rows()
+        return found
 
     @torch.no_grad()
     def rows(self) -> Tensor:

@@ -5,16 +5,19 @@ A form is refused where it has no place for something: what an engine does not r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
 
 from specframe import WeightsError
 from specframe.neural import Export
-from specframe_eagle.published import EMBEDDING, Layout, Published
+from specframe_eagle.published import EMBEDDING, Layout
 
 if TYPE_CHECKING:
-    from specframe_eagle.drafter import Eagle
+    from torch import Tensor
+
+    from specframe import NeuralTarget
 
 FORMS = ("vllm", "sglang", "eagle")
 ARCHITECTURES = {"vllm": "LlamaForCausalLM", "sglang": "LlamaForCausalLMEagle", "eagle": "LlamaForCausalLM"}
@@ -31,10 +34,15 @@ COMMANDS = {
 }
 
 
-def export(drafter: Eagle, layout: Layout, form: str) -> Export:
-    """The drafter in a form. Raises WeightsError, every reason named, where the form has no place for it."""
-    target, network = drafter.target, drafter.network
-    tensors = dict(Published(network).state_dict())
+def export(
+    form: str, own: Mapping[str, Tensor], layout: Layout, target: NeuralTarget, support: Tensor | None
+) -> Export:
+    """A drafter of these tensors, under the published names, and this layout in a form.
+
+    `support` holds the tokens that it drafts. Raises WeightsError, every reason named, where the form has no place for
+    something.
+    """
+    tensors = dict(own)
     bias = tensors.get(BIAS)
     reasons = []
     if layout.variant.feature_sampling or layout.variant.partial_alignment:
@@ -64,8 +72,7 @@ def export(drafter: Eagle, layout: Layout, form: str) -> Export:
         "bias": BIAS in tensors,
         "torch_dtype": str(layout.dtype).removeprefix("torch."),
     }
-    rows = drafter.support
-    share = "" if rows is None else f"; the recipe's draft vocabulary of {len(rows):,} tokens stays behind"
+    share = "" if support is None else f"; the recipe's draft vocabulary of {len(support):,} tokens stays behind"
     checklist = (
         ("layer", f"llama, width {target.config.hidden_size}, no norm before attention"),
         ("reads", "the target's last hidden state, after its final norm"),

@@ -5,6 +5,7 @@ A form is refused where it has no place for something: what an engine does not r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ from specframe_eagle.published import EMBEDDING, IDS
 from specframe_eagle.wide import Switches, published_taps
 
 if TYPE_CHECKING:
-    from specframe_eagle.eagle3 import Eagle3
+    from transformers import PretrainedConfig
+
+    from specframe import NeuralTarget
 
 FORMS = ("vllm", "sglang", "speculators", "eagle")
 TOKENS = 3
@@ -33,33 +36,47 @@ COMMANDS = {
 }
 
 
-def export(drafter: Eagle3, form: str) -> Export:
-    """The drafter in a form. Raises WeightsError, every reason named, where the form has no place for it."""
-    layout = drafter.layout
-    if reasons := _reasons(drafter, form):
+def export(
+    form: str, own: Mapping[str, Tensor], layout: Layout3, target: NeuralTarget, support: Tensor | None
+) -> Export:
+    """A drafter of these tensors, under the published names with an LM head, and this layout in a form.
+
+    `support` holds the tokens that it drafts. Raises WeightsError, every reason named, where the form has no place for
+    something.
+    """
+    if reasons := _reasons(layout, form, target.config.num_hidden_layers):
         raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
-    tensors = _tensors(drafter, "layers.0." if form == "speculators" else "midlayer.")
+    layer = "layers.0." if form == "speculators" else "midlayer."
+    tensors = {name.replace("midlayer.", layer): stored(part, layout) for name, part in own.items()}
     rows = len(tensors[LM_HEAD])
     layout = replace(layout, rows=rows)
-    vocab = drafter.target.config.vocab_size
+    vocab = target.config.vocab_size
     if form == "speculators" or rows < vocab:
-        support = layout.support if layout.support is not None else drafter.support
-        tokens = torch.arange(vocab) if support is None else support.cpu()
-        tensors[D2T] = tokens - torch.arange(rows)
-        tensors[T2D] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, tokens, True)
+        tensors |= token_maps(layout.support if layout.support is not None else support, rows, vocab)
     config = layout.config
     if form == "speculators":
         with torch.no_grad():
-            table = drafter.target.embed(torch.arange(vocab, device=drafter.target.device))
+            table = target.embed(torch.arange(vocab, device=target.device))
         tensors[EMBEDDING] = table.to(layout.dtype)
-        config = wrapped(layout, config, drafter, "Eagle3DraftModel", TOKENS)
+        config = wrapped(layout, config, target.config, "Eagle3DraftModel", TOKENS)
         config |= {switch.name: getattr(layout.switches, switch.name) for switch in fields(Switches)}
     return Export(config, tensors, tuple(checklist(layout, form, rows, vocab)), COMMANDS[form])
 
 
-def _reasons(drafter: Eagle3, form: str) -> list[str]:
-    """Why a form has no place for the drafter."""
-    layout, layers = drafter.layout, drafter.target.config.num_hidden_layers
+def stored(tensor: Tensor, layout: Layout3) -> Tensor:
+    """A tensor as it is stored: integers stay, other numbers are the layout's."""
+    return tensor.to(layout.dtype) if tensor.is_floating_point() else tensor
+
+
+def token_maps(support: Tensor | None, rows: int, vocab: int) -> dict[str, Tensor]:
+    """The tensors that say which tokens the rows of an LM head stand for: offsets, and a mask of the vocabulary."""
+    tokens = torch.arange(vocab) if support is None else support.cpu()
+    inside = torch.zeros(vocab, dtype=torch.bool).index_fill(0, tokens, True)
+    return {D2T: tokens - torch.arange(rows), T2D: inside}
+
+
+def _reasons(layout: Layout3, form: str, layers: int) -> list[str]:
+    """Why a form has no place for a drafter of a target of so many layers."""
     on = [switch.name for switch in fields(Switches) if getattr(layout.switches, switch.name)]
     reasons = ambiguous_taps(layout.taps, layers)
     if form in ("sglang", "eagle"):
@@ -80,28 +97,14 @@ def _reasons(drafter: Eagle3, form: str) -> list[str]:
     return reasons
 
 
-def _tensors(drafter: Eagle3, layer: str) -> dict[str, Tensor]:
-    """The network's tensors under the published names, the LM head included where it is the target's."""
-    from specframe_eagle.eagle3 import Published3
-
-    layout = drafter.layout
-    found = Published3(drafter.network, replace(layout, names=frozenset()), drafter.target).state_dict()
-    found.pop(D2T, None)
-    found.pop(T2D, None)
-    if LM_HEAD not in found:
-        found[LM_HEAD] = drafter.rows()
-    return {
-        name.replace("midlayer.", layer): tensor.to(layout.dtype) if tensor.is_floating_point() else tensor
-        for name, tensor in found.items()
-    }
-
-
-def wrapped(layout: Layout3, config: dict[str, Any], drafter: Eagle3, architecture: str, tokens: int) -> dict[str, Any]:
+def wrapped(
+    layout: Layout3, config: dict[str, Any], target: PretrainedConfig, architecture: str, tokens: int
+) -> dict[str, Any]:
     """The config of the speculators package around that of the layers, without the switches."""
     inner = {name: value for name, value in config.items() if name in layout.shape.to_dict()}
     inner |= {"architectures": None, "model_type": layout.kind, "num_aux_hidden_states": len(layout.taps)}
     return {
-        **speculators_config(architecture, layout.algorithm, tokens, drafter.target.config),
+        **speculators_config(architecture, layout.algorithm, tokens, target),
         "transformer_layer_config": inner,
         "draft_vocab_size": layout.rows,
         IDS: config[IDS],

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import CompositionError, InputError, Outcome
+from specframe import CompositionError, InputError, Outcome, text_of
 
 if TYPE_CHECKING:
     from specframe import Target
@@ -32,7 +32,7 @@ class LlamaCpp:
 
     def prepare(self, target: Target, sampling: Any, batch: int) -> None:
         """Loads the file. Raises CompositionError where the target has none, InputError for a batch of several."""
-        file, self._tokenizer = getattr(target, "gguf", None), getattr(target, "tokenizer", None)
+        file, self._tokenizer = text_of(target).gguf, text_of(target).tokenizer
         if file is None or self._tokenizer is None:
             raise CompositionError(f"{self.name} decodes GGUF files, and the target has none with a tokenizer")
         if batch > 1:
@@ -50,7 +50,7 @@ class LlamaCpp:
         )
         if self._receive() != "ready":
             raise InputError(f"llama.cpp does not load {file}")
-        self._ends: frozenset[int] = getattr(target, "ends", frozenset())
+        self._ends = frozenset(text_of(target).ends)
         self._request = {
             "n_predict": sampling.max_new_tokens,
             "ignore_eos": sampling.ignore_eos,

@@ -69,4 +69,4 @@ class MTP(NeuralDrafter[Network]):
 
     def export(self, form: str) -> Export:
         """The head as speculators reads it, or as a target's checkpoint holds it. Raises WeightsError if it cannot."""
-        return engines.export(self, form)
+        return engines.export(form, self.network.state_dict(), self.dtype, self.target, self.support)

@@ -6,6 +6,7 @@ the last two forms are the tensors and names to be added to it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,8 +17,9 @@ from specframe_mtp.published import PARTS
 
 if TYPE_CHECKING:
     from torch import Tensor
+    from transformers import PretrainedConfig
 
-    from specframe_mtp.drafter import MTP
+    from specframe import NeuralTarget
 
 FORMS = ("speculators", "qwen", "deepseek")
 STEPS = 3
@@ -28,23 +30,27 @@ COMMAND = (
 )
 
 
-def export(drafter: MTP, form: str) -> Export:
-    """The head in a form. Raises WeightsError for one over a draft vocabulary, which none of them has a place for."""
-    target = drafter.target
-    if drafter.support is not None:
+def export(
+    form: str, own: Mapping[str, Tensor], dtype: torch.dtype, target: NeuralTarget, support: Tensor | None
+) -> Export:
+    """The head of these tensors in a form, stored as `dtype`.
+
+    Raises WeightsError for one over a draft vocabulary, `support`, which none of the forms has a place for.
+    """
+    if support is not None:
         raise WeightsError(f"{form} cannot serve this head: a draft vocabulary is not known there; leave head out")
     layers = int(target.config.num_hidden_layers)
-    tensors = {_name(name, form, layers): part for name, part in drafter.network.state_dict().items()}
+    tensors = {_name(name, form, layers): part for name, part in own.items()}
     if form == "deepseek":
         with torch.no_grad():
             table = target.embed(torch.arange(target.config.vocab_size, device=target.device))
         tensors[f"model.layers.{layers}.embed_tokens.weight"] = table
         tensors[f"model.layers.{layers}.shared_head.head.weight"] = output_weight(target)
-    stored: dict[str, Tensor] = {name: part.to(drafter.dtype) for name, part in tensors.items()}
+    stored: dict[str, Tensor] = {name: part.to(dtype) for name, part in tensors.items()}
     shape = target.config.to_dict()
     for name in ("quantization_config", "_name_or_path", "torch_dtype", "dtype"):
         shape.pop(name, None)
-    config = shape if form != "speculators" else _wrapped(shape, drafter)
+    config = shape if form != "speculators" else _wrapped(shape, target.config, dtype)
     where = {
         "speculators": "a folder of the package speculators",
         "qwen": "mtp.*",
@@ -55,7 +61,7 @@ def export(drafter: MTP, form: str) -> Export:
         ("reads", "the target's last hidden state, after its final norm; the embedding stands first"),
         ("LM head and embedding", "the target's" + (", copied" if form == "deepseek" else "")),
         ("names", where[form]),
-        ("dtype", str(drafter.dtype).removeprefix("torch.")),
+        ("dtype", str(dtype).removeprefix("torch.")),
     )
     return Export(config, stored, checklist, "" if form == "speculators" else COMMAND)
 
@@ -72,11 +78,11 @@ def _name(name: str, form: str, layers: int) -> str:
     return f"{found[form]}.{rest}"
 
 
-def _wrapped(shape: dict[str, Any], drafter: MTP) -> dict[str, Any]:
+def _wrapped(shape: dict[str, Any], target: PretrainedConfig, dtype: torch.dtype) -> dict[str, Any]:
     """The config of the speculators package around the target's."""
     return {
-        **speculators_config("MTPDraftModel", "mtp", STEPS, drafter.target.config),
+        **speculators_config("MTPDraftModel", "mtp", STEPS, target),
         "transformer_layer_config": shape,
         "num_nextn_predict_layers": 1,
-        "torch_dtype": str(drafter.dtype).removeprefix("torch."),
+        "torch_dtype": str(dtype).removeprefix("torch."),
     }

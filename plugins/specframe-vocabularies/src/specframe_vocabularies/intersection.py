@@ -21,6 +21,7 @@ from specframe import (
     Teacher,
     TokenTree,
     TreePolicy,
+    text_of,
 )
 from specframe_vocabularies.translator import Pair, Translator, require_tree
 from specframe_vocabularies.untrained import translated
@@ -66,7 +67,7 @@ class Intersection:
     def bind(self, target: Target) -> None:
         """Finds the tokens that both have; raises CompositionError where there are none."""
         own, other = self._translator.bind(target)
-        device = getattr(target, "device", None)
+        device = text_of(target).device
         mine, theirs = (each.to(device) for each in shared(own, other))
         if not len(mine):
             raise CompositionError("the drafter's vocabulary and the target's have no token in common; try `slem`")

@@ -24,6 +24,7 @@ from specframe import (
     Teacher,
     TokenTree,
     TreePolicy,
+    text_of,
 )
 from specframe_vocabularies.lexicon import Spellings
 from specframe_vocabularies.reading import Reading
@@ -99,7 +100,7 @@ class Matching:
 
     def bind(self, target: Target) -> None:
         """Reads both vocabularies."""
-        self._spellings = Spellings(*self._translator.bind(target), getattr(target, "device", None))
+        self._spellings = Spellings(*self._translator.bind(target), text_of(target).device)
 
     def open(self, slots: int, room: int) -> None:
         """Forgets every row."""

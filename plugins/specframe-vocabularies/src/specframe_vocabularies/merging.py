@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe import Context, Drafter, Expand, InputError, Target, TokenTree, TreePolicy
+from specframe import Context, Drafter, Expand, InputError, Target, TokenTree, TreePolicy, text_of
 from specframe_vocabularies.law import Follow, Lexicon, MergedLaw
 from specframe_vocabularies.lexicon import Spellings
 from specframe_vocabularies.translator import Pair, Translator, require_tree
@@ -30,7 +30,7 @@ class Merging:
     def bind(self, target: Target) -> tuple[Spellings, Pair]:
         """Binds the drafter: how it writes the target's tokens, and both vocabularies."""
         pair = self.translator.bind(target)
-        return Spellings(*pair, getattr(target, "device", None)), pair
+        return Spellings(*pair, text_of(target).device), pair
 
     def propose(
         self, root: Tensor, tree: TreePolicy | None, context: Context, lexicons: Sequence[Lexicon]

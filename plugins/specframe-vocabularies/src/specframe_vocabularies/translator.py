@@ -21,6 +21,7 @@ from specframe import (
     TextDrafter,
     TokenTree,
     TreePolicy,
+    text_of,
 )
 from specframe_vocabularies.law import Prefix
 from specframe_vocabularies.reading import Reading
@@ -76,7 +77,7 @@ class Translator:
     def bind(self, target: Target) -> Pair:
         """Binds the drafter; both vocabularies. Raises CompositionError where one of the tokenizers is missing."""
         if self.given is None:
-            tokenizers = self.drafter.tokenizer, getattr(target, "tokenizer", None)
+            tokenizers = self.drafter.tokenizer, text_of(target).tokenizer
             if None in tokenizers:
                 raise CompositionError("translating between vocabularies needs the tokenizers of target and drafter")
             sizes = self.drafter.vocab_size, target.vocab_size
@@ -87,7 +88,7 @@ class Translator:
                 raise CompositionError(
                     f"the vocabulary given has {len(other.pieces)} tokens, and the target {target.vocab_size}"
                 )
-        device = getattr(target, "device", torch.device("cpu"))
+        device = text_of(target).device or torch.device("cpu")
         self.drafter.bind(cast(Target, View(self.drafter.vocab_size, device)))
         self.own, self.other = own, other
         self._translation = Translation(own, other, self.replace)

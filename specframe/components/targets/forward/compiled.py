@@ -14,7 +14,7 @@ from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.static import Step, padded, power, width_of
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import ModelPasses
-from specframe.components.targets.probe import agree
+from specframe.components.targets.rounding import agree
 from specframe.components.targets.source import first_line
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree

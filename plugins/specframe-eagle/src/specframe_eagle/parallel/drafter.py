@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specframe import CompositionError, InputError, Promise, WeightsError
 from specframe.neural import Export, Quantization, checkpoint, layer_config, seeded
-from specframe_eagle.eagle3 import Eagle3
+from specframe_eagle.eagle3 import Eagle3, Published3
+from specframe_eagle.layout3 import LM_HEAD, MASK
 from specframe_eagle.parallel import engines
-from specframe_eagle.parallel.layout import ParallelLayout, PublishedParallel
+from specframe_eagle.parallel.layout import ParallelLayout
 from specframe_eagle.parallel.network import Parallel
 from specframe_eagle.published import EMBEDDING
 from specframe_eagle.wide import Kind, published_taps
@@ -174,7 +177,15 @@ class PEagle(Eagle3):
 
     def export(self, form: str) -> Export:
         """The drafter as vLLM or speculators reads it. Raises WeightsError, with the reason, if it cannot."""
-        return engines.export(self, form)
+        return engines.export(form, self.published(), self.parallel_layout, self.target, self.support, self.levels)
+
+    def published(self) -> dict[str, Tensor]:
+        """The network's tensors as a new drafter stores them, with the LM head that it reads."""
+        plain = replace(self.parallel_layout, names=frozenset(), mask_shape=())
+        found = PublishedParallel(self.drafting, plain, self.target).state_dict()
+        if LM_HEAD not in found:
+            found[LM_HEAD] = self.rows()
+        return found
 
     def _mask(self, target: NeuralTarget) -> int:
         """The mask token: the given one, or one that a text does not need."""
@@ -187,6 +198,25 @@ class PEagle(Eagle3):
             return self.mask_token
         padding = getattr(target.config, "pad_token_id", None)
         return padding if isinstance(padding, int) and 0 <= padding < vocab else vocab - 1
+
+
+class PublishedParallel(Published3):
+    """A network under the published names; a new drafter's layers are `layers.0` and so on."""
+
+    def __init__(self, network: Parallel, layout: ParallelLayout, target: NeuralTarget) -> None:
+        super().__init__(network, layout, target)
+        upper: dict[str, Any] = {str(place): layer.layer for place, layer in enumerate(network.layer.upper, 1)}
+        if any(name.startswith("midlayer.") for name in layout.names):
+            self.midlayer = network.layer.layer
+        else:
+            upper = {"0": network.layer.layer, **upper}
+            if hasattr(self, "midlayer"):
+                del self.midlayer
+        self.layers = nn.ModuleDict(upper)
+        vector, shape = network.mask_hidden.detach(), layout.mask_shape
+        self.register_buffer(MASK, vector.view(shape) if shape and prod(shape) == vector.numel() else vector)
+        if network.embedding is not None:
+            self.embed_tokens = network.embedding
 
 
 @torch.no_grad()

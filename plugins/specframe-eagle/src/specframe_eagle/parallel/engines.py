@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
@@ -9,14 +10,16 @@ import torch
 
 from specframe import WeightsError
 from specframe.neural import Export, ambiguous_taps
-from specframe_eagle.engines3 import checklist, wrapped
-from specframe_eagle.layout3 import D2T, LM_HEAD, MASK, T2D
-from specframe_eagle.parallel.layout import PublishedParallel
+from specframe_eagle.engines3 import checklist, stored, token_maps, wrapped
+from specframe_eagle.layout3 import LM_HEAD, MASK
 from specframe_eagle.published import EMBEDDING
 from specframe_eagle.wide import Switches
 
 if TYPE_CHECKING:
-    from specframe_eagle.parallel.drafter import PEagle
+    from torch import Tensor
+
+    from specframe import NeuralTarget
+    from specframe_eagle.parallel.layout import ParallelLayout
 
 FORMS = ("vllm", "speculators")
 COMMANDS = {
@@ -26,39 +29,43 @@ COMMANDS = {
 }
 
 
-def export(drafter: PEagle, form: str) -> Export:
-    """The drafter in a form. Raises WeightsError, every reason named, where the form has no place for it."""
-    layout, target = drafter.parallel_layout, drafter.target
+def export(
+    form: str,
+    own: Mapping[str, Tensor],
+    layout: ParallelLayout,
+    target: NeuralTarget,
+    support: Tensor | None,
+    levels: int,
+) -> Export:
+    """A drafter of these tensors, under the published names with an LM head, and this layout in a form.
+
+    `support` holds the tokens that it drafts, `levels` of them at a time. Raises WeightsError, every reason named,
+    where the form has no place for something.
+    """
     reasons = ambiguous_taps(layout.taps, target.config.num_hidden_layers)
     if layout.switches.fc_norm:
         reasons.append("vLLM does not pass fc_norm on to P-EAGLE")
     if reasons:
         raise WeightsError(f"{form} cannot serve this drafter: {'; '.join(reasons)}")
     vocab = target.config.vocab_size
-    plain = replace(layout, names=frozenset(), mask_shape=())
-    tensors = dict(PublishedParallel(drafter.drafting, plain, target).state_dict())
-    if LM_HEAD not in tensors:
-        tensors[LM_HEAD] = drafter.rows()
+    tensors = dict(own)
     rows = len(tensors[LM_HEAD])
     layout = replace(layout, rows=rows)
     if form == "speculators" or rows < vocab:
-        support = layout.support if layout.support is not None else drafter.support
-        tokens = torch.arange(vocab) if support is None else support.cpu()
-        tensors[D2T] = tokens - torch.arange(rows)
-        tensors[T2D] = torch.zeros(vocab, dtype=torch.bool).index_fill(0, tokens, True)
-    own = EMBEDDING in tensors
-    if form == "speculators" and not own:
+        tensors |= token_maps(layout.support if layout.support is not None else support, rows, vocab)
+    trained = EMBEDDING in tensors
+    if form == "speculators" and not trained:
         with torch.no_grad():
             tensors[EMBEDDING] = target.embed(torch.arange(vocab, device=target.device))
     config = layout.config
     if form == "speculators":
-        config = wrapped(layout, config, drafter, "PEagleDraftModel", drafter.levels) | {"mask_token_id": layout.mask}
+        config = wrapped(layout, config, target.config, "PEagleDraftModel", levels) | {"mask_token_id": layout.mask}
         config |= {switch.name: getattr(layout.switches, switch.name) for switch in fields(Switches)}
-        config["embed_requires_grad"] = own
+        config["embed_requires_grad"] = trained
     shown = dict(checklist(layout, form, rows, vocab))
     shown["layer"] += f", {layout.shape.num_hidden_layers} of them"
-    if own:
+    if trained:
         shown["embedding"] = "its own, trained"
-    shown["mask rows"] = f"token {layout.mask} and the vector {MASK}; {drafter.levels} tokens a forward pass"
-    stored = {name: part.to(layout.dtype) if part.is_floating_point() else part for name, part in tensors.items()}
-    return Export(config, stored, tuple(shown.items()), COMMANDS[form].replace("LEVELS", str(drafter.levels)))
+    shown["mask rows"] = f"token {layout.mask} and the vector {MASK}; {levels} tokens a forward pass"
+    found = {name: stored(part, layout) for name, part in tensors.items()}
+    return Export(config, found, tuple(shown.items()), COMMANDS[form].replace("LEVELS", str(levels)))

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from torch import nn
-
 from specframe import WeightsError
 from specframe.neural import checkpoint
-from specframe_eagle.eagle3 import Published3
 from specframe_eagle.layout3 import ARCHITECTURES, MASK, Layout3
 from specframe_eagle.wide import Kind
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-    from specframe import NeuralTarget
-    from specframe_eagle.parallel.network import Parallel
 
 NAMES = ("mask_token_id", "pard_token", "ptd_token_id")
 """Where a config may hold the mask token."""
@@ -90,22 +83,3 @@ class ParallelLayout(Layout3):
             )
         if MASK not in own and any(name in cls.architectures for name in names):
             raise WeightsError(f"the weights in {weights} do not fit: {MASK}: missing")
-
-
-class PublishedParallel(Published3):
-    """A network under the published names; a new drafter's layers are `layers.0` and so on."""
-
-    def __init__(self, network: Parallel, layout: ParallelLayout, target: NeuralTarget) -> None:
-        super().__init__(network, layout, target)
-        upper: dict[str, Any] = {str(place): layer.layer for place, layer in enumerate(network.layer.upper, 1)}
-        if any(name.startswith("midlayer.") for name in layout.names):
-            self.midlayer = network.layer.layer
-        else:
-            upper = {"0": network.layer.layer, **upper}
-            if hasattr(self, "midlayer"):
-                del self.midlayer
-        self.layers = nn.ModuleDict(upper)
-        vector, shape = network.mask_hidden.detach(), layout.mask_shape
-        self.register_buffer(MASK, vector.view(shape) if shape and prod(shape) == vector.numel() else vector)
-        if network.embedding is not None:
-            self.embed_tokens = network.embedding

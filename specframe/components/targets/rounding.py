@@ -1,0 +1,35 @@
+"""Equality of logits but for rounding."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+LIMITS = {8: 1e-6, 4: 1e-3}
+"""How far a logit may be off, as a share of the largest, by the bytes of a number."""
+LOOSE = 2e-1
+"""The same below full precision."""
+REROUTED = 0.2
+"""Below full precision a router may pick another expert at a near-tie, and rounded activations may run apart on
+senseless texts: this share of the logits may be off, or one of them."""
+
+
+def limit_of(dtype: torch.dtype) -> float:
+    """How far logits of a model of this dtype may be off."""
+    return LIMITS.get(dtype.itemsize, LOOSE)
+
+
+def agree(found: Tensor, wanted: Tensor, limit: float | None = None) -> bool:
+    """Whether logits [..., V] of one model, computed in two ways, are equal but for rounding.
+
+    Without a `limit`, full precision is taken for float32, in which norms are computed at most.
+    """
+    if limit is None:
+        limit = LIMITS[4] if wanted.dtype.itemsize >= 4 else LOOSE
+    off = ~(differences(found, wanted) <= limit)  # NaN is off, too
+    return int(off.sum()) <= (max(1, int(REROUTED * off.numel())) if limit == LOOSE else 0)
+
+
+def differences(found: Tensor, wanted: Tensor) -> Tensor:
+    """The largest difference in each logit vector, as a share of the largest logit of all: [...]."""
+    return (found - wanted).abs().amax(-1) / wanted.abs().amax().clamp(min=1e-9)

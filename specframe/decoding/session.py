@@ -10,12 +10,11 @@ from typing import Protocol, Self
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.shortcuts import greedy_of, visiting_of
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import claim, require_claim
 from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, refilled, register, sampling_of
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.composition import draft_of
+from specframe.kernel.composition import draft_of, greedy_of, visiting_of
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of

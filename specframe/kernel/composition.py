@@ -1,4 +1,4 @@
-"""The check that parts compose, made before any model loads."""
+"""What parts are together: their drafts, whether they fit, and which of a verifier's fast paths apply."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.interfaces import Drafter, TreePolicy, Verifier
+from specframe.kernel.interfaces import Drafter, GreedyVerifier, TreePolicy, Verifier, VisitingVerifier
 
 
 def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
@@ -47,3 +47,20 @@ def misfits(
             f"drafter '{name}' drafts no deeper than {reach} levels, and the tree has {depth}: "
             f"make the tree at most {reach} deep, or train a drafter for {depth} levels",
         )
+
+
+def greedy_of(verifier: Verifier) -> GreedyVerifier | None:
+    """The verifier, if it has a fast path of its own for temperature 0."""
+    return verifier if isinstance(verifier, GreedyVerifier) and _own(verifier, "follow") else None
+
+
+def visiting_of(verifier: Verifier) -> VisitingVerifier | None:
+    """The verifier, if it has a fast path of its own that asks for single laws."""
+    return verifier if isinstance(verifier, VisitingVerifier) and _own(verifier, "verify_on_demand") else None
+
+
+def _own(verifier: Verifier, shortcut: str) -> bool:
+    """Whether the class that defines `verify`, or one derived from it, defines the shortcut."""
+    order = type(verifier).__mro__
+    places = [next((at for at, each in enumerate(order) if name in vars(each)), -1) for name in (shortcut, "verify")]
+    return places[0] <= places[1]

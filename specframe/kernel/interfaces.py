@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe.kernel.capabilities import Needs, Promise
-    from specframe.kernel.sampling import RandomSource
+    from specframe.kernel.sampling import Laws, RandomSource
     from specframe.kernel.types import (
         Committed,
         Context,
@@ -264,6 +264,30 @@ class Verifier(Protocol):
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+
+
+@runtime_checkable
+class GreedyVerifier(Verifier, Protocol):
+    """A verifier with a fast path for temperature 0, which needs no distributions.
+
+    The session takes a fast path, this one or `VisitingVerifier`'s, only if the class that defines `verify`, or one
+    derived from it, defines it: a rule that overrides `verify` does not inherit the fast paths of another rule.
+    """
+
+    def follow(self, tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:
+        """The verdict of `verify` for laws that are one-hot at argmax [B, N].
+
+        Where gaps [B, N] bool are given, no token has mass after those nodes, and the verdict's copy on the host has
+        the first of each row.
+        """
+
+
+@runtime_checkable
+class VisitingVerifier(Verifier, Protocol):
+    """A verifier with a fast path that needs only the distributions after visited nodes."""
+
+    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The verdict of `verify` for all of the laws, with equal random numbers."""
 
 
 class Head(Protocol):

@@ -35,3 +35,10 @@ class SamplingRule(Protocol):
         Temperature 0 gives a one-hot law. Processors that look at history see the committed tokens
         and the node's own path.
         """
+
+
+class Laws(Protocol):
+    """The target's laws after the nodes of a draft, each made when it is asked for."""
+
+    def after(self, nodes: Tensor) -> Tensor:
+        """The law after one node of each row, nodes [B] -> [B, V]."""

@@ -1,4 +1,4 @@
-"""Laws after the nodes that a verifier comes to, made one by one."""
+"""Laws after the nodes that a verifier visits, one by one: made when they are asked for, or all beforehand."""
 
 from __future__ import annotations
 
@@ -35,3 +35,16 @@ class Visits:
                 self.gaps = torch.zeros_like(self._logits[..., 0], dtype=torch.bool)
             self.gaps.scatter_(1, place, gaps | self.gaps.gather(1, place))
         return law[:, 0]
+
+
+class AllLaws:
+    """Laws that were made beforehand, p [B, N, V]."""
+
+    def __init__(self, p: Tensor) -> None:
+        batch, count, vocab = p.shape
+        self._laws = p.reshape(batch * count, vocab)
+        self._first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
+
+    def after(self, nodes: Tensor) -> Tensor:
+        """The law after one node of each row, nodes [B] -> [B, V]."""
+        return self._laws.index_select(0, self._first + nodes)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.shortcuts import AllLaws, Laws
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import Laws, RandomSource
 from specframe.kernel.types import HostVerdict, TokenTree, Verdict
+from specframe.sampling.lazy import AllLaws
 
 
 class Match:

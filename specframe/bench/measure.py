@@ -8,7 +8,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from specframe.decoding.baseline import Divergence, find_divergences, generate_with_transformers
+from specframe.decoding.baseline import TextDivergence, find_divergences, generate_with_transformers
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.decoding.stats import Acceptance
@@ -69,7 +69,7 @@ class Figures:
     clock: Clock
     identical: bool | None
     """Greedy output equals that of `generate`, ties aside; None when sampling."""
-    divergences: list[Divergence] = field(default_factory=list)
+    divergences: list[TextDivergence] = field(default_factory=list)
 
 
 def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figures:

@@ -13,7 +13,7 @@ from specframe.certify.compositions.batch import Accompanied
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.controls import NAME, WRONG, Captured, ReplayedStreams, Wrong, WrongBonus
 from specframe.certify.compositions.emission import Comparison, Emission
-from specframe.certify.compositions.enumeration import Progress
+from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.compositions.shrink import ladder, reduced
 from specframe.certify.compositions.small import EOS, LENGTH, Miniature, small_sampling
 from specframe.certify.compositions.streams import ForkedStreams
@@ -21,7 +21,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
 from specframe.sampling.laws import Sampling
 
-Listener = Callable[[str, Progress], None]
+Listener = Callable[[str, EnumerationProgress], None]
 """Called with the name of the case and how far its enumeration has come."""
 
 COMPANIES = 4
@@ -153,7 +153,7 @@ class _Certifier:
     def compare(self, emission: Emission, budget: int | None = None) -> Comparison:
         """The comparison, within a budget of at least one branch."""
 
-        def progress(now: Progress) -> None:
+        def progress(now: EnumerationProgress) -> None:
             if self.listener is not None:
                 self.listener(emission.name, now)
 

@@ -14,7 +14,7 @@ from specframe.files.text import counted, open_console, printable
 
 if TYPE_CHECKING:
     from specframe.bench.contest.contest import Contest
-    from specframe.bench.contest.engines import Engine
+    from specframe.bench.contest.engines import RoundRunner
     from specframe.bench.contest.runner import Step
     from specframe.bench.figures.journal import Journal
 
@@ -139,7 +139,7 @@ def _run(options: argparse.Namespace, held: ExitStack) -> int:
     return 1 if contest.errors else 0
 
 
-def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Engine, list[str]]:
+def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, RoundRunner, list[str]]:
     """The loaded contest, its engine and the names of its sets; the folder of the results is held from here on.
 
     All that can be checked is checked before models load.

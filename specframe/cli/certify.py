@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from specframe.certify.compositions.enumeration import Progress
+    from specframe.certify.compositions.enumeration import EnumerationProgress
 
 LENGTHS = (3, 2)
 """The first tokens whose joint law is compared for a function: fewer where more are out of the budget's reach."""
@@ -139,5 +139,5 @@ def _certify_function(options: argparse.Namespace) -> int:
     return 0 if lossless else 1
 
 
-def _named(listener: Callable[[str, Progress], None], name: str) -> Callable[[Progress], None]:
+def _named(listener: Callable[[str, EnumerationProgress], None], name: str) -> Callable[[EnumerationProgress], None]:
     return lambda progress: listener(name, progress)

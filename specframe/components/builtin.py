@@ -56,7 +56,7 @@ VERIFIERS: Parts = (
 )
 
 HEADS: Parts = (
-    ("full", "full:Full", "the target's own LM head"),
+    ("full", "full:FullHead", "the target's own LM head"),
     ("trimmed", "trimmed:Trimmed", "VocabTrim: the frequent tokens of the target's LM head"),
     ("acceptance", "acceptance:AcceptanceHead", "SpecDec++: another head, and how likely its token is accepted"),
 )

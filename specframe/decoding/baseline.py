@@ -75,7 +75,7 @@ def _until(tokens: list[int], ends: frozenset[int]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Divergence:
+class TextDivergence:
     """Where two greedy continuations of one prompt part."""
 
     prompt: int
@@ -97,7 +97,7 @@ class Divergence:
 @torch.inference_mode()
 def find_divergences(
     model: Any, rows: Sequence[Sequence[int]], ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
-) -> list[Divergence]:
+) -> list[TextDivergence]:
     """The first divergence of every prompt whose two continuations differ."""
     found = []
     for prompt, (row, mine, other) in enumerate(zip(rows, ours, theirs, strict=True)):
@@ -111,7 +111,7 @@ def find_divergences(
         if a is not None and b is not None:
             logits, noise = measure_noise(model, [*row, *mine[:position]])
             gap = float((logits[a] - logits[b]).abs())
-        found.append(Divergence(prompt, position, a, b, gap, noise))
+        found.append(TextDivergence(prompt, position, a, b, gap, noise))
     return found
 
 

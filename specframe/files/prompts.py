@@ -21,7 +21,7 @@ TASKS = ("task", "category")
 
 
 @dataclass(frozen=True)
-class Record:
+class PromptRecord:
     """A prompt as its file has it."""
 
     turns: tuple[str, ...]
@@ -37,7 +37,7 @@ def read_prompts(path: Path, limit: int | None = None) -> list[str]:
     return [record.turns[0] for record in read_records(path, limit)]
 
 
-def read_records(path: Path, limit: int | None = None) -> list[Record]:
+def read_records(path: Path, limit: int | None = None) -> list[PromptRecord]:
     """The prompts of a `.json`, `.jsonl` (`.gz`) or text file with all their turns, the first `limit` of them.
 
     Raises InputError, with the line number, for a line that holds no prompt.
@@ -50,18 +50,18 @@ def read_records(path: Path, limit: int | None = None) -> list[Record]:
     return records
 
 
-def _records(path: Path) -> Iterator[Record]:
+def _records(path: Path) -> Iterator[PromptRecord]:
     if path.suffixes[-1:] == [".json"] or path.suffixes[-2:] == [".json", ".gz"]:
         whole = parse("\n".join(line for _, line in read_lines(path)), str(path))
         if not isinstance(whole, list):
             raise InputError(f"{path}: a .json file of prompts holds a list; for one object a line use .jsonl")
         for place, value in enumerate(whole):
-            yield Record((value,)) if _has_text(value) else as_record(value, f"{path}: [{place}]")
+            yield PromptRecord((value,)) if _has_text(value) else as_record(value, f"{path}: [{place}]")
         return
     structured = is_structured(path)
     for number, line in read_lines(path):
         where = f"{path}:{number}"
-        yield as_record(parse(line, where), where) if structured else Record((line,))
+        yield as_record(parse(line, where), where) if structured else PromptRecord((line,))
 
 
 def is_structured(path: Path) -> bool:
@@ -69,14 +69,14 @@ def is_structured(path: Path) -> bool:
     return ".jsonl" in path.suffixes
 
 
-def as_record(record: Any, where: str) -> Record:
+def as_record(record: Any, where: str) -> PromptRecord:
     """A line's JSON as a prompt. Raises InputError where there is none in it."""
     for field in FIELDS if isinstance(record, dict) else ():
         value = record.get(field)
         turns = value if isinstance(value, list) else [value]
         if turns and all(map(_has_text, turns)):
             task = next(filter(_has_text, map(record.get, TASKS)), None)
-            return Record(tuple(turns), task)
+            return PromptRecord(tuple(turns), task)
     raise InputError(f"{where}: no prompt in it; expected an object with one of {', '.join(FIELDS)}")
 
 

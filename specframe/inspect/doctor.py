@@ -10,7 +10,7 @@ import torch
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.files.trained import claimed
-from specframe.inspect.doctor_variants import BETTER, Reading, attempts, better, compare
+from specframe.inspect.doctor_variants import BETTER, TargetReading, attempts, better, compare
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import NeuralTarget, text_of
 from specframe.kernel.training import FeatureDrafter
@@ -38,7 +38,7 @@ class Diagnosis:
     """How often the most frequent token is right."""
     positions: int
     """How many tokens of the target's are predicted."""
-    readings: list[Reading]
+    readings: list[TargetReading]
     """The drafter's own first; empty for a drafter that reads no features."""
     chain: list[float] = field(default_factory=list)
     """How often the first choice is the target's at each depth that a chain along the same text reaches."""
@@ -46,7 +46,7 @@ class Diagnosis:
     """The same of held-out texts, as its training recorded it; empty where it did not."""
 
     @property
-    def better(self) -> list[Reading]:
+    def better(self) -> list[TargetReading]:
         """The readings that fit these weights, the best first; none where their own does."""
         return better(self.readings)
 

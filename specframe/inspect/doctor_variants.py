@@ -27,7 +27,7 @@ LAYERS = "correct the layer numbers in the checkpoint or the recipe"
 
 
 @dataclass(frozen=True)
-class Reading:
+class TargetReading:
     """A way to read the target, and how often the drafter's first choice is the target's with it."""
 
     name: str
@@ -46,15 +46,15 @@ class Reading:
 class Attempt:
     """A reading, and the drafter that reads so."""
 
-    reading: Reading
+    reading: TargetReading
     drafter: FeatureDrafter
     late: bool = False
     """Whether a feature is paired with its own token instead of the next."""
 
 
-def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[Reading]:
+def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[TargetReading]:
     """The readings, of which the drafter's own is the first, measured; none if the texts are too short."""
-    measured: list[Reading] = []
+    measured: list[TargetReading] = []
     own: Tensor | None = None
     for attempt in tried:
         there, right = _count(attempt, teachers)  # [n, depths] each
@@ -69,7 +69,7 @@ def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[Readi
     return measured
 
 
-def better(readings: Sequence[Reading]) -> list[Reading]:
+def better(readings: Sequence[TargetReading]) -> list[TargetReading]:
     """The readings that fit the weights better than the first, their own: the best one and what is about as good."""
     own = readings[0].agreement if readings else 1.0
     fits = [each for each in readings[1:] if each.agreement > own + max(BETTER, ERRORS * each.error)]
@@ -80,20 +80,20 @@ def better(readings: Sequence[Reading]) -> list[Reading]:
 def attempts(drafter: FeatureDrafter, layers: int | None) -> Iterator[Attempt]:
     """The drafter as it is, and as it may have been meant to read a target of so many layers."""
     taps = drafter.spec.taps
-    yield Attempt(Reading("as it is", taps), drafter)
+    yield Attempt(TargetReading("as it is", taps), drafter)
     if isinstance(drafter, NeuralDrafter):
         network = drafter.network
         if isinstance(network, FeatureNetwork) and type(network).unroll is FeatureNetwork.unroll:
             remedy = "swap the two halves of its first map's input in the checkpoint"
-            yield Attempt(Reading("embedding and feature swapped", taps, remedy), _swapped(drafter))
+            yield Attempt(TargetReading("embedding and feature swapped", taps, remedy), _swapped(drafter))
         for entries, twin in drafter.alternatives().items():
-            yield Attempt(Reading(entries, taps, "correct these entries of its config.json"), twin)
+            yield Attempt(TargetReading(entries, taps, "correct these entries of its config.json"), twin)
     remedy = "train it on pairs of a feature and the token after it, or shift its inputs where it was exported"
-    yield Attempt(Reading("each feature with its own token", taps, remedy), drafter, late=True)
+    yield Attempt(TargetReading("each feature with its own token", taps, remedy), drafter, late=True)
     for name, moved in _moved(taps, layers):
         other: FeatureDrafter = copy.copy(drafter)
         other.spec = replace(drafter.spec, taps=moved)
-        yield Attempt(Reading(name, moved, f"its features are {', '.join(moved)}: {LAYERS}"), other)
+        yield Attempt(TargetReading(name, moved, f"its features are {', '.join(moved)}: {LAYERS}"), other)
 
 
 def _moved(taps: tuple[str, ...], layers: int | None) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from specframe.inspect.detokenise import escape_controls, probability, visible
 from specframe.inspect.drawing import describe, draw_tree
-from specframe.inspect.recorder import Piece, Trace, TracedCycle
+from specframe.inspect.recorder import Trace, TracedCycle, TracedToken
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 COLUMNS = ("node", "parent", "token", "id", "p", "q", "draw", "verdict")
@@ -97,7 +97,7 @@ def _text(trace: Trace) -> str:
 </section>"""
 
 
-def _cycle_text(number: int, pieces: list[Piece]) -> str:
+def _cycle_text(number: int, pieces: list[TracedToken]) -> str:
     tokens = "".join(f'<span class="{piece.source}">{escape(_lines(piece.text))}</span>' for piece in pieces)
     if not number:
         return f'<span class="part" title="given by the prefill">{tokens}</span>'

@@ -66,7 +66,7 @@ class TracedCycle:
 
 
 @dataclass(frozen=True)
-class Piece:
+class TracedToken:
     """A token of the text, and where it came from."""
 
     token: int
@@ -102,7 +102,7 @@ class Trace:
     drafted: int
     accepted: int
     cycles: tuple[TracedCycle, ...]
-    pieces: tuple[Piece, ...]
+    pieces: tuple[TracedToken, ...]
 
     def as_dict(self) -> dict[str, Any]:
         """The trace as JSON can hold it."""

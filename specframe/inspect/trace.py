@@ -11,7 +11,16 @@ from specframe.decoding.pipeline import Pipeline, Prompt
 from specframe.decoding.settings import SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.inspect.detokenise import REACH, Wording
-from specframe.inspect.recorder import Bonus, DrawName, Piece, Recorder, Trace, TracedCycle, TracedNode, token_paths
+from specframe.inspect.recorder import (
+    Bonus,
+    DrawName,
+    Recorder,
+    Trace,
+    TracedCycle,
+    TracedNode,
+    TracedToken,
+    token_paths,
+)
 from specframe.kernel.types import Cycle, Draw
 from specframe.sampling.laws import Sampling
 
@@ -63,7 +72,7 @@ def trace(pipeline: Pipeline, prompt: Prompt) -> Trace:
         accepted=acceptance.accepted,
         cycles=tuple(cycles),
         pieces=tuple(
-            Piece(token, text, "draft" if place < lengths[number] else "bonus", number)
+            TracedToken(token, text, "draft" if place < lengths[number] else "bonus", number)
             for token, text, (number, place) in zip(entry.tokens, texts, sources, strict=True)
         ),
     )

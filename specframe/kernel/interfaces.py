@@ -270,8 +270,7 @@ class Verifier(Protocol):
 class GreedyVerifier(Verifier, Protocol):
     """A verifier with a fast path for temperature 0, which needs no distributions.
 
-    The session takes a fast path, this one or `VisitingVerifier`'s, only if the class that defines `verify`, or one
-    derived from it, defines it: a rule that overrides `verify` does not inherit the fast paths of another rule.
+    A rule that overrides `verify` does not inherit this fast path, or `VisitingVerifier`'s, from another rule.
     """
 
     def follow(self, tree: TokenTree, argmax: Tensor, gaps: Tensor | None = None) -> Verdict:

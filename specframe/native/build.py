@@ -41,7 +41,7 @@ class Layer(Structure):
     )
 
 
-class Shape(Structure):
+class DecoderSizes(Structure):
     """The sizes of a decoder."""
 
     _fields_ = (
@@ -80,7 +80,7 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     kernels.specframe_rank.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
     kernels.specframe_rank.restype = None
     kernels.specframe_decode.argtypes = [
-        *(POINTER(Shape), POINTER(Layer), POINTER(Batch)),
+        *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
         *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
     kernels.specframe_decode.restype = None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
-from specframe.native.build import Batch, Layer, Shape, load_kernels
+from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
 from specframe.native.linear import QuantizedLinear
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
@@ -75,7 +75,7 @@ class PackedLayers:
         attention = layers[0].self_attn
         size: int = attention.head_dim
         heads, groups = attention.q_proj.out_features // size, attention.k_proj.out_features // size
-        self.shape = Shape(
+        self.shape = DecoderSizes(
             layers=len(layers),
             width=config.hidden_size,
             heads=heads,

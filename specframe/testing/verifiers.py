@@ -91,10 +91,10 @@ def check_verdict(tree: TokenTree, p: Tensor, verdict: Verdict) -> None:
 
 def trees_of(draw: Draw) -> list[TreePolicy]:
     """Small trees of one draw, a chain and two levels with siblings; and one that it shares with `top`."""
-    return [Chain(depth=3, draw=draw), Fixed(widths=[2, 1], draw=draw), Fused(draw)]
+    return [Chain(depth=3, draw=draw), Fixed(widths=[2, 1], draw=draw), MixedTree(draw)]
 
 
-class Fused:
+class MixedTree:
     """A tree of one level whose first node is the likeliest token and whose second comes by another draw."""
 
     def __init__(self, draw: Draw) -> None:

@@ -61,7 +61,7 @@ class Unasked(Teacher):
         return self.answers.logits
 
 
-class Online:
+class OnlineTeachers:
     """The target's forward, anew for every batch whose features or laws are read."""
 
     def __init__(self, target: NeuralTarget, texts: Texts) -> None:
@@ -87,7 +87,7 @@ class Rewritten:
         return self.target.teach(*self.rollout.rewrite(self.drafter, *self.texts.batch(rows)))
 
 
-class Asked:
+class AskedTeacher:
     """What the rollout asks of the target, such as what follows drafts of the drafter's own."""
 
     def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: AskingRollout) -> None:
@@ -101,7 +101,7 @@ class Asked:
         return self.rollout.ask(self.target, self.drafter, *self.texts.batch(rows))
 
 
-class Translated:
+class TranslatedTeachers:
     """Another source's teachers, in the tokens of a drafter of another vocabulary."""
 
     def __init__(self, teaching: Teaching, drafter: TranslatingDrafter) -> None:

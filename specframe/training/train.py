@@ -21,7 +21,7 @@ from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
-from specframe.training.teaching import Asked, Cached, Online, Rewritten, Teaching, Translated
+from specframe.training.teaching import AskedTeacher, Cached, OnlineTeachers, Rewritten, Teaching, TranslatedTeachers
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
 
@@ -73,14 +73,14 @@ def train(
         parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
         sources = [_teaching(target, drafter, part, settings, processes) for part in parts]
         if translating is not None:
-            sources = [Translated(source, translating) for source in sources]
+            sources = [TranslatedTeachers(source, translating) for source in sources]
         lessons = [Lessons(*each) for each in zip(parts, sources, strict=True)]
         if settings.fit and not (settings.out / state.FILE).exists():
             fit(drafter, target, lessons[0].texts, lessons[0].teaching, settings.fit)
         if isinstance(settings.rollout, RewritingRollout):
             lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
         elif isinstance(settings.rollout, AskingRollout):
-            lessons[0] = Lessons(parts[0], Asked(target, parts[0], drafter, settings.rollout))
+            lessons[0] = Lessons(parts[0], AskedTeacher(target, parts[0], drafter, settings.rollout))
         trainer = Trainer(
             drafter,
             losses,
@@ -111,7 +111,7 @@ def _teaching(
     target: NeuralTarget, drafter: Trainable, part: texts.Texts, settings: TrainSettings, processes: Processes
 ) -> Teaching:
     if settings.cache is None or not len(part):
-        return Online(target, part)
+        return OnlineTeachers(target, part)
     taps = getattr(drafter, "taps", frozenset({"last"}))
     return Cached(target, taps, part, settings.cache, processes, support_of(drafter))
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.components.heads.trimmed import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
@@ -80,19 +80,19 @@ def test_broken_targets_fail(make):
         check_target(make if make is not Foreign else lambda: Foreign.from_model(random_model(vocab=5)))
 
 
-@pytest.mark.parametrize("make", [Full, lambda: Trimmed(keep=4)], ids=["full", "trimmed"])
+@pytest.mark.parametrize("make", [FullHead, lambda: Trimmed(keep=4)], ids=["full", "trimmed"])
 def test_heads_that_keep_the_contract(make):
     check_head(make)
 
 
-class Leaky(Full):
+class Leaky(FullHead):
     """Looks at the whole batch."""
 
     def __call__(self, features):
         return super().__call__(features - features.mean())
 
 
-class Chancy(Full):
+class Chancy(FullHead):
     """Is another one every time."""
 
     def bind(self, target):
@@ -100,7 +100,7 @@ class Chancy(Full):
         self.noise = torch.rand(())
 
 
-class Closed(Full):
+class Closed(FullHead):
     """Stops gradients."""
 
     def __call__(self, features):

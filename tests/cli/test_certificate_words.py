@@ -2,7 +2,7 @@
 
 import pytest
 
-from specframe.certify.compositions.enumeration import Progress
+from specframe.certify.compositions.enumeration import EnumerationProgress
 from specframe.certify.real import GreedyReport, RealReport, SampledReport
 from specframe.cli.render.certificate import print_certificate, progress_shown, verdict
 
@@ -91,6 +91,6 @@ def test_a_budget_that_ends_before_the_control_fails_is_named():
 def test_where_there_is_no_terminal_progress_is_lines(capsys):
     with progress_shown(quiet=False) as listener:
         for name, seconds in (("one", 0.0), ("one", 1.0), ("one", 30.0), ("two", 0.0)):
-            listener(name, Progress(int(seconds), 0.5, seconds))
+            listener(name, EnumerationProgress(int(seconds), 0.5, seconds))
     lines = capsys.readouterr().err.splitlines()
     assert lines == ["one: 0 branches, 50 %", "one: 30 branches, 50 %", "two: 0 branches, 50 %"]

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from specframe.inspect.doctor import Diagnosis
-from specframe.inspect.doctor_variants import Reading
+from specframe.inspect.doctor_variants import TargetReading
 
 SOUND = Diagnosis(
     alpha=[0.7, 0.5],
     tau=2.0,
     chance=0.1,
     positions=400,
-    readings=[Reading("as it is", ("last",), agreement=0.5, depths=(0.6, 0.6))],
+    readings=[TargetReading("as it is", ("last",), agreement=0.5, depths=(0.6, 0.6))],
     chain=[0.6, 0.6, 0.6],
     recorded=[0.7, 0.7, 0.7, 0.7],
 )
@@ -42,7 +42,7 @@ def test_a_depth_that_few_chains_reach_is_not_judged() -> None:
 
 
 def test_another_reading_that_fits_comes_first() -> None:
-    other = Reading("layers +1", ("layer.3",), "correct them", agreement=0.7, depths=(0.7, 0.7), error=0.01)
+    other = TargetReading("layers +1", ("layer.3",), "correct them", agreement=0.7, depths=(0.7, 0.7), error=0.01)
     found = replace(SOUND, readings=[*SOUND.readings, other], chain=[0.0])
     assert found.finding == "this drafter was made for another reading, layers +1: correct them"
     unsure = replace(other, error=0.1)

@@ -14,7 +14,7 @@ from specframe.cli.main import main
 from specframe.cli.render.trees import colour, draw
 from specframe.inspect.drawing import draw_tree, lay_out
 from specframe.inspect.page import render
-from specframe.inspect.recorder import Bonus, Piece
+from specframe.inspect.recorder import Bonus, TracedToken
 from specframe.inspect.trace import trace
 
 VOID = {"meta", "input", "br", "link"}
@@ -162,7 +162,11 @@ def test_tokens_are_text_and_nothing_else(found):
                 bonus=Bonus(5, "<b>\x00\x1b", 0.5),
             ),
         ),
-        pieces=(Piece(5, HOSTILE, "bonus", 0), Piece(5, "\n\t ", "draft", 1), Piece(6, "\x00", "bonus", 1)),
+        pieces=(
+            TracedToken(5, HOSTILE, "bonus", 0),
+            TracedToken(5, "\n\t ", "draft", 1),
+            TracedToken(6, "\x00", "bonus", 1),
+        ),
     )
     text = render(evil)
     page = Page(text)

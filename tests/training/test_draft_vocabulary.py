@@ -15,7 +15,7 @@ from specframe.kernel.errors import CompositionError
 from specframe.training import schedule, texts
 from specframe.training.processes import Processes
 from specframe.training.settings import TrainSettings
-from specframe.training.teaching import Cached, Online
+from specframe.training.teaching import Cached, OnlineTeachers
 from specframe.training.train import train
 from specframe_eagle.drafter import Eagle
 
@@ -48,7 +48,7 @@ def test_a_cached_teacher_of_a_support_teaches_what_the_whole_one_does(make_targ
     target.request(frozenset({"last"}))
     part = texts.load(settings, tokenizer, 257)[0]
     rows = torch.tensor([4, 0, 2])
-    whole = Online(target, part)(rows)
+    whole = OnlineTeachers(target, part)(rows)
     cached = Cached(target, frozenset({"last"}), part, settings.cache, Processes(target.device), SUPPORT)(rows)
     where = whole.mask
     assert torch.equal(cached.mask, where) and torch.equal(cached.support, SUPPORT)

@@ -7,14 +7,14 @@ import chimera_reference as reference
 import pytest
 import torch
 
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.testing import GivenSession, GrowingTree, check_proposals
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # norms and rotary angles are float32 in transformers
 OPTIONS = [
     {},
     {"residual": False, "ngram": 1},
-    {"ngram": 5, "head": Full()},
+    {"ngram": 5, "head": FullHead()},
     {"ngram": 2, "cache": 3},
 ]
 

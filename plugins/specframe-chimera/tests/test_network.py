@@ -7,7 +7,7 @@ import chimera_reference as reference
 import pytest
 import torch
 
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe_chimera.drafter import Chimera
 from specframe_chimera.network import NOTHING, fusion_mask, ngrams
@@ -86,7 +86,7 @@ def test_states_are_scored_against_the_features_that_they_imitate():
 def test_heads_start_as_the_lm_head_and_the_same_in_every_run(shared, residual):
     torch.manual_seed(3)
     state = torch.get_rng_state()
-    drafters = [Chimera(heads=2, residual=residual, head=Full() if shared else None) for _ in range(2)]
+    drafters = [Chimera(heads=2, residual=residual, head=FullHead() if shared else None) for _ in range(2)]
     for drafter in drafters:
         drafter.bind(fakes.target())
     assert torch.equal(state, torch.get_rng_state())
@@ -101,7 +101,7 @@ def test_heads_start_as_the_lm_head_and_the_same_in_every_run(shared, residual):
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(shared):
-    drafter = fakes.bound(heads=2, head=Full() if shared else None)
+    drafter = fakes.bound(heads=2, head=FullHead() if shared else None)
     predicted = drafter.unroll(torch.randn(2, 4, fakes.SIZE).double(), torch.randint(fakes.VOCAB, (2, 5)))
     drafter.read(predicted).logsumexp(-1).sum().backward()
     for name, weight in drafter.module.named_parameters():

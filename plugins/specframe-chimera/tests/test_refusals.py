@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError, InputError, WeightsError
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import GrowingTree
 from specframe_chimera.drafter import Chimera
 
 
-@pytest.mark.parametrize("options", [{}, {"residual": False, "ngram": 2, "heads": 2}, {"head": Full()}])
+@pytest.mark.parametrize("options", [{}, {"residual": False, "ngram": 2, "heads": 2}, {"head": FullHead()}])
 def test_a_saved_drafter_loads_and_gives_the_same(options, tmp_path):
     drafter = fakes.bound(**options)
     with torch.no_grad():
@@ -85,4 +85,4 @@ def test_tensors_that_do_not_fit_are_all_listed(tmp_path):
 def test_heads_with_lm_heads_of_their_own_do_not_share_one(tmp_path):
     fakes.bound().save(tmp_path)
     with pytest.raises(WeightsError, match="an LM head for every level"):
-        fakes.bound(head=Full(), weights=str(tmp_path))
+        fakes.bound(head=FullHead(), weights=str(tmp_path))

@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 
 from specframe import Student, Teacher
-from specframe_coral.router import Network
+from specframe_coral.router import RouterNetwork
 
 
 def cosine(x: list[float], y: list[float]) -> float:
@@ -44,7 +44,7 @@ def divide(vocab: int, groups: int) -> list[list[int]]:
     return [list(range(n * vocab // groups, (n + 1) * vocab // groups)) for n in range(groups)]
 
 
-def router_law(network: Network, feature: list[float]) -> list[float]:
+def router_law(network: RouterNetwork, feature: list[float]) -> list[float]:
     """Eq. 7: softmax(W2 (silu(W1 h) + h))."""
     first, second = network.inner.weight.tolist(), network.outer.weight.tolist()
     through = [sum(w * h for w, h in zip(row, feature, strict=True)) for row in first]
@@ -52,7 +52,9 @@ def router_law(network: Network, feature: list[float]) -> list[float]:
     return softmax([sum(w * x for w, x in zip(row, mixed, strict=True)) for row in second])
 
 
-def routed_law(network: Network, feature: Tensor, logits: Tensor, groups: list[list[int]], active: int) -> list[float]:
+def routed_law(
+    network: RouterNetwork, feature: Tensor, logits: Tensor, groups: list[list[int]], active: int
+) -> list[float]:
     """Eq. 8 for the `active` likeliest groups, 0 elsewhere; logits [V] are the whole LM head's."""
     choice = router_law(network, feature.tolist())
     law = [0.0] * len(logits)

@@ -11,7 +11,7 @@ from medusa_reference import PublishedHydra, published_medusa
 from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.neural import checkpoint
 from specframe.testing import GivenSession, GrowingTree, check_proposals
 from specframe_medusa.hydra import Hydra
@@ -126,7 +126,7 @@ def test_heads_start_as_the_targets_and_the_same_in_every_run(make):
 @pytest.mark.parametrize("make", [Medusa, Hydra, lambda **o: Hydra(**o, layers=2, prefix=True)])
 @pytest.mark.parametrize("shared", [False, True])
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(make, shared):
-    drafter, target = make(heads=2, head=Full() if shared else None), fakes.target()
+    drafter, target = make(heads=2, head=FullHead() if shared else None), fakes.target()
     drafter.bind(target)
     fakes.shake(drafter.module)
     target._head.requires_grad_(False)
@@ -139,7 +139,7 @@ def test_gradients_reach_every_weight_of_the_module_and_nothing_else(make, share
 
 
 def test_a_shared_head_is_the_targets(tmp_path):
-    drafter = Medusa(heads=2, head=Full())
+    drafter = Medusa(heads=2, head=FullHead())
     drafter.bind(fakes.target())
     fakes.shake(drafter.module)
     features = torch.randn(2, 3, fakes.SIZE).double()
@@ -147,7 +147,7 @@ def test_a_shared_head_is_the_targets(tmp_path):
     wanted = fakes.target().head(hidden)
     torch.testing.assert_close(drafter.read(drafter.unroll(features, torch.zeros(2, 4).long())), wanted)
     drafter.save(tmp_path)
-    again = Medusa(heads=2, head=Full(), weights=str(tmp_path))
+    again = Medusa(heads=2, head=FullHead(), weights=str(tmp_path))
     again.bind(fakes.target())
     assert set(again.module.state_dict()) == {f"{k}.0.linear.{part}" for k in (0, 1) for part in ("weight", "bias")}
 

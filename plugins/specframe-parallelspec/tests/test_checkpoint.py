@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError, InputError, WeightsError
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import GrowingTree, check_refusals, random_teacher
@@ -116,7 +116,7 @@ def test_rollouts_that_feed_features_back_are_refused(rollout: object) -> None:
 
 
 def test_a_head_of_its_own() -> None:
-    class Halving(Full):
+    class Halving(FullHead):
         def __call__(self, features: torch.Tensor) -> torch.Tensor:
             return super().__call__(features) / 2
 

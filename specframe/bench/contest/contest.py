@@ -7,7 +7,7 @@ from contextlib import closing
 
 from specframe.bench.contest.contestants import Entrant, Roster
 from specframe.bench.contest.datasets import Question, spread
-from specframe.bench.contest.engines import Engine
+from specframe.bench.contest.engines import RoundRunner
 from specframe.bench.contest.runner import Errors, Runner, Step
 from specframe.bench.contest.schedule import Round, plan_rounds
 from specframe.bench.contest.settings import Terms
@@ -59,7 +59,7 @@ class Contest:
         done = {(entry["repeat"], tuple(entry["prompts"])) for entry in journal.rounds}
         return [this for this in self.rounds if this.key not in done]
 
-    def run(self, journal: Journal, engine: Engine, listener: Callable[[Step], None] = lambda step: None) -> None:
+    def run(self, journal: Journal, engine: RoundRunner, listener: Callable[[Step], None] = lambda step: None) -> None:
         """Runs the rounds that the journal does not have, and notes each as it comes in.
 
         A contestant that fails takes no further part; its error is kept here and in the journal.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.bench.contest.edits import edits
-from specframe.files.prompts import Record, read_records
+from specframe.files.prompts import PromptRecord, read_records
 from specframe.kernel.errors import InputError
 from specframe.kernel.registry import suggest
 
@@ -84,14 +84,14 @@ def spread(questions: Sequence[Question], seed: int) -> list[Question]:
     return [question for layer in zip_longest(*shuffled) for question in layer if question is not None]
 
 
-def _find(name: str) -> tuple[str, str, Iterable[Record]]:
+def _find(name: str) -> tuple[str, str, Iterable[PromptRecord]]:
     """The set's title, the task of records that name none, and its records."""
     if name.startswith(HUB):
         return name, name, _read_hub(name)
     if name == SHIPPED:
         return name, name, read_records(Path(__file__).parent / f"{SHIPPED}.jsonl")
     if name == EDITS:
-        return name, "editing", [Record((edit.prompt,)) for edit in edits()]
+        return name, "editing", [PromptRecord((edit.prompt,)) for edit in edits()]
     folder = os.environ.get(FOLDER)
     if name in PUBLISHED:
         task, place = PUBLISHED[name]
@@ -113,7 +113,7 @@ def _find(name: str) -> tuple[str, str, Iterable[Record]]:
     )
 
 
-def _read_hub(name: str) -> list[Record]:
+def _read_hub(name: str) -> list[PromptRecord]:
     parts = name.removeprefix(HUB).split(":")
     if len(parts) != 3 or not all(parts):
         raise InputError(f"'{name}' is not of the form hub:owner/name:split:column")
@@ -133,4 +133,4 @@ def _read_hub(name: str) -> list[Record]:
     texts = [text for text in rows[column] if isinstance(text, str) and text.strip()]
     if not texts:
         raise InputError(f"{name}: there is no text in that column")
-    return [Record((text,)) for text in texts]
+    return [PromptRecord((text,)) for text in texts]

@@ -13,7 +13,7 @@ from specframe.bench.figures.summary import MACHINE
 from specframe.files.provenance import describe_hardware
 
 
-class Engine(Protocol):
+class RoundRunner(Protocol):
     """Runs rounds. A round is never divided: all its contestants decode in one process, alternately."""
 
     def run(

@@ -17,7 +17,7 @@ from specframe.bench.figures.summary import (
     BASELINES,
     MACHINE,
     PLAIN,
-    Span,
+    RunSpan,
     check_schema,
     find_baselines,
     format_duration,
@@ -176,7 +176,7 @@ FIGURES: dict[str, Callable[[Grid], Measure] | None] = {
 
 def _distance(old: Results, new: Results) -> tuple[float, float] | None:
     """Seconds from one bench to the other, and how long one takes in the mean."""
-    spans = [Span.of(results) for results in (old, new)]
+    spans = [RunSpan.of(results) for results in (old, new)]
     if spans[0] is None or spans[1] is None:
         return None
     return spans[0].distance(spans[1]), (spans[0].seconds + spans[1].seconds) / 2

@@ -33,7 +33,7 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
     runs = gather_runs(results)
     groups = {kind: _group(results["prompts"], kind) for kind in ("task", "set")}
     everything = [prompt["id"] for prompt in results["prompts"]]
-    axes, span = Axes.of(results["runs"], everything), Span.of(results)
+    axes, span = Axes.of(results["runs"], everything), RunSpan.of(results)
     entries = []
     for contestant in results["contestants"]:
         about = {key: contestant.get(key) for key in ("name", "kind", "recipe", "lossless", "target", "error")}
@@ -153,7 +153,7 @@ def _describe_gap(largest: Mapping[str, float | None] | None) -> str:
 
 
 @dataclass(frozen=True)
-class Span:
+class RunSpan:
     """From the first run's begin to the last one's end, in seconds since 1970."""
 
     begin: float
@@ -179,7 +179,7 @@ class Span:
         """How long it is."""
         return self.end - self.begin
 
-    def distance(self, other: Span) -> float:
+    def distance(self, other: RunSpan) -> float:
         """Seconds from the middle of one to the middle of the other."""
         return abs(self.begin + self.end - other.begin - other.end) / 2
 

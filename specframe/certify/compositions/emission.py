@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from specframe.certify.compositions.branches import Forks
-from specframe.certify.compositions.enumeration import Enumeration, Outcome, Progress, enumerate_outcomes
+from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome, enumerate_outcomes
 from specframe.certify.compositions.streams import ForkedStreams
 from specframe.decoding.requests import Request, as_prompts, pad
 from specframe.decoding.session import Parts, Session, Streams
@@ -73,7 +73,7 @@ class Emission:
         budget: int = 1_000_000,
         rows: int = 4096,
         alone: int | None = None,
-        progress: Callable[[Progress], None] | None = None,
+        progress: Callable[[EnumerationProgress], None] | None = None,
     ) -> Comparison:
         """The emitted law against the target's. Options as in `enumerate_outcomes`."""
         with torch.inference_mode():

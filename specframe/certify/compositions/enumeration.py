@@ -28,7 +28,7 @@ CONFIRMED = 64
 """How many branches, at least, are run once more to see that the same choices have the same outcome."""
 
 
-class Progress(NamedTuple):
+class EnumerationProgress(NamedTuple):
     """How far an enumeration has come."""
 
     branches: int
@@ -99,7 +99,7 @@ def enumerate_outcomes(
     alone: int | None = None,
     cut: float = 1e-13,
     tolerance: float = 1e-9,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[EnumerationProgress], None] | None = None,
 ) -> Enumeration:
     """The law of what `program` gives, by running it once for every outcome of its random choices.
 
@@ -131,7 +131,7 @@ class _Run:
     budget: int
     cut: float
     tolerance: float
-    progress: Callable[[Progress], None] | None
+    progress: Callable[[EnumerationProgress], None] | None
 
     def confirm(self, forks: Forks, outcomes: Tensor) -> None:
         """Runs the same branches once more: the same choices must lead to the same outcome."""
@@ -164,7 +164,7 @@ class _Run:
                 if len(found):
                     pending.append(found)
                 if self.progress is not None:
-                    self.progress(Progress(branches, covered.total, perf_counter() - start))
+                    self.progress(EnumerationProgress(branches, covered.total, perf_counter() - start))
         except KeyboardInterrupt:
             interrupted = True
         exhausted = not pending and not interrupted

@@ -41,9 +41,9 @@ import torch
 from torch import Tensor
 
 from specframe.certify.compositions.emission import Comparison, compare
-from specframe.certify.compositions.enumeration import Outcome, Progress
+from specframe.certify.compositions.enumeration import EnumerationProgress, Outcome
 from specframe.certify.functions.patches import forking
-from specframe.certify.functions.replay import Replay, replay_outcomes
+from specframe.certify.functions.replay import BranchReplay, replay_outcomes
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.build import load_local
 from specframe.kernel.errors import InputError, SpecframeError, raised_at
@@ -91,21 +91,23 @@ class Foreign:
 
         self.p, self.q = p, q
 
-    def compare(self, *, budget: int = 200_000, progress: Callable[[Progress], None] | None = None) -> Comparison:
+    def compare(
+        self, *, budget: int = 200_000, progress: Callable[[EnumerationProgress], None] | None = None
+    ) -> Comparison:
         """The law of the first tokens it emits over iterated cycles, against the target's."""
-        replay = Replay(tolerance=NEARLY)
+        replay = BranchReplay(tolerance=NEARLY)
         with forking(replay):
             emitted = replay_outcomes(self.emit, replay=replay, budget=budget, progress=progress)
         return compare(self.target_law(), emitted)
 
-    def emit(self, replay: Replay) -> Outcome:
+    def emit(self, replay: BranchReplay) -> Outcome:
         """The first tokens of one branch."""
         tokens: Outcome = ()
         while len(tokens) < self.length:
             tokens = (*tokens, *self.cycle(replay, (0, *tokens)))
         return tokens[: self.length]
 
-    def cycle(self, replay: Replay, context: Outcome) -> Outcome:
+    def cycle(self, replay: BranchReplay, context: Outcome) -> Outcome:
         """What one draft and one call of the function emit after a context."""
         leaves: list[list[Node]] = [[]]
         for width in self.widths:
@@ -126,7 +128,7 @@ class Foreign:
         except (Exception, SystemExit) as error:
             raise InputError(f"the function failed at {raised_at(error)}") from error
 
-    def children(self, replay: Replay, context: Outcome, branch: list[Node], width: int) -> list[Node]:
+    def children(self, replay: BranchReplay, context: Outcome, branch: list[Node], width: int) -> list[Node]:
         """The drafted children below a branch."""
         above = branch[-1].path if branch else ()
         law = self.q((*context, *above))

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.certify.functions.replay import Replay
+from specframe.certify.functions.replay import BranchReplay
 from specframe.kernel.errors import InputError
 
 HINT = "write a wrapper that makes the same decision with torch.multinomial"
 
 
-class Clock:
+class Exponential:
     """An exponential number, good for one race."""
 
     __slots__ = ("replay", "spent")
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: BranchReplay) -> None:
         self.replay = replay
         self.spent = False
 
@@ -48,11 +48,11 @@ class Race:
     __array_ufunc__ = None  # numpy arrays leave arithmetic with it to it
 
     @classmethod
-    def fresh(cls, replay: Replay, shape: Sequence[int]) -> Race:
+    def fresh(cls, replay: BranchReplay, shape: Sequence[int]) -> Race:
         """Exponential numbers of mean 1."""
         clocks = np.empty(tuple(shape), dtype=object)
         for index in np.ndindex(*clocks.shape):
-            clocks[index] = Clock(replay)
+            clocks[index] = Exponential(replay)
         return cls(clocks, np.ones(clocks.shape))
 
     @classmethod
@@ -219,7 +219,7 @@ def _run(clocks: np.ndarray, weights: np.ndarray) -> int:
     total = weights.sum()
     if not np.isfinite(total) or total <= 0:
         raise InputError(f"the code draws from weights {weights.tolist()}, which are no distribution")
-    replay: Replay = clocks[0].replay
+    replay: BranchReplay = clocks[0].replay
     return replay.choose((weights / total).tolist())
 
 

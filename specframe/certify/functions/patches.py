@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specframe.certify.functions.exponential import Held, Race
-from specframe.certify.functions.replay import Replay
+from specframe.certify.functions.replay import BranchReplay
 from specframe.certify.functions.uniform import HINT, LazyTensor
 from specframe.kernel.errors import InputError
 
@@ -24,7 +24,7 @@ OWN = ("torch", "numpy", "random", "specframe")
 class Forking:
     """torch's, random's and numpy's functions over a replay."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: BranchReplay) -> None:
         self.replay = replay
 
     def rand(self, *size: Any, **options: Any) -> LazyTensor:
@@ -132,7 +132,7 @@ def _unknown(name: str) -> Callable[..., Any]:
 
 
 @contextmanager
-def forking(replay: Replay) -> Iterator[None]:
+def forking(replay: BranchReplay) -> Iterator[None]:
     """Replaces the random functions of torch, random and numpy, also where modules imported them by name."""
     fork = Forking(replay)
     swaps: list[tuple[Any, str, Any]] = [

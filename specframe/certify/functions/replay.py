@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 
 from specframe.certify.compositions.branches import HiddenState, UnnormalisedLaw
-from specframe.certify.compositions.enumeration import Enumeration, Outcome, Progress
+from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome
 from specframe.kernel.errors import InputError
 
 MOST_CHOICES = 256
@@ -26,7 +26,7 @@ class _Fork:
 
 
 @dataclass
-class Replay:
+class BranchReplay:
     """The choices of one branch at a time, replayed depth first; `choose` is all it offers."""
 
     cut: float = 1e-13
@@ -81,18 +81,18 @@ class Replay:
 
 
 def replay_outcomes(
-    program: Callable[[Replay], Outcome],
+    program: Callable[[BranchReplay], Outcome],
     *,
-    replay: Replay | None = None,
+    replay: BranchReplay | None = None,
     budget: int = 1_000_000,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[EnumerationProgress], None] | None = None,
 ) -> Enumeration:
     """The law of what `program` gives, one branch at a time, depth first. Otherwise as `enumerate_outcomes`.
 
     `replay` is the source of choices, for code that must know it before the enumeration starts.
     """
     start = due = perf_counter()
-    replay = replay or Replay()
+    replay = replay or BranchReplay()
     weights: dict[Outcome, list[float]] = {}
     branches, more, interrupted = 0, True, False
     mass = 0.0
@@ -105,7 +105,7 @@ def replay_outcomes(
             branches += 1
             more = replay.end()
             if progress is not None and perf_counter() >= due:
-                progress(Progress(branches, mass, perf_counter() - start))
+                progress(EnumerationProgress(branches, mass, perf_counter() - start))
                 due = perf_counter() + SHOWN_SECONDS
     except KeyboardInterrupt:
         interrupted = True

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from specframe.certify.functions.exponential import Race, as_array, lacking
-from specframe.certify.functions.replay import Replay
+from specframe.certify.functions.replay import BranchReplay
 from specframe.kernel.errors import InputError
 
 
 class Uniform:
     """A uniform number in [0, 1) of which only the outcome of its comparisons is known."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: BranchReplay) -> None:
         self.replay = replay
         self._low, self._high = 0.0, 1.0
 
@@ -68,7 +68,7 @@ class LazyTensor:
         self.terms = terms
 
     @classmethod
-    def fresh(cls, replay: Replay, shape: Sequence[int]) -> LazyTensor:
+    def fresh(cls, replay: BranchReplay, shape: Sequence[int]) -> LazyTensor:
         """New numbers, one per element."""
         terms = np.empty(tuple(shape), dtype=object)
         for index in np.ndindex(*terms.shape):

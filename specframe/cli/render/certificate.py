@@ -15,7 +15,7 @@ from specframe.files.text import counted, open_console, printable, printable_dat
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from specframe.certify.compositions.enumeration import Progress
+    from specframe.certify.compositions.enumeration import EnumerationProgress
 
 NOT_SHOWN = "not shown: no difference was found, but not every branch was run (raise --budget)"
 EXACT = 1e-9
@@ -28,7 +28,7 @@ QUIET_SECONDS = 10.0
 
 
 @contextmanager
-def progress_shown(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
+def progress_shown(quiet: bool) -> Iterator[Callable[[str, EnumerationProgress], None]]:
     """Follows the enumeration on stderr: a bar on a terminal, elsewhere a line now and then; nothing if `quiet`."""
     if quiet:
         yield lambda name, progress: None
@@ -43,16 +43,16 @@ def progress_shown(quiet: bool) -> Iterator[Callable[[str, Progress], None]]:
     with Bar(*columns, console=open_console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=1.0, count=0)
 
-        def listen(name: str, progress: Progress) -> None:
+        def listen(name: str, progress: EnumerationProgress) -> None:
             bar.update(task, description=printable(name), completed=progress.mass, count=progress.branches)
 
         yield listen
 
 
-def _progress_lines() -> Callable[[str, Progress], None]:
+def _progress_lines() -> Callable[[str, EnumerationProgress], None]:
     shown: dict[str, float] = {}
 
-    def listen(name: str, progress: Progress) -> None:
+    def listen(name: str, progress: EnumerationProgress) -> None:
         if name not in shown or progress.seconds - shown[name] >= QUIET_SECONDS:
             shown[name] = progress.seconds
             done = f"{_branches(progress.branches)}, {100 * progress.mass:.4g} %"

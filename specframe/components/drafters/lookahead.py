@@ -15,7 +15,7 @@ from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
-class Ngrams:
+class NgramPool:
     """For every token the `most` n-grams seen last that begin with it."""
 
     def __init__(self, length: int, most: int) -> None:
@@ -100,7 +100,7 @@ class Lookahead:
         self.guesses = guesses
         self.text = text
         self.promise = Promise(frozenset({Draw.TOP}), (ngram - 1) * (window + guesses))
-        self._pools: list[Ngrams] = []
+        self._pools: list[NgramPool] = []
         self._windows: list[Window] = []
         self._ends: list[list[int]] = []  # the last ngram - 1 tokens of each row
 
@@ -125,7 +125,7 @@ class Lookahead:
         """Takes the n-grams of the committed tokens; rows with a prompt join behind the others."""
         texts = gained(committed)
         if committed.prompt is not None:
-            self._pools += [Ngrams(self.ngram, self.guesses) for _ in texts]
+            self._pools += [NgramPool(self.ngram, self.guesses) for _ in texts]
             self._windows += [Window(text[:-1], ngram=self.ngram, width=self.window) for text in texts]
             self._ends += [[] for _ in texts]
         first = len(self._pools) - len(texts)

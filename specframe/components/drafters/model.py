@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model_confidence import Rating, reading
 from specframe.components.drafters.model_exits import checked_exits, read_exits
-from specframe.components.drafters.model_session import Reading
+from specframe.components.drafters.model_session import ModelReading
 from specframe.components.drafters.model_training import read_on, sample_on, save_model
 from specframe.components.drafters.model_vocabulary import require_fitting
 from specframe.components.drafters.model_weights import Checkpoint, Coarseness, Loaded, own, trainable
-from specframe.components.targets.forward.layer_subset import Ending
+from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama
 from specframe.kernel.capabilities import Promise, Untrained
@@ -139,15 +139,15 @@ class ModelDrafter:
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
         self._slots = slots
-        self._session: Reading | None = None
+        self._session: ModelReading | None = None
         self._asked: Frontier | None = None
 
     @property
-    def _reading(self) -> Reading:
+    def _reading(self) -> ModelReading:
         """What the session's rows have read."""
         if self._session is None:
             passes = self._rating.rated(self._loaded.passes(self._exits), self._reader.model)
-            self._session = Reading(passes, self._loaded.planes, self._reader.context, self._slots, self.masks)
+            self._session = ModelReading(passes, self._loaded.planes, self._reader.context, self._slots, self.masks)
         return self._session
 
     @property
@@ -202,8 +202,8 @@ class ModelDrafter:
         return logits, read[0]
 
     @cached_property
-    def _ending(self) -> Ending:
-        return Ending(self._reader.model)
+    def _ending(self) -> HeadModel:
+        return HeadModel(self._reader.model)
 
     def read_exits(
         self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.drafters.model_passes import Asked, Found, Passes
+from specframe.components.drafters.model_passes import DraftingPasses, Found, ModelInputs
 from specframe.components.drafters.model_weights import Loaded
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head
 from specframe.kernel.training import Trainable
@@ -29,7 +29,7 @@ class Rating:
             return
         if not hasattr(type(head), "confidence") or not isinstance(head, Trainable):
             raise CompositionError("a model drafter makes its own logits; a head rates them: take `acceptance`")
-        if not isinstance(getattr(head, "of", None), Full):
+        if not isinstance(getattr(head, "of", None), FullHead):
             raise CompositionError("a model drafter makes its own logits: leave out the `of` of its head")
 
     @property
@@ -49,7 +49,7 @@ class Rating:
             )
         self.head.bind(loaded.reader)
 
-    def rated(self, passes: Passes, model: nn.Module) -> Passes:
+    def rated(self, passes: DraftingPasses, model: nn.Module) -> DraftingPasses:
         """The same forward passes, which rate what they read."""
         return passes if self.head is None else Rated(passes, model, self.head)
 
@@ -64,11 +64,11 @@ class Rated:
     So the confidence goes wherever its logits go.
     """
 
-    def __init__(self, passes: Passes, model: nn.Module, head: Any) -> None:
+    def __init__(self, passes: DraftingPasses, model: nn.Module, head: Any) -> None:
         self.parts = passes.parts
         self._passes, self._model, self._head = passes, model, head
 
-    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+    def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
         """By one part of the layers."""
         with reading(self._model) as read:
             logits, states = self._passes.run(part, asked, cache, entry)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.forward.layer_subset import Ending
+from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.forward.taps import make_hook
 from specframe.kernel.errors import InputError
 
@@ -24,7 +24,7 @@ def checked_exits(exits: Sequence[int], layers: int) -> tuple[int, ...]:
 
 
 def read_exits(
-    model: Any, ending: Ending, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+    model: Any, ending: HeadModel, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
 ) -> list[Callable[[], Tensor]]:
     """For each exit, after so many layers, a function that makes its logits [B, L, V] of texts [B, L].
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from specframe.components.targets.forward.layer_subset import Part
+from specframe.components.targets.forward.layer_subset import LayerSubset
 from specframe.components.targets.forward.native import KernelPasses
 from specframe.components.targets.forward.native_decoder import Nodes
 from specframe.components.targets.hf import HFTarget
@@ -20,7 +20,7 @@ from specframe.neural.cache import SlotCache, cache_name
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelInputs:
     """What one forward pass reads, from the cache's row `row` on. The cache is aimed at `slots`."""
 
     tokens: Tensor  # [B, T] int64
@@ -35,18 +35,18 @@ Found = tuple[Tensor, Tensor | None]
 """Logits [B, E, V], and the state [B, T, D] that the next part of the layers gets, None behind the last."""
 
 
-class Passes(Protocol):
+class DraftingPasses(Protocol):
     """A drafting model's forward passes, by one or several parts of its layers."""
 
     parts: int
     """How many parts there are."""
 
-    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+    def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
         """By one part, whose first layer gets `entry` [B, T, D]; None: the tokens' embeddings."""
         ...
 
 
-class ModelPasses:
+class TransformersDrafting:
     """transformers' own forward pass, over a cache that writes to given slots."""
 
     def __init__(self, reader: HFTarget, exits: Sequence[int] = ()) -> None:
@@ -54,10 +54,10 @@ class ModelPasses:
         self._reader = reader
         self._cache_name = cache_name(reader.model)
         self._choices = _choices(reader.config.num_hidden_layers, exits) if exits else []
-        self._models = [Part(reader.model, chosen, headless=False) for chosen in self._choices]
+        self._models = [LayerSubset(reader.model, chosen, headless=False) for chosen in self._choices]
         self.parts = max(1, len(self._models))
 
-    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+    def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
         """By one part of the layers."""
         mask = None
         if asked.seen is not None:
@@ -91,7 +91,7 @@ class KernelParts:
         self._choices = [_spread(chosen, layers, count) for chosen in parts]
         self.parts = len(parts)
 
-    def run(self, part: int, asked: Asked, cache: SlotCache, entry: Tensor | None) -> Found:
+    def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
         """By one part of the layers."""
         seen = asked.seen
         if seen is None:

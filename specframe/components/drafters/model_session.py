@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from specframe.components.drafters.mask_tokens import Masks
-from specframe.components.drafters.model_passes import Asked, Passes
+from specframe.components.drafters.model_passes import DraftingPasses, ModelInputs
 from specframe.components.drafters.text import CommittedText
 from specframe.kernel.types import Committed, Prompts, TokenTree
 from specframe.neural.cache import SlotCache
 
 
-class Reading:
+class ModelReading:
     """The rows of a session, as a drafting model reads them.
 
     In the cache a row's committed tokens fill the slots from 0, and node i of a draft stands i slots
@@ -22,7 +22,7 @@ class Reading:
     Of several parts of the layers the first reads everything; `Deeper` reads on with the others.
     """
 
-    def __init__(self, passes: Passes, layers: int, context: int, slots: int, masks: Masks) -> None:
+    def __init__(self, passes: DraftingPasses, layers: int, context: int, slots: int, masks: Masks) -> None:
         """No rows yet, of at most `slots`; storage is allocated by the first forward pass."""
         self.text = CommittedText()
         self.passes = passes
@@ -136,7 +136,7 @@ class Reading:
             self.cache.grow(2 * width)
         self.cache.aim(slots if start is None else start, width, row)
         where = (slots if positions is None else positions).clamp(max=self.context - 1)
-        logits, states = self.passes.run(part, Asked(tokens, where, slots, seen, keep, row), self.cache, entry)
+        logits, states = self.passes.run(part, ModelInputs(tokens, where, slots, seen, keep, row), self.cache, entry)
         if states is not None:
             self.deeper[part].take(states, slots, row)
         return logits
@@ -160,7 +160,7 @@ class Deeper:
     their last one answer that read the whole text.
     """
 
-    def __init__(self, reading: Reading, part: int) -> None:
+    def __init__(self, reading: ModelReading, part: int) -> None:
         self._reading = reading
         self._part = part
         self.known: list[int] = []

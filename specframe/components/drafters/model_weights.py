@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import nn
 
-from specframe.components.drafters.model_passes import KernelParts, ModelPasses, Passes
+from specframe.components.drafters.model_passes import DraftingPasses, KernelParts, TransformersDrafting
 from specframe.components.drafters.model_training import checked_sizes, fresh_model
 from specframe.components.targets import architectures, loading
 from specframe.components.targets.forward.layer_subset import take_layers
@@ -43,11 +43,11 @@ class Loaded:
     own: bool = True
     """Whether the weights are the drafter's own, not the target's."""
 
-    def passes(self, exits: Sequence[int] = ()) -> Passes:
+    def passes(self, exits: Sequence[int] = ()) -> DraftingPasses:
         """Its forward passes, in parts that end behind these numbers of layers."""
         if self.kernels is not None:
             return KernelParts(self.kernels, self.layers, self.count, exits)
-        return ModelPasses(self.reader, exits)
+        return TransformersDrafting(self.reader, exits)
 
     @property
     def planes(self) -> int:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import silu
 
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.kernel.capabilities import Untrained
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """x + SiLU(W x + b)."""
 
     def __init__(self, hidden: int) -> None:
@@ -34,7 +34,7 @@ class Block(nn.Module):
         return features + silu(self.linear(features))
 
 
-class Network(nn.Module):
+class AcceptanceNetwork(nn.Module):
     """Blocks, and a linear map to the logits of `rejected` and `accepted` (SpecDec++).
 
     Weights have the published names: `model.0.linear.weight`, .., and of the last map `model.{layers}.weight`.
@@ -42,7 +42,7 @@ class Network(nn.Module):
 
     def __init__(self, hidden: int, layers: int) -> None:
         super().__init__()
-        self.model = nn.Sequential(*(Block(hidden) for _ in range(layers)), nn.Linear(hidden, 2))
+        self.model = nn.Sequential(*(ResidualBlock(hidden) for _ in range(layers)), nn.Linear(hidden, 2))
 
     def forward(self, features: Tensor) -> Tensor:
         """The probability of `accepted`, in float32 or better: [.., D] -> [..]."""
@@ -71,10 +71,10 @@ class AcceptanceHead:
     def __init__(self, *, of: Head | None = None, layers: int = 1, weights: str | None = None) -> None:
         if layers < 0:
             raise InputError(f"acceptance: layers must be 0 or more, not {layers}")
-        self.of: Head = Full() if of is None else of
+        self.of: Head = FullHead() if of is None else of
         self.layers = layers
         self.weights = weights
-        self._network: Network | None = None
+        self._network: AcceptanceNetwork | None = None
         self._shape: dict[str, Any] = {}
 
     def untrained(self, vocab: int) -> AcceptanceHead:
@@ -92,7 +92,7 @@ class AcceptanceHead:
             self.of.module.requires_grad_(False)
         hidden = target.config.hidden_size
         layers = self.layers if self.weights is None else _stored_layers(self.weights, hidden)
-        network = seeded(lambda: Network(hidden, layers), target)
+        network = seeded(lambda: AcceptanceNetwork(hidden, layers), target)
         if self.weights is not None:
             checkpoint.load(network, self.weights)
         self._shape = {"format": "acceptance", "hidden_size": hidden, "num_layers": layers}
@@ -126,7 +126,7 @@ class AcceptanceHead:
         confidence: Tensor = self._bound()(features)
         return confidence
 
-    def _bound(self) -> Network:
+    def _bound(self) -> AcceptanceNetwork:
         if self._network is None:
             raise CompositionError("the head 'acceptance' was used before bind(target)")
         return self._network

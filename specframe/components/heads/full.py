@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from specframe.kernel.interfaces import NeuralTarget
 
 
-class Full:
+class FullHead:
     """Logits over the whole vocabulary, by the target's own frozen LM head (EAGLE, Falcon Eq. 6)."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.heads.acceptance import Network
+from specframe.components.heads.acceptance import AcceptanceNetwork
 from specframe.components.losses.scored import at
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Chunks
@@ -39,7 +39,7 @@ class AcceptanceRollout:
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The nested rollout's predictions. Raises CompositionError for a drafter without the head `acceptance`."""
         network = drafter.module
-        if not isinstance(network, Network):
+        if not isinstance(network, AcceptanceNetwork):
             raise CompositionError(
                 "the rollout 'acceptance' trains the head 'acceptance': give the drafter `head: {use: acceptance}`"
             )

@@ -23,7 +23,7 @@ STEP = 256
 
 
 @dataclass(frozen=True)
-class Match:
+class SuffixMatch:
     """Where the longest ending of a text occurs: a part of the order."""
 
     length: int
@@ -78,18 +78,18 @@ class ContextArray:
             return ContextArray.build([])
         return ContextArray(self.tokens[cut:], self.order[self.order >= cut] - np.uint32(cut))
 
-    def find(self, tail: Sequence[int], least: int = 1) -> Match:
+    def find(self, tail: Sequence[int], least: int = 1) -> SuffixMatch:
         """Where the longest suffix of `tail` that occurs does, of at most REACH tokens and at least `least`."""
         wanted = np.asarray(tail[-REACH:], dtype=LITTLE).tobytes()[::-1]
         place = self._place(wanted)
         around = self._places[max(place - 1, 0) : place + 1].tolist()
         length = max((_common(self._read(at), wanted) for at in around), default=0)
         if length < max(least, 1):
-            return Match(0, 0, 0)
+            return SuffixMatch(0, 0, 0)
         part = wanted[: WIDTH * length]
-        return Match(length, self._place(part), self._place(part + BEHIND))
+        return SuffixMatch(length, self._place(part), self._place(part + BEHIND))
 
-    def behind(self, match: Match, *, length: int, limit: int) -> list[list[int]]:
+    def behind(self, match: SuffixMatch, *, length: int, limit: int) -> list[list[int]]:
         """The `length` tokens behind the occurrences of a match, of at most `limit` of them.
 
         Of more occurrences those at even distances in the order are taken, whatever stands before them.

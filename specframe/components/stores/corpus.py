@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.components.stores import folder as files
-from specframe.components.stores.context_array import ContextArray, Match
+from specframe.components.stores.context_array import ContextArray, SuffixMatch
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.store import Continuations
@@ -67,7 +67,7 @@ class Corpus:
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
         """What follows the longest suffix of `tail` that occurs: `limit` continuations of `length` tokens at most."""
         self._read()
-        best: list[tuple[ContextArray, Match]] = []
+        best: list[tuple[ContextArray, SuffixMatch]] = []
         longest = 0
         for array in self._arrays.values():
             match = array.find(tail, longest)

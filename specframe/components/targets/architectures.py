@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from specframe.components.targets.forward.state import View
+from specframe.components.targets.forward.state import AttentionView
 from specframe.kernel.errors import CompositionError
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -113,17 +113,17 @@ def context(config: Any) -> int:
     return 1 << 20
 
 
-def views(config: Any) -> dict[str, View]:
+def views(config: Any) -> dict[str, AttentionView]:
     """How far back the layers of every kind see, by layer type; empty where all layers see everything."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
     if not kinds and isinstance(window, int) and getattr(config, "use_sliding_window", True):
-        return {"sliding_attention": View(window=window)}
+        return {"sliding_attention": AttentionView(window=window)}
     near = {
-        "sliding_attention": View(window=window),
-        "chunked_attention": View(chunk=getattr(config, "attention_chunk_size", None)),
+        "sliding_attention": AttentionView(window=window),
+        "chunked_attention": AttentionView(chunk=getattr(config, "attention_chunk_size", None)),
     }
-    found = {kind: near.get(kind, View()) for kind in kinds}
+    found = {kind: near.get(kind, AttentionView()) for kind in kinds}
     return found if any(view.limit is not None for view in found.values()) else {}
 
 

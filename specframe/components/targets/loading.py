@@ -11,7 +11,7 @@ from torch import nn
 
 from specframe.components.targets import architectures
 from specframe.components.targets.chat_template import take_texts
-from specframe.components.targets.source import Source, first_line, has_tokenizer, make_plain, quiet, read_config
+from specframe.components.targets.source import ModelSource, first_line, has_tokenizer, make_plain, quiet, read_config
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.neural.weights.checkpoint import WEIGHTS
 from specframe.neural.weights.locate import GGUF, find_place
@@ -54,7 +54,7 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
     """
     place = locate(model)
     chosen = _device(device)
-    source = Source.of(place, revision)
+    source = ModelSource.of(place, revision)
     config = _config(model, source)
     classes = architectures.find_classes(type(config))
     if classes is None:
@@ -115,7 +115,7 @@ class TokenizerSource:
     def _load(self, place: str | Path) -> PreTrainedTokenizerBase | None:
         from transformers import AutoTokenizer
 
-        source = Source.of(place, self._revision)
+        source = ModelSource.of(place, self._revision)
         if source.is_gguf and not has_tokenizer(source.file):
             return None
         if isinstance(place, Path) and place.is_dir() and not any((place / name).exists() for name in TOKENIZER_FILES):
@@ -142,7 +142,7 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _config(model: str, source: Source) -> Any:
+def _config(model: str, source: ModelSource) -> Any:
     from transformers import AutoConfig
 
     if source.is_gguf:

@@ -15,7 +15,7 @@ from specframe.native.linear import QuantizedLinear, logits_of
 from specframe.neural.quantize import BITS, Quantization, round_linear, rounds
 
 
-class Ending:
+class FinalModules:
     """The modules that a decoder calls behind its last layer, in order: its final norm, and a projection in some.
 
     Constructing it runs the model on two tokens. `known` is whether these modules, one after the other, make the
@@ -81,7 +81,7 @@ class Sharing:
             self._warp = _choose(logit_rules(config), self._output(features), logits, lambda states: states)
         self._name = config.model_type
         self._parts = model, decoder, layers
-        self._ending: Ending | None = None
+        self._ending: FinalModules | None = None
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The token embeddings as the first layer gets them, learned positions left out."""
@@ -106,7 +106,7 @@ class Sharing:
     def norm(self, features: Tensor) -> Tensor:
         """The decoder's output where its last layer's is `features`: what an early exit's head reads."""
         if self._ending is None:
-            self._ending = Ending(*self._parts)
+            self._ending = FinalModules(*self._parts)
         if not self._ending.known:
             raise CompositionError(
                 f"{self._name} does something behind its last layer that specframe has no rule for, so its earlier "

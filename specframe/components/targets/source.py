@@ -16,7 +16,7 @@ from specframe.neural.weights.locate import GGUF
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """The first argument of transformers' `from_pretrained` functions, and the options that go with it."""
 
     name: str | Path
@@ -26,7 +26,7 @@ class Source:
     """For the model alone."""
 
     @classmethod
-    def of(cls, place: str | Path, revision: str | None = None) -> Source:
+    def of(cls, place: str | Path, revision: str | None = None) -> ModelSource:
         """The source of a place, as `find_place` gives it."""
         if not isinstance(place, Path) or place.suffix != GGUF:
             return cls(place, {"revision": revision or "main"})
@@ -77,7 +77,7 @@ def first_line(error: BaseException) -> str:
 TOKENIZER_KEY = "tokenizer.ggml.model"
 
 
-def read_config(model: str, source: Source) -> Any:
+def read_config(model: str, source: ModelSource) -> Any:
     """The transformers config of a GGUF file.
 
     Raises InputError for what is no whole GGUF file, for an architecture that transformers cannot read, and where the

@@ -60,7 +60,7 @@ class DySpec:
         """
         growth = Growth(root)
         forecast = Forecast(expand, growth)
-        slots = Slots(self.budget, self.threshold, len(root), root.device)
+        slots = SearchSlots(self.budget, self.threshold, len(root), root.device)
         beam = torch.zeros_like(root)[:, None]  # [B, W] nodes of the growing tree
         number = beam - 1  # [B, W] the slot that each of them is
         value = torch.ones_like(beam, dtype=torch.float64)  # [B, W] the law of the path to each
@@ -86,7 +86,7 @@ class DySpec:
         return slots.tree(root, laws, self.depth)
 
 
-class Slots:
+class SearchSlots:
     """The slots of a search: those drawn, and what each is worth."""
 
     def __init__(self, budget: int, threshold: float, batch: int, device: torch.device) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.record import Record
+from specframe.components.verifiers.record import TreeSlots
 from specframe.components.verifiers.traversal import Traversal, path_to, ratios, settle
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import RandomSource
@@ -49,7 +49,7 @@ class Block:
         def scaled_law(node: Tensor) -> Tensor:
             return laws.index_select(0, first + node) * reach.gather(1, node[:, None])
 
-        record, position = Record(tree, q, tree.q_row), (count - 1 - index).expand_as(reach)
+        record, position = TreeSlots(tree, q, tree.q_row), (count - 1 - index).expand_as(reach)
         node, bonus = settle(tree, laws, record, reach, position, scaled_law, random)
         return Verdict(*path_to(tree, node), bonus)
 

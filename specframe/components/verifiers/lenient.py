@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from specframe.components.verifiers.recursive import Slots, walk
+from specframe.components.verifiers.recursive import SiblingSlots, walk
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import InputError
 from specframe.kernel.sampling import RandomSource
@@ -38,7 +38,7 @@ class Lenient:
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         if tree.q is None or tree.q_row is None:  # all `top`
-            slots = Slots(tree, p.new_zeros(len(p), 1, p.shape[2]), tree.parent.new_zeros(tree.parent.shape))
+            slots = SiblingSlots(tree, p.new_zeros(len(p), 1, p.shape[2]), tree.parent.new_zeros(tree.parent.shape))
         else:
-            slots = Slots(tree, tree.q.to(p.dtype), tree.q_row)
+            slots = SiblingSlots(tree, tree.q.to(p.dtype), tree.q_row)
         return walk(tree, p, slots, random, self.lenience)

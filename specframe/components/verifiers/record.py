@@ -33,7 +33,7 @@ class Drawn:
         return left.sum(-1)
 
 
-class Record:
+class TreeSlots:
     """The slots of a batch of trees; slots are numbered row * N + node."""
 
     def __init__(self, tree: TokenTree, q: Tensor, q_row: Tensor) -> None:

@@ -33,10 +33,10 @@ class Recursive:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         if tree.q is None or tree.q_row is None:
             return Match().verify(tree, p, random)
-        return walk(tree, p, Slots(tree, tree.q.to(p.dtype), tree.q_row), random)
+        return walk(tree, p, SiblingSlots(tree, tree.q.to(p.dtype), tree.q_row), random)
 
 
-def walk(tree: TokenTree, p: Tensor, slots: Slots, random: RandomSource, lenience: float = 1.0) -> Verdict:
+def walk(tree: TokenTree, p: Tensor, slots: SiblingSlots, random: RandomSource, lenience: float = 1.0) -> Verdict:
     """The path accepted from the root down, and the bonus, given the target's law after every node, p [B, N, V].
 
     A slot's recorded probability is multiplied by `lenience` before it is compared: below 1 more is accepted than the
@@ -68,7 +68,7 @@ def walk(tree: TokenTree, p: Tensor, slots: Slots, random: RandomSource, lenienc
     return Verdict(path=path, length=length, bonus=random.categorical(left))
 
 
-class Slots:
+class SiblingSlots:
     """The slots of a batch of trees, asked for one per row at a time, with their recorded laws."""
 
     def __init__(self, tree: TokenTree, q: Tensor, q_row: Tensor) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.verifiers.match import Match
-from specframe.components.verifiers.record import Record, Waves
+from specframe.components.verifiers.record import TreeSlots, Waves
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
@@ -46,7 +46,7 @@ class Traversal:
             return Match().verify(tree, p, random)
         batch, count = tree.tokens.shape
         q = tree.q.to(p.dtype)
-        record = Record(tree, q, tree.q_row)
+        record = TreeSlots(tree, q, tree.q_row)
         waves = Waves.of(tree, record.earlier.sum(-1))
         ratio = ratios(tree, p, q, tree.q_row).to(p.dtype).flatten()
         first = torch.arange(0, batch * count, count, device=p.device)  # [B], the roots
@@ -83,7 +83,7 @@ class Traversal:
 def settle(
     tree: TokenTree,
     laws: Tensor,
-    record: Record,
+    record: TreeSlots,
     accept: Tensor,
     position: Tensor,
     scaled_law: Callable[[Tensor], Tensor],

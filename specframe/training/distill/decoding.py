@@ -11,7 +11,7 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import Entry, Request
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Observer
-from specframe.training.distill.dialogue import Answer, Dialogue
+from specframe.training.distill.dialogue import Dialogue, DialogueAnswer
 from specframe.training.schedule import mix
 
 
@@ -73,13 +73,13 @@ class Decoding:
         seed = mix(self.seed, len(dialogue.answers))
         return self.pipeline.requests([self.encode(dialogue)], seed=seed, first=dialogue.line)[0]
 
-    def _read(self, entry: Entry, dialogue: Dialogue) -> Answer:
+    def _read(self, entry: Entry, dialogue: Dialogue) -> DialogueAnswer:
         text = self.pipeline.decode(entry.tokens)
         if not dialogue.chat:
             # A text's words are continued in place: some tokenizers leave out a space where decoding begins.
             opening, whole = (self.pipeline.decode(row) for row in (entry.request.tokens, entry.text))
             text = whole.removeprefix(opening) if whole.startswith(opening) else text
-        return Answer(text, len(entry.tokens), entry.ended not in ("length", "failed"))
+        return DialogueAnswer(text, len(entry.tokens), entry.ended not in ("length", "failed"))
 
 
 SIZES = (8, 16, 32, 64)

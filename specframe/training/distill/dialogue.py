@@ -15,7 +15,7 @@ from specframe.training.documents import Document, as_document
 
 
 @dataclass(frozen=True)
-class Answer:
+class DialogueAnswer:
     """The target's answer."""
 
     text: str
@@ -41,7 +41,7 @@ class Dialogue:
     """Whether these are turns of a chat, and not the opening of a text that the target goes on from."""
     finished_only: bool = False
     """Whether an unfinished answer ends the conversation before it, instead of being kept."""
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[DialogueAnswer] = field(default_factory=list)
     stopped: str | None = None
     """Why it ended early: `too long`, `empty`, `unfinished`."""
 
@@ -60,7 +60,7 @@ class Dialogue:
                 messages.append({"role": "assistant", "content": self.answers[index].text})
         return messages
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: DialogueAnswer) -> None:
         """Takes in the answer to the question."""
         if not answer.text.strip():
             self.stop("empty")

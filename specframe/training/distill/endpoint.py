@@ -16,7 +16,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.files.text import HIDDEN, has_secrets
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.training.distill.dialogue import Dialogue
-from specframe.training.distill.replies import Passing, Refusal, Reply, Unusable, read_answer, read_reason
+from specframe.training.distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer, read_reason
 from specframe.training.schedule import mix
 
 KEY = "SPECFRAME_API_KEY"
@@ -72,7 +72,7 @@ class Endpoint:
     def check(self) -> None:
         """Raises InputError when no server replies, or the key is refused."""
 
-        async def ask() -> Reply:
+        async def ask() -> EndpointReply:
             async with self._client() as client:
                 return await self._send(client, "models", None, min(self.timeout, 10.0))
 
@@ -195,7 +195,7 @@ class Endpoint:
 
     async def _send(
         self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any] | None, timeout: float
-    ) -> Reply:
+    ) -> EndpointReply:
         """The reply, read to its end; POST where there is a body. Raises one of FAILURES."""
         content = None if body is None else json.dumps(body).encode()
         address = f"{self.url.rstrip('/')}/{path}"
@@ -208,7 +208,7 @@ class Endpoint:
                 read += part
                 if len(read) > LARGEST:
                     raise OSError(f"a reply of more than {LARGEST >> 20} MiB")
-            return Reply(reply.status_code, bytes(read), reply.headers.get("Retry-After", ""))
+            return EndpointReply(reply.status_code, bytes(read), reply.headers.get("Retry-After", ""))
 
     def _refusal(self, reason: str) -> InputError:
         hint = f"; set {KEY}" if reason.startswith(("HTTP 401", "HTTP 403")) else ""

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 from specframe.files.text import printable
-from specframe.training.distill.dialogue import Answer
+from specframe.training.distill.dialogue import DialogueAnswer
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses that may be another a moment later."""
@@ -35,7 +35,7 @@ class Unusable(Exception):
 
 
 @dataclass(frozen=True)
-class Reply:
+class EndpointReply:
     """A reply as it came."""
 
     status: int
@@ -43,7 +43,7 @@ class Reply:
     retry_after: str = ""
 
 
-def read_answer(reply: Reply, chat: bool) -> Answer:
+def read_answer(reply: EndpointReply, chat: bool) -> DialogueAnswer:
     """The answer in a reply.
 
     Raises Passing, Refusal or Unusable, with the server's own message, where there is none.
@@ -67,7 +67,7 @@ def read_answer(reply: Reply, chat: bool) -> Answer:
         finished = choice.get("finish_reason") == "stop"
     except (LookupError, TypeError, AttributeError) as error:
         raise Refusal("a reply without a text; is it OpenAI-compatible?") from error
-    return Answer(text, as_count(found.get("usage")), finished)
+    return DialogueAnswer(text, as_count(found.get("usage")), finished)
 
 
 def as_text(content: Any) -> str:
@@ -97,7 +97,7 @@ def is_too_long(status: int, message: str) -> bool:
     return status in OF_THE_PROMPT and "context" in words and any(w in words for w in ("length", "size", "window"))
 
 
-def read_reason(reply: Reply) -> str:
+def read_reason(reply: EndpointReply) -> str:
     """The first line of the server's own message, or the status' name."""
     text = ""
     try:

@@ -15,7 +15,7 @@ from specframe.bench.figures.intervals import (
     variance_of_moment,
 )
 from specframe.bench.figures.measures import rate, speedup
-from specframe.bench.figures.summary import Span
+from specframe.bench.figures.summary import RunSpan
 from tests.bench.report.synthetic import Drift, World
 
 BENCHES = 200
@@ -84,7 +84,7 @@ def judge(pairs, figure):
         measures = [measure(bench, figure) for bench in (old, new)]
         one, other = map(estimate, measures)
         agree += [holds(one, other.value), holds(other, one.value)]
-        spans = [Span.of(bench) for bench in (old, new)]
+        spans = [RunSpan.of(bench) for bench in (old, new)]
         unchanged.append(holds(estimate_change(*measures, apart=spans[0].distance(spans[1]) / spans[0].seconds)[2], 1))
     return np.mean(agree), np.mean(unchanged)
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specframe import compose
 from specframe.certify.compositions.enumeration import enumerate_outcomes
-from specframe.components.drafters.lookahead import Lookahead, Ngrams, Window
+from specframe.components.drafters.lookahead import Lookahead, NgramPool, Window
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.types import Committed
 from tests.certify.traps.instances import P, without
@@ -92,7 +92,7 @@ class OnePool(Lookahead):
 
     def commit(self, committed: Committed) -> None:
         """As before, in one pool."""
-        pool = self._pools[0] if self._pools else Ngrams(self.ngram, self.guesses)
+        pool = self._pools[0] if self._pools else NgramPool(self.ngram, self.guesses)
         super().commit(committed)
         if committed.prompt is not None:
             self._pools = [pool] * len(self._pools)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specframe.components.drafters.lookahead import Lookahead, Ngrams, Window
+from specframe.components.drafters.lookahead import Lookahead, NgramPool, Window
 from specframe.components.drafters.trie import Trie, find_paths
 from specframe.kernel.errors import InputError
 from specframe.testing import check_drafter
@@ -63,7 +63,7 @@ def test_the_window_is_the_authors(prompt: list[int], ngram: int, width: int, ro
 
 
 def test_the_pool_keeps_the_ngrams_seen_last() -> None:
-    pool = Ngrams(length=3, most=2)
+    pool = NgramPool(length=3, most=2)
     pool.add_text([1, 2, 3, 1, 4, 5, 1, 2, 3])
     assert pool.behind(1) == [(2, 3), (4, 5)]
     pool.add(1, (6, 6))

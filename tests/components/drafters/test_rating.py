@@ -14,7 +14,7 @@ from specframe.certify.compositions.small import Miniature
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.heads.acceptance import AcceptanceHead
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.components.heads.trimmed import Trimmed
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.rollouts.acceptance import AcceptanceRollout
@@ -140,7 +140,7 @@ def test_it_is_what_is_trained_and_saved(tmp_path) -> None:
 
 def test_refusals() -> None:
     with pytest.raises(CompositionError, match="makes its own logits; a head rates them: take `acceptance`"):
-        ModelDrafter.from_model(random_model(vocab=VOCAB), head=Full())
+        ModelDrafter.from_model(random_model(vocab=VOCAB), head=FullHead())
     with pytest.raises(CompositionError, match="leave out the `of` of its head"):
         ModelDrafter.from_model(random_model(vocab=VOCAB), head=AcceptanceHead(of=Trimmed(keep=4)))
     with pytest.raises(CompositionError, match="leave out masks, or the head"):

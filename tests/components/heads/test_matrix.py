@@ -9,7 +9,7 @@ import specframe
 from specframe import Sampling, WeightsError
 from specframe.certify.compositions.small import Miniature
 from specframe.components.heads.acceptance import AcceptanceHead
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.rollouts.acceptance import AcceptanceRollout
 from specframe.components.rollouts.teacher_forced import AllLevels
@@ -148,4 +148,4 @@ def test_lm_heads_for_every_level_and_another_head_do_not_go_together(kind, tmp_
     own.save(tmp_path)
     assert checkpoint.read_config(tmp_path)["vocab_size"] == VOCAB
     with pytest.raises(WeightsError, match=r"has an LM head for every level.*leave drafter\.head out"):
-        kind(heads=2, head=Full(), weights=str(tmp_path)).bind(tiny_target(layers=1, vocab=VOCAB, size=SIZE))
+        kind(heads=2, head=FullHead(), weights=str(tmp_path)).bind(tiny_target(layers=1, vocab=VOCAB, size=SIZE))

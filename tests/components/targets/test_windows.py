@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specframe.components.targets.forward.state import State, View
+from specframe.components.targets.forward.state import AttentionView, State
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import TokenTree
 from specframe.testing import admitted
@@ -78,9 +78,9 @@ def test_the_window_decides(build):
 @pytest.mark.parametrize(
     ("view", "seen"),
     [
-        (View(window=3), [[3, 4, 5], [4, 5, 6], [5, 6, 7], [6, 7, 8]]),
-        (View(chunk=4), [[4, 5], [4, 5, 6], [4, 5, 6, 7], [8]]),
-        (View(), [[*range(6)], [*range(7)], [*range(8)], [*range(9)]]),
+        (AttentionView(window=3), [[3, 4, 5], [4, 5, 6], [5, 6, 7], [6, 7, 8]]),
+        (AttentionView(chunk=4), [[4, 5], [4, 5, 6], [4, 5, 6, 7], [8]]),
+        (AttentionView(), [[*range(6)], [*range(7)], [*range(8)], [*range(9)]]),
     ],
 )
 def test_what_a_path_behind_five_committed_tokens_sees(view, seen):

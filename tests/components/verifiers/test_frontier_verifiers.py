@@ -28,7 +28,7 @@ from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, check_verifier, compare_cycle, enumerate_outcomes
 from specframe.testing.references.siblings import kseq_reference, pair_law, transport_reference
 from specframe.testing.references.walks import Row, block_reference, match_reference, traversal_reference
-from specframe.testing.verifiers import Fused, law_pairs
+from specframe.testing.verifiers import MixedTree, law_pairs
 from tests.components.verifiers.test_verifiers import (
     DEEP,
     FLAT,
@@ -198,7 +198,7 @@ def test_conformance(make):
 def test_many_independent_siblings(verifier):
     for p, q in law_pairs():
         assert compare_cycle(Fixed(widths=[3], draw=IID), verifier, p, q).tv < 1e-9
-    assert compare_cycle(Fused(IID), verifier, p, q).tv < 1e-9
+    assert compare_cycle(MixedTree(IID), verifier, p, q).tv < 1e-9
 
 
 @pytest.mark.parametrize("verifier", [Transport(), Transport(rounds=0), Transport(classes=2), Transport(classes=4)])

@@ -8,7 +8,7 @@ import torch
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
-from specframe.components.verifiers.recursive import Recursive, Slots
+from specframe.components.verifiers.recursive import Recursive, SiblingSlots
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.capabilities import Needs
@@ -190,7 +190,7 @@ def test_recorded_laws_agree_slot_for_slot():
         tree, _ = random_batch(dice, 2)
         if tree.q is None:
             continue
-        slots = Slots(tree, tree.q, tree.q_row)
+        slots = SiblingSlots(tree, tree.q, tree.q_row)
         for node in range(1, tree.tokens.shape[1]):
             parent, last = tree.parent[:, node], torch.tensor([node - 1] * 2)
             slot, earlier = slots.after(parent, last)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from specframe.kernel.errors import InputError
-from specframe.training.distill.dialogue import Answer, Dialogue, read_dialogues
+from specframe.training.distill.dialogue import Dialogue, DialogueAnswer, read_dialogues
 
 
 def test_all_layouts_are_read(here):
@@ -65,10 +65,10 @@ def test_bad_files_name_the_line(tmp_path, text, words):
 def test_each_answer_is_part_of_the_next_question():
     dialogue = Dialogue(1, ("one", "two"), system="be kind")
     assert [m["content"] for m in dialogue.messages] == ["be kind", "one"]
-    dialogue.add(Answer("first", 3, True))
+    dialogue.add(DialogueAnswer("first", 3, True))
     assert [m["content"] for m in dialogue.messages] == ["be kind", "one", "first", "two"]
     assert not dialogue.done
-    dialogue.add(Answer("second", 4, False))
+    dialogue.add(DialogueAnswer("second", 4, False))
     assert dialogue.done
     kept = dialogue.describe()
     assert [m["role"] for m in kept["messages"]] == ["system", "user", "assistant", "user", "assistant"]
@@ -76,11 +76,11 @@ def test_each_answer_is_part_of_the_next_question():
 
 
 @pytest.mark.parametrize(
-    ("answer", "reason"), [(Answer(" ", 1, True), "empty"), (Answer("and", 9, False), "unfinished")]
+    ("answer", "reason"), [(DialogueAnswer(" ", 1, True), "empty"), (DialogueAnswer("and", 9, False), "unfinished")]
 )
 def test_a_conversation_that_cannot_go_on_keeps_its_messages(answer, reason):
     dialogue = Dialogue(1, ("one", "two", "three"), finished_only=True)
-    dialogue.add(Answer("first", 3, True))
+    dialogue.add(DialogueAnswer("first", 3, True))
     dialogue.add(answer)
     assert dialogue.done and dialogue.stopped == reason
     assert [m["content"] for m in dialogue.describe()["messages"]] == ["one", "first"]
@@ -89,6 +89,6 @@ def test_a_conversation_that_cannot_go_on_keeps_its_messages(answer, reason):
 
 def test_tokens_that_an_endpoint_does_not_report_are_not_made_up():
     dialogue = Dialogue(1, ("one", "two"))
-    dialogue.add(Answer("first", 3, True))
-    dialogue.add(Answer("second", None, True))
+    dialogue.add(DialogueAnswer("first", 3, True))
+    dialogue.add(DialogueAnswer("second", None, True))
     assert dialogue.describe()["tokens"] is None

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specframe.files.text import printable
 from specframe.training.distill.dialogue import Dialogue
-from specframe.training.distill.replies import Passing, Refusal, Reply, Unusable, read_answer
+from specframe.training.distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer
 from specframe.training.distill.store import parse_answer, parse_dropped
 
 odd = st.recursive(
@@ -33,7 +33,7 @@ contents = st.binary() | (replies | odd).map(lambda value: json.dumps(value).enc
 def test_any_reply_is_an_answer_or_a_refusal_that_can_be_kept(status, content, retry_after, chat):
     dialogue = Dialogue(7, ("why?",), chat=chat)
     try:
-        dialogue.add(read_answer(Reply(int(status), content, retry_after), chat))
+        dialogue.add(read_answer(EndpointReply(int(status), content, retry_after), chat))
     except (Passing, Refusal, Unusable) as refused:
         kept = f"refused: {refused}"
         assert len(kept) < 500 and kept == printable(kept) and "\n" not in kept

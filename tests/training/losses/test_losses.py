@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from specframe.components.heads.full import Full
+from specframe.components.heads.full import FullHead
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.feature_regression import FeatureRegression
@@ -151,7 +151,7 @@ def test_regression_without_features_and_a_bad_alpha_are_refused():
 
 
 def test_the_full_head_is_the_target_s(target):
-    head = Full()
+    head = FullHead()
     with pytest.raises(CompositionError, match="before bind"):
         head(torch.zeros(1, 16))
     head.bind(target)
@@ -160,4 +160,4 @@ def test_the_full_head_is_the_target_s(target):
     head(x).sum().backward()
     assert x.grad is not None
     with pytest.raises(CompositionError, match="LM head"):
-        Full().bind(object())
+        FullHead().bind(object())

@@ -9,7 +9,7 @@ import torch
 from specframe import CompositionError, InputError, Promise
 from specframe.neural import NeuralDrafter, checkpoint, output_weight, own_lm_heads
 from specframe_chimera.cache import Lookups, NGramCache
-from specframe_chimera.network import Network, ngrams
+from specframe_chimera.network import ChimeraNetwork, ngrams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specframe import Head, NeuralTarget, Target
 
 
-class Chimera(NeuralDrafter[Network]):
+class Chimera(NeuralDrafter[ChimeraNetwork]):
     """The draft model of Zeng et al. 2024 (Chimera, Section 3.2).
 
     A trigram encoder reads the text's tokens three at a time; one decoder layer, the full context encoder, reads the
@@ -64,12 +64,12 @@ class Chimera(NeuralDrafter[Network]):
         self.residual = residual
         self.cache = cache
 
-    def build(self, target: NeuralTarget) -> Network:
+    def build(self, target: NeuralTarget) -> ChimeraNetwork:
         """A new network for the target."""
         output = None if self.head is not None else output_weight(target)
-        return Network(target.config, self.levels, self.ngram, self.residual, output)
+        return ChimeraNetwork(target.config, self.levels, self.ngram, self.residual, output)
 
-    def load(self, target: NeuralTarget, weights: str) -> Network:
+    def load(self, target: NeuralTarget, weights: str) -> ChimeraNetwork:
         """The network of a checkpoint. Raises WeightsError for one that does not fit, all misfits listed."""
         rows, *_ = checkpoint.shapes(weights).get("heads.0.weight", [0])
         if self.head is not None and rows == target.vocab_size:

@@ -36,7 +36,7 @@ class NGramEncoder(nn.Module):
         return state
 
 
-class Network(DraftNetwork, nn.Module):
+class ChimeraNetwork(DraftNetwork, nn.Module):
     """Chimera's draft model (Chimera Section 3.2).
 
     The heads start as the published ones do: as the target's LM head on the sum of what they read. `output` is its

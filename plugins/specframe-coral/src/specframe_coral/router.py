@@ -30,7 +30,7 @@ class Law(StrEnum):
     RESTRICTED = "restricted"
 
 
-class Network(nn.Module):
+class RouterNetwork(nn.Module):
     """The router: W2 (act(W1 h) + h), the logits of the groups (CORAL, Eq. 7); act is SiLU."""
 
     def __init__(self, hidden: int, groups: int) -> None:
@@ -86,7 +86,7 @@ class Router:
         self.active = active
         self.law = law
         self.weights = weights
-        self._network: Network | None = None
+        self._network: RouterNetwork | None = None
         self._shape: dict[str, Any] = {}
         self._edges: list[int] = []
         self._parts: list[Callable[[Tensor], Tensor]] = []
@@ -105,7 +105,7 @@ class Router:
         whole = divisible(target, "router")
         vocab, hidden = target.vocab_size, target.config.hidden_size
         groups = min(self.groups, vocab)
-        network = seeded(lambda: Network(hidden, groups), target)
+        network = seeded(lambda: RouterNetwork(hidden, groups), target)
         shape = {"format": "router", "groups": groups, "hidden_size": hidden, "vocab_size": vocab}
         if self.weights is not None:
             checkpoint.check(self.weights, shape, "router")
@@ -147,7 +147,7 @@ class Router:
                 logits[asking, span] = inside.to(logits.dtype)
         return logits.view(*features.shape[:-1], -1)
 
-    def _bound(self) -> Network:
+    def _bound(self) -> RouterNetwork:
         if self._network is None:
             raise CompositionError("the head 'router' was used before bind(target)")
         return self._network

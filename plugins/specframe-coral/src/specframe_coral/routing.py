@@ -9,7 +9,7 @@ import torch
 from specframe import CompositionError
 from specframe.neural import NeuralDrafter
 from specframe_coral.groups import group_masses
-from specframe_coral.router import Network
+from specframe_coral.router import RouterNetwork
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ class RoutingRollout:
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
         """The nested rollout's predictions. Raises CompositionError for a drafter without the head `router`."""
         router = drafter.module
-        if not isinstance(router, Network) or not isinstance(drafter, NeuralDrafter):
+        if not isinstance(router, RouterNetwork) or not isinstance(drafter, NeuralDrafter):
             raise CompositionError(
                 "the rollout 'routing' trains the head 'router': give the drafter `head: {use: router}`"
             )

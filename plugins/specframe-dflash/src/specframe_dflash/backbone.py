@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from specframe import Frontier
-    from specframe_dflash.plan import OwnHead, Plan
+    from specframe_dflash.plan import BlockPlan, OwnHead
 
 Memory = list[tuple[Tensor, Tensor]]
 """The keys and values of what is committed, of each layer: [B, heads, W, d] each."""
@@ -41,7 +41,7 @@ class Backbone(DraftNetwork, nn.Module):
     d2t: Tensor | None
     t2d: Tensor | None
 
-    def __init__(self, config: PretrainedConfig, plan: Plan, own: OwnHead | None = None) -> None:
+    def __init__(self, config: PretrainedConfig, plan: BlockPlan, own: OwnHead | None = None) -> None:
         super().__init__()
         model = _bare_model(config)
         self.config, self.plan = config, plan

@@ -11,8 +11,8 @@ from specframe import CompositionError, Promise, WeightsError
 from specframe.neural import Export, NeuralDrafter, checkpoint, layer_config, seeded
 from specframe_dflash import engines
 from specframe_dflash.backbone import Backbone
-from specframe_dflash.layout import Layout
-from specframe_dflash.plan import KIND, Plan, check_plan, published_taps
+from specframe_dflash.layout import BlockLayout
+from specframe_dflash.plan import KIND, BlockPlan, check_plan, published_taps
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,7 +67,7 @@ class DFlash(NeuralDrafter[Backbone]):
         self.mask_token = mask_token
         self.size, self.causal, self.from_anchor = block_size, causal, from_anchor
         self.promise = Promise(depth=block_size if from_anchor else block_size - 1)
-        self._layout: Layout | None = None
+        self._layout: BlockLayout | None = None
 
     def untrained(self, vocab: int) -> Self:
         """The same drafter without weights, for a target of `vocab` tokens and any number of layers."""
@@ -78,23 +78,23 @@ class DFlash(NeuralDrafter[Backbone]):
     def build(self, target: NeuralTarget) -> Backbone:
         """A new network for the target."""
         config = target.config
-        plan = Plan(
+        plan = BlockPlan(
             taps=published_taps(config.num_hidden_layers, self.count) if self.reads is None else tuple(self.reads),
             size=self.size,
             mask=self._mask(config),
             from_anchor=self.from_anchor,
             causal=self.causal,
         )
-        self._layout = Layout(layer_config(config, KIND, self.count), plan)
+        self._layout = BlockLayout(layer_config(config, KIND, self.count), plan)
         return self.network_of(self._layout, target)
 
-    def network_of(self, layout: Layout, target: NeuralTarget) -> Backbone:
+    def network_of(self, layout: BlockLayout, target: NeuralTarget) -> Backbone:
         """A network of this layout."""
         return Backbone(layout.shape, layout.plan, layout.own)
 
     def load(self, target: NeuralTarget, weights: str) -> Backbone:
         """The network of a published checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
-        self._layout = layout = Layout.read(weights, target.config, spark=self.spark)
+        self._layout = layout = BlockLayout.read(weights, target.config, spark=self.spark)
         layout.require(weights, block_size=self.size, from_anchor=self.from_anchor, causal=self.causal, taps=self.reads)
         if layout.own is not None and self.head is not None:
             raise WeightsError(f"the drafter in {weights} has an LM head of its own: leave drafter.head out")
@@ -120,7 +120,7 @@ class DFlash(NeuralDrafter[Backbone]):
         return (self.logits(units) - self.logits(torch.zeros_like(units[:1]))).T
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> BlockLayout:
         """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
         if self._layout is None:
             raise CompositionError(f"drafter {self.name} was used before bind(target)")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from specframe import CompositionError, InputError, Trainable, WeightsError
 from specframe.neural import support_of
 from specframe_dflash.dflash import DFlash
-from specframe_dflash.layout import Layout, Markov
+from specframe_dflash.layout import BlockLayout, Markov
 from specframe_dflash.markov import KINDS
 from specframe_dflash.spark import Spark
 
@@ -84,7 +84,7 @@ class DSpark(DFlash):
         )
         self.markov = Markov(rank, markov, confidence)
 
-    def network_of(self, layout: Layout, target: NeuralTarget) -> Spark:
+    def network_of(self, layout: BlockLayout, target: NeuralTarget) -> Spark:
         """A network of this layout, whose biases are of the head's tokens."""
         if self.head is not None:
             self.head.bind(target)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specframe import WeightsError
 from specframe.neural import Export, ambiguous_taps, speculators_config
-from specframe_dflash.layout import IDS, LM_HEAD, Layout
+from specframe_dflash.layout import IDS, LM_HEAD, BlockLayout
 from specframe_dflash.plan import OwnHead
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MODELS = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel"}
 def export(
     form: str,
     own: Mapping[str, Tensor],
-    layout: Layout,
+    layout: BlockLayout,
     target: NeuralTarget,
     support: Tensor | None,
     rows: Callable[[], Tensor],
@@ -68,12 +68,12 @@ def export(
     return Export(config, stored, tuple(_checklist(layout, form, target.config.vocab_size, support)), command)
 
 
-def _method(layout: Layout) -> str:
+def _method(layout: BlockLayout) -> str:
     """The method's name in engines and in the package speculators."""
     return "dflash" if layout.markov is None else "dspark"
 
 
-def _reasons(layout: Layout, form: str) -> list[str]:
+def _reasons(layout: BlockLayout, form: str) -> list[str]:
     """Why a form has no place for the drafter."""
     plan, spark = layout.plan, layout.markov is not None
     reasons = []
@@ -90,7 +90,7 @@ def _reasons(layout: Layout, form: str) -> list[str]:
     return reasons
 
 
-def _wrapped(layout: Layout, config: dict[str, Any], target: PretrainedConfig) -> dict[str, Any]:
+def _wrapped(layout: BlockLayout, config: dict[str, Any], target: PretrainedConfig) -> dict[str, Any]:
     """The config of the speculators package around that of the layers."""
     plan = layout.plan
     outside = ("dflash_config", "dspark_config", "block_size", "architectures", "draft_vocab_size", "torch_dtype")
@@ -109,7 +109,7 @@ def _wrapped(layout: Layout, config: dict[str, Any], target: PretrainedConfig) -
     }
 
 
-def _checklist(layout: Layout, form: str, vocab: int, support: Tensor | None) -> list[tuple[str, str]]:
+def _checklist(layout: BlockLayout, form: str, vocab: int, support: Tensor | None) -> list[tuple[str, str]]:
     """What the engine will take the folder for."""
     plan, shape, markov = layout.plan, layout.shape, layout.markov
     indices = f"{[tap + 1 for tap in plan.taps]} of the hidden states" if form == "speculators" else list(plan.taps)

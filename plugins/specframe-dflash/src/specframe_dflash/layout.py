@@ -17,7 +17,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from specframe import WeightsError
 from specframe.neural import checkpoint
-from specframe_dflash.plan import OwnHead, Plan
+from specframe_dflash.plan import BlockPlan, OwnHead
 
 DFLASH = ("DFlashDraftModel", "DFlashSpeculator")
 DSPARK = ("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator")
@@ -53,12 +53,12 @@ class Markov:
 
 
 @dataclass(frozen=True)
-class Layout:
+class BlockLayout:
     """What a checkpoint's files hold in addition to the values of the network's tensors."""
 
     shape: PretrainedConfig
     """The config of the decoder layers."""
-    plan: Plan
+    plan: BlockPlan
     markov: Markov | None = None
     own: OwnHead | None = None
     """The LM head that comes with it; None: the target's, or the recipe's."""
@@ -101,7 +101,7 @@ class Layout:
         }
 
     @classmethod
-    def read(cls, weights: str | Path, target: PretrainedConfig, *, spark: bool) -> Layout:
+    def read(cls, weights: str | Path, target: PretrainedConfig, *, spark: bool) -> BlockLayout:
         """The layout of a stored drafter.
 
         Raises WeightsError for a checkpoint of another kind, of another target, or one that leaves open what it means.
@@ -198,7 +198,7 @@ def _found(stored: Mapping[str, Any], name: str, default: Any = None) -> Any:
     return default
 
 
-def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spark: bool) -> Plan:
+def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spark: bool) -> BlockPlan:
     """What the network is made of. Raises WeightsError for a config that leaves it open, or that no target fits."""
     layers = target.num_hidden_layers
     counted, hidden = _found(stored, "target_layer_ids"), _found(stored, IDS)
@@ -227,7 +227,7 @@ def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spa
             f"{target.vocab_size - 1}"
         )
     causal = _found(stored, "causal", False) or _found(stored, "causal_head", False)
-    return Plan(
+    return BlockPlan(
         taps=tuple(taps),
         size=int(size),
         mask=int(mask),

@@ -15,7 +15,7 @@ KIND = "qwen3"
 
 
 @dataclass(frozen=True)
-class Plan:
+class BlockPlan:
     """The choices that published block drafters differ in."""
 
     taps: tuple[int, ...]

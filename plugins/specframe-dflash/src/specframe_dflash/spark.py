@@ -14,7 +14,7 @@ from specframe_dflash.markov import ConfidenceHead, MarkovHead
 
 if TYPE_CHECKING:
     from specframe import Frontier
-    from specframe_dflash.layout import Layout
+    from specframe_dflash.layout import BlockLayout
 
 
 class Spark(Backbone):
@@ -24,7 +24,7 @@ class Spark(Backbone):
     as [r], and what its bias is made of [r].
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: BlockLayout) -> None:
         super().__init__(layout.shape, layout.plan, layout.own)
         markov = layout.markov
         assert markov is not None

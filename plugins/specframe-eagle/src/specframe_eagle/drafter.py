@@ -9,8 +9,8 @@ from torch import nn
 from specframe import WeightsError
 from specframe.neural import Export, NeuralDrafter, Quantization
 from specframe_eagle import engines, published
-from specframe_eagle.network import Network, Variant
-from specframe_eagle.published import Layout
+from specframe_eagle.network import EagleNetwork, EagleVariant
+from specframe_eagle.published import EagleLayout
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from specframe import Head, NeuralTarget
 
 
-class Eagle(NeuralDrafter[Network]):
+class Eagle(NeuralDrafter[EagleNetwork]):
     """The autoregressive drafter of Li et al. 2024 (EAGLE), also that of EAGLE-2, HASS and CORAL.
 
     From pairs (f_i, t_(i+1)) up to the root's it predicts the next feature; the head makes it a law.
@@ -60,17 +60,17 @@ class Eagle(NeuralDrafter[Network]):
         quantize: Quantization | None = None,
     ) -> None:
         super().__init__(weights=weights, head=head, quantize=quantize)
-        self.variant = Variant(bias, feature_sampling, partial_alignment)
-        self._layout: Layout | None = None
+        self.variant = EagleVariant(bias, feature_sampling, partial_alignment)
+        self._layout: EagleLayout | None = None
 
-    def build(self, target: NeuralTarget) -> Network:
+    def build(self, target: NeuralTarget) -> EagleNetwork:
         """A new network for the target."""
-        self._layout = Layout.of_target(target.config, self.variant)
-        return Network(target.config, self.variant)
+        self._layout = EagleLayout.of_target(target.config, self.variant)
+        return EagleNetwork(target.config, self.variant)
 
-    def load(self, target: NeuralTarget, weights: str) -> Network:
+    def load(self, target: NeuralTarget, weights: str) -> EagleNetwork:
         """The network of a checkpoint in the published layout, which may differ from a new one's."""
-        self._layout = layout = Layout.read(weights, target)
+        self._layout = layout = EagleLayout.read(weights, target)
         for name in ("feature_sampling", "partial_alignment"):
             if getattr(self.variant, name) and not getattr(layout.variant, name):
                 raise WeightsError(

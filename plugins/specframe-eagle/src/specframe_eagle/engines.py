@@ -12,7 +12,7 @@ import torch
 
 from specframe import WeightsError
 from specframe.neural import Export
-from specframe_eagle.published import EMBEDDING, Layout
+from specframe_eagle.published import EMBEDDING, EagleLayout
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ COMMANDS = {
 
 
 def export(
-    form: str, own: Mapping[str, Tensor], layout: Layout, target: NeuralTarget, support: Tensor | None
+    form: str, own: Mapping[str, Tensor], layout: EagleLayout, target: NeuralTarget, support: Tensor | None
 ) -> Export:
     """A drafter of these tensors, under the published names, and this layout in a form.
 

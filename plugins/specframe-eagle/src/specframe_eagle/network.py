@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Variant:
+class EagleVariant:
     """What EAGLE's networks may have or lack; each is free of the others."""
 
     bias: bool = True
@@ -26,7 +26,7 @@ class Variant:
     """FSPAD: whether logits and features come from two halves of the output (`SplitLayer`)."""
 
 
-class Network(FeatureNetwork):
+class EagleNetwork(FeatureNetwork):
     """EAGLE's autoregression head (Li et al. 2024, EAGLE), and FSPAD's.
 
     A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` makes 2H into
@@ -38,7 +38,7 @@ class Network(FeatureNetwork):
     are the predicted feature.
     """
 
-    def __init__(self, config: PretrainedConfig, variant: Variant) -> None:
+    def __init__(self, config: PretrainedConfig, variant: EagleVariant) -> None:
         super().__init__()
         hidden = config.hidden_size
         self.fc = (

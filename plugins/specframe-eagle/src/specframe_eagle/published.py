@@ -13,7 +13,7 @@ from transformers import AutoConfig, PretrainedConfig
 
 from specframe import NeuralTarget, WeightsError
 from specframe.neural import checkpoint, seeded
-from specframe_eagle.network import Network, Variant
+from specframe_eagle.network import EagleNetwork, EagleVariant
 
 PICKLED = "pytorch_model.bin"
 EMBEDDING = "embed_tokens.weight"
@@ -27,19 +27,19 @@ ALIKE = 0.05
 
 
 @dataclass(frozen=True)
-class Layout:
+class EagleLayout:
     """What a checkpoint's files hold in addition to the values of its tensors."""
 
     config: dict[str, Any]
     """config.json: that of a model of one layer, with `bias` and perhaps `qkv_bias`."""
-    variant: Variant
+    variant: EagleVariant
     """What the network has; FSPAD's parts show in the tensors, not in config.json."""
     dtype: torch.dtype = torch.bfloat16
     embedding: bool = False
     """Whether a copy of the target's embedding is among the tensors, as in the first releases."""
 
     @classmethod
-    def of_target(cls, config: PretrainedConfig, variant: Variant) -> Layout:
+    def of_target(cls, config: PretrainedConfig, variant: EagleVariant) -> EagleLayout:
         """The layout of a new drafter for a target of this config."""
         shape = config.to_dict()
         for name in ("quantization_config", "torch_dtype", "dtype", "layer_types", "_name_or_path"):
@@ -51,7 +51,7 @@ class Layout:
         return cls({**shape, "num_hidden_layers": 1, "bias": variant.bias}, variant)
 
     @classmethod
-    def read(cls, weights: str, target: NeuralTarget) -> Layout:
+    def read(cls, weights: str, target: NeuralTarget) -> EagleLayout:
         """The layout of a stored drafter.
 
         Raises WeightsError for a checkpoint of another kind or of a target of another size, every
@@ -83,7 +83,7 @@ class Layout:
             raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
         # The first releases of EAGLE have a bias without recording it, FSPAD's have one whatever they record.
         bias = "fc.fc.bias" in names if sampling else bool(config.get("bias", True))
-        variant = Variant(bias, sampling, rows == 2 * target.config.hidden_size)
+        variant = EagleVariant(bias, sampling, rows == 2 * target.config.hidden_size)
         return cls(config, variant, dtype, EMBEDDING in names)
 
     @property
@@ -101,7 +101,7 @@ class Layout:
 class Published(nn.Module):
     """A network under the published names: `fc.*`, `layers.0.*`, and `embed_tokens.weight` if there is one."""
 
-    def __init__(self, network: Network, embedding: Tensor | None = None) -> None:
+    def __init__(self, network: EagleNetwork, embedding: Tensor | None = None) -> None:
         super().__init__()
         self.fc = network.fc
         self.layers = nn.ModuleList([network.layer.layer])
@@ -109,9 +109,9 @@ class Published(nn.Module):
             self.embed_tokens = nn.Embedding.from_pretrained(embedding)
 
 
-def load(layout: Layout, weights: str, target: NeuralTarget) -> Network:
+def load(layout: EagleLayout, weights: str, target: NeuralTarget) -> EagleNetwork:
     """The stored network. Raises WeightsError, all misfits listed, when tensors and config don't fit."""
-    network = seeded(lambda: Network(layout.shape, layout.variant), target)
+    network = seeded(lambda: EagleNetwork(layout.shape, layout.variant), target)
     size = (target.config.vocab_size, target.config.hidden_size)
     module = Published(network, torch.empty(size, dtype=layout.dtype) if layout.embedding else None)
     checkpoint.load(module, weights)
@@ -120,7 +120,7 @@ def load(layout: Layout, weights: str, target: NeuralTarget) -> Network:
     return network
 
 
-def save(layout: Layout, network: Network, target: NeuralTarget, folder: Path) -> None:
+def save(layout: EagleLayout, network: EagleNetwork, target: NeuralTarget, folder: Path) -> None:
     """Writes config.json and model.safetensors, in the layout's dtype."""
     embedding = None
     if layout.embedding:

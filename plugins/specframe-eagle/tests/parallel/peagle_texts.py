@@ -12,8 +12,7 @@ from torch.nn.functional import silu
 
 from specframe.components.heads.trimmed import Trimmed
 from specframe.testing import shake
-from specframe_eagle.parallel.drafter import PEagle
-from specframe_eagle.parallel.layout import PublishedParallel
+from specframe_eagle.parallel.drafter import PEagle, PublishedParallel
 
 VOCAB, LEVELS = texts.VOCAB, 3
 NETWORKS: list[dict[str, object]] = [

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from specframe import InputError
 from specframe.neural import NeuralDrafter, Quantization
-from specframe_falcon.network import Network
+from specframe_falcon.network import FalconNetwork
 
 if TYPE_CHECKING:
     from specframe import Head, NeuralTarget
 
 
-class Falcon(NeuralDrafter[Network]):
+class Falcon(NeuralDrafter[FalconNetwork]):
     """The semi-autoregressive drafter of Gao et al. 2024 (Falcon, Sections 3.1, 3.2 and 3.4).
 
     From pairs (f_i, t_(i+1)) up to the root's it predicts the next `block` features at once; the head
@@ -50,11 +50,11 @@ class Falcon(NeuralDrafter[Network]):
         self.block = block
         self.dropout = dropout
 
-    def build(self, target: NeuralTarget) -> Network:
+    def build(self, target: NeuralTarget) -> FalconNetwork:
         """A new network for the target."""
-        return Network(target.config, self.block, self.dropout)
+        return FalconNetwork(target.config, self.block, self.dropout)
 
-    def round(self, network: Network, quantization: Quantization) -> Network:
+    def round(self, network: FalconNetwork, quantization: Quantization) -> FalconNetwork:
         """A copy of the network in few bits, its LSTM too."""
         return network.rounded(quantization)
 

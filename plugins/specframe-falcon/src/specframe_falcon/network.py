@@ -30,7 +30,7 @@ def multiplies_bfloat16() -> bool:
     return supported is None or not torch.backends.mkldnn.is_available() or bool(supported())
 
 
-class Network(FeatureNetwork):
+class FalconNetwork(FeatureNetwork):
     """Falcon's relaxed causal semi-autoregressive head (Falcon, Section 3.2).
 
     A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first as in EAGLE. The
@@ -119,7 +119,7 @@ class Network(FeatureNetwork):
             for into, back, bias_into, bias_back in self.lstm.all_weights
         ]
 
-    def rounded(self, quantization: Quantization) -> Network:
+    def rounded(self, quantization: Quantization) -> FalconNetwork:
         """A copy in few bits; the LSTM, which is most of it, where a cycle runs it, pair by pair."""
         network = round_layers(self, quantization)
         if self.lstm.hidden_size % 32 == 0:

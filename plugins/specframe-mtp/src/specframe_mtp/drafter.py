@@ -9,7 +9,7 @@ import torch
 from specframe import WeightsError
 from specframe.neural import Export, NeuralDrafter, checkpoint
 from specframe_mtp import engines, published
-from specframe_mtp.network import Network
+from specframe_mtp.network import MTPNetwork
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from specframe import NeuralTarget
 
 
-class MTP(NeuralDrafter[Network]):
+class MTP(NeuralDrafter[MTPNetwork]):
     """The head for the token after next that DeepSeek-V3, Qwen3-Next, GLM-4.5, MiMo and others are trained with.
 
     It drafts as EAGLE's drafter does, a level a call, with its own output as the next feature: DeepSeek trained it one
@@ -39,11 +39,11 @@ class MTP(NeuralDrafter[Network]):
     dtype: torch.dtype = torch.bfloat16
     """What its numbers are stored as: a loaded head's as they came."""
 
-    def build(self, target: NeuralTarget) -> Network:
+    def build(self, target: NeuralTarget) -> MTPNetwork:
         """A new head for the target."""
-        return Network(target.config)
+        return MTPNetwork(target.config)
 
-    def load(self, target: NeuralTarget, weights: str) -> Network:
+    def load(self, target: NeuralTarget, weights: str) -> MTPNetwork:
         """The head of a checkpoint. Raises WeightsError, all misfits listed, for one that does not fit."""
         config = checkpoint.read_config(weights)
         self.dtype = published.dtype_of(checkpoint.locate(weights), target.config.num_hidden_layers)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 
-class Network(FeatureNetwork):
+class MTPNetwork(FeatureNetwork):
     """The head of DeepSeek-V3 and Qwen3-Next, under the names of the package speculators.
 
     A pair is the embedding of token i + 1 and feature i, embedding first; each passes a norm of its own, `input_proj`

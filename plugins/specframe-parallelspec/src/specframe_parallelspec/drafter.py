@@ -9,7 +9,7 @@ from torch import nn
 
 from specframe import InputError
 from specframe.neural import NeuralDrafter, Quantization, checkpoint
-from specframe_parallelspec.network import Network
+from specframe_parallelspec.network import ParallelSpecNetwork
 
 if TYPE_CHECKING:
     from specframe import Head, NeuralTarget
@@ -20,7 +20,7 @@ EAGLE = {"fc.weight", "layers.0.mlp.up_proj.weight"}
 """Some of the names in a checkpoint of EAGLE's drafter."""
 
 
-class ParallelSpec(NeuralDrafter[Network]):
+class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
     """The parallel drafter of Xiao et al. 2024 (ParallelSpec).
 
     A forward takes in what was committed since the last one and, behind it, K [MASK] tokens: the root's
@@ -61,11 +61,11 @@ class ParallelSpec(NeuralDrafter[Network]):
         self._masks = masks
         self.features = features
 
-    def build(self, target: NeuralTarget) -> Network:
+    def build(self, target: NeuralTarget) -> ParallelSpecNetwork:
         """A new network for the target."""
-        return Network(target.config, self._masks, self.features)
+        return ParallelSpecNetwork(target.config, self._masks, self.features)
 
-    def load(self, target: NeuralTarget, weights: str) -> Network:
+    def load(self, target: NeuralTarget, weights: str) -> ParallelSpecNetwork:
         """The network of a checkpoint; of more masks than are wanted the first serve."""
         config = checkpoint.read_config(weights)
         if self.features and "masks" not in config and checkpoint.shapes(weights).keys() >= EAGLE:
@@ -77,7 +77,7 @@ class ParallelSpec(NeuralDrafter[Network]):
         self._masks = wanted
         return network
 
-    def _begun(self, target: NeuralTarget, weights: str) -> Network:
+    def _begun(self, target: NeuralTarget, weights: str) -> ParallelSpecNetwork:
         """A network that is EAGLE's layer with new masks."""
         network = self.fresh(target)
         assert network.fc is not None  # there are features

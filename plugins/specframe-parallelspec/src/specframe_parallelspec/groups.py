@@ -29,7 +29,7 @@ def places(first: int, last: int, masks: int, device: torch.device | str | None 
     return (torch.arange(first, last, device=device)[:, None] + ahead).flatten()
 
 
-class TextCache(Cache):
+class GroupCache(Cache):
     """The text's keys and values, with gradients: the first forward leaves them, every later one sees them.
 
     `seen`: how many entries of the text a later forward sees; its own follow them and are forgotten.

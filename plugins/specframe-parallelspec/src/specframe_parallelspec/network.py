@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from specframe import Predicted
 from specframe.neural import DecoderLayer, Embed, FeatureNetwork, State, block_causal
-from specframe_parallelspec.groups import TextCache, places, visible
+from specframe_parallelspec.groups import GroupCache, places, visible
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -18,7 +18,7 @@ CHUNK = 64
 """So many groups are asked at a time: enough to keep the machine busy, few enough for their mask to be small."""
 
 
-class Network(FeatureNetwork):
+class ParallelSpecNetwork(FeatureNetwork):
     """ParallelSpec's parallel head (Xiao et al. 2024, Sections 4.1 and 4.3).
 
     With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 and feature
@@ -62,7 +62,7 @@ class Network(FeatureNetwork):
         batch, length, _ = inputs.shape
         masks, device = len(self.masks), pairs.device  # K
         index = torch.arange(length, device=device).expand(batch, -1)
-        cache = TextCache()
+        cache = GroupCache()
         heads = self.layer(inputs, index, block_causal(length, 1, device), cache)  # [B, n, H]
         followers = []
         for first in range(0, length, chunk):

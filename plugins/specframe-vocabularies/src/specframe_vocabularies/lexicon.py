@@ -106,8 +106,8 @@ class StringLexicon:
         self.spelling = spellings.of
         self._direct = spellings.direct
         self._drafter = drafter
-        self._own = Sorted(drafter.pieces)
-        self._others = Sorted(target.pieces)
+        self._own = SortedPieces(drafter.pieces)
+        self._others = SortedPieces(target.pieces)
         self._find = lru_cache(TEXTS)(self._search)
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,7 @@ class StringLexicon:
         return self.vocab
 
 
-class Sorted:
+class SortedPieces:
     """The pieces of a vocabulary in order: those that begin alike stand together."""
 
     def __init__(self, pieces: Sequence[bytes | None]) -> None:

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from specframe.components.targets.forward.passes import Found
 from specframe.components.targets.forward.state import State
-from specframe.components.targets.forward.static import Step, padded, power, width_of
+from specframe.components.targets.forward.static import StaticStep, padded, power, width_of
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import ModelPasses
 from specframe.components.targets.rounding import agree
@@ -68,7 +68,7 @@ class Steps:
     def _call(self, taps: Taps, inputs: tuple[Tensor, ...], planes: list[Tensor]) -> Found:
         graphs = inputs[0].device.type == "cuda" and self._backend == "inductor"
         if taps.wanted not in self._steps:
-            step = Step(self._passes.model, taps, self._passes.views, self._dtype)
+            step = StaticStep(self._passes.model, taps, self._passes.views, self._dtype)
             mode = "reduce-overhead" if graphs else None
             self._steps[taps.wanted] = torch.compile(
                 step, dynamic=False, fullgraph=True, backend=self._backend, mode=mode

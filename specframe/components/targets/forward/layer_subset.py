@@ -19,7 +19,7 @@ MLPS = ("mlp", "feed_forward", "ffn", "block_sparse_moe")
 """The names that transformers gives to a layer's MLP."""
 
 
-class Part:
+class LayerSubset:
     """A model with the chosen layers alone; the model stays as it is.
 
     Modules on the way to the layers are copied, their weights are not: nothing takes up memory twice. Layers keep their
@@ -81,14 +81,14 @@ class Part:
             handle.remove()
 
 
-class Ending:
+class HeadModel:
     """A model without its layers: what it makes of the last layer's output, its final norm and LM head, as they are."""
 
     def __init__(self, model: nn.Module) -> None:
         """Of a model whose weights it shares. Raises CompositionError where its layers are unknown."""
         last = _depth(model) - 1
         others = range(last)
-        self._part = Part(model, LayerChoice.without(last + 1, others, others), headless=False)
+        self._part = LayerSubset(model, LayerChoice.without(last + 1, others, others), headless=False)
         found = architectures.layers(self._part.model, self._part.model.config.get_text_config())
         assert found is not None, "a part keeps its layers as the model does"
         self._layer = _twin(found[1][0])
@@ -113,7 +113,7 @@ def take_layers(model: nn.Module, layers: Sequence[int]) -> nn.Module:
             f"the model has layers 0 .. {count - 1}: `layers` lists some of them, ascending, not {list(layers)}"
         )
     others = [layer for layer in range(count) if layer not in layers]
-    fewer: Any = Part(model, LayerChoice.without(count, others, others), headless=False).model
+    fewer: Any = LayerSubset(model, LayerChoice.without(count, others, others), headless=False).model
     found = architectures.layers(fewer, fewer.config.get_text_config())
     assert found is not None, "a part keeps its layers as the model does"
     for number, layer in enumerate(found[1]):

@@ -19,7 +19,7 @@ FIRST = 1024
 
 
 @dataclass(frozen=True)
-class View:
+class AttentionView:
     """How far back the attention of a kind of layer sees: a sliding window, a chunk, or everything."""
 
     window: int | None = None
@@ -32,7 +32,7 @@ class View:
         """Up to how many positions everything is seen."""
         return self.window or self.chunk
 
-    def within(self, length: int) -> View:
+    def within(self, length: int) -> AttentionView:
         """The view itself where it hides any of so many positions, else `ALL`."""
         return self if self.limit is not None and length > self.limit else ALL
 
@@ -45,7 +45,7 @@ class View:
         return torch.zeros_like(queries, dtype=torch.bool)
 
 
-ALL = View()
+ALL = AttentionView()
 
 
 class State:
@@ -184,7 +184,7 @@ class State:
         if end > self.cache.capacity:
             self.cache.grow(min(max(end, 2 * self.cache.capacity), self.room))
 
-    def mask(self, tree: TokenTree, view: View = ALL) -> Tensor | None:
+    def mask(self, tree: TokenTree, view: AttentionView = ALL) -> Tensor | None:
         """0 where a node may look, -inf elsewhere: [B, 1, N, base + N], or None if it may look anywhere.
 
         A committed token's slot is its position, so a window hides the first slots of a row.
@@ -212,7 +212,7 @@ class State:
             mask[:, 0, :, base:].masked_fill_(view.hides(positions[..., None], positions[:, None]), -torch.inf)
         return mask
 
-    def mask_piece(self, start: int, count: int, view: View = ALL) -> Tensor:
+    def mask_piece(self, start: int, count: int, view: AttentionView = ALL) -> Tensor:
         """The same for the tokens of a prompt from `start` on: [1, 1, count, start + count]."""
         keys = torch.arange(start + count, device=self.length.device)
         queries = keys[None, start:, None]  # [1, count, 1]

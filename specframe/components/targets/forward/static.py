@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from specframe.components.targets.forward.layer_subset import double
-from specframe.components.targets.forward.state import ALL, State, View
+from specframe.components.targets.forward.state import ALL, AttentionView, State
 from specframe.components.targets.forward.taps import Taps, make_hook
 from specframe.kernel.types import TokenTree
 from specframe.neural.cache import cache_name
@@ -57,13 +57,13 @@ class FixedCache(Cache):
         return self._planes[0].shape[2], 0
 
 
-class Step(nn.Module):
+class StaticStep(nn.Module):
     """transformers' forward pass over the nodes of trees, as a function of tensors alone.
 
     It has the model's weights, and modules of its own where features are captured: its hooks are registered once.
     """
 
-    def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, View], dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, AttentionView], dtype: torch.dtype) -> None:
         super().__init__()
         self._names = tuple(sorted(taps.wanted))
         self._views = dict(views)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.forward.layer_subset import Part
+from specframe.components.targets.forward.layer_subset import LayerSubset
 from specframe.components.targets.forward.passes import Computing, Found, taps_above, taps_below
-from specframe.components.targets.forward.state import ALL, State, View
+from specframe.components.targets.forward.state import ALL, AttentionView, State
 from specframe.components.targets.forward.taps import Taps
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Drafts, TokenTree
@@ -27,14 +27,14 @@ class ModelPasses:
 
     widths: Callable[[int], int] | None = None
 
-    def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, View], masked: bool) -> None:
+    def __init__(self, model: nn.Module, taps: Taps, views: Mapping[str, AttentionView], masked: bool) -> None:
         self.computing = Computing()
         self.model = model
         self.taps = taps
         self.views = views if masked else {}
         self.masked = masked
         self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-        self._parts: dict[tuple[LayerChoice, bool], Part] = {}
+        self._parts: dict[tuple[LayerChoice, bool], LayerSubset] = {}
         self._cache_name = cache_name(model)
         self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -87,14 +87,14 @@ class ModelPasses:
     def _over(self, state: State) -> dict[str, Any]:
         return {self._cache_name: state.cache}
 
-    def _part(self, chosen: LayerChoice, headless: bool) -> Part:
-        part = self._parts.pop((chosen, headless), None) or Part(self.model, chosen, headless)
+    def _part(self, chosen: LayerChoice, headless: bool) -> LayerSubset:
+        part = self._parts.pop((chosen, headless), None) or LayerSubset(self.model, chosen, headless)
         self._parts[chosen, headless] = part  # the latest comes last
         if len(self._parts) > KEPT:
             del self._parts[next(iter(self._parts))]
         return part
 
-    def _masks(self, make: Callable[[View], Tensor | None], length: int) -> Any:
+    def _masks(self, make: Callable[[AttentionView], Tensor | None], length: int) -> Any:
         """One mask, or for a decoder of several kinds of layers one for each; None where nothing is hidden.
 
         Kinds that see the same of so many positions share theirs.
@@ -111,7 +111,7 @@ class ModelPasses:
             return self.run(tokens, use_cache=False)
         seen, positions = visible_drafts(drafts), draft_positions(drafts).clamp(max=context - 1)
 
-        def mask(view: View) -> Tensor:
+        def mask(view: AttentionView) -> Tensor:
             hidden = ~seen | view.hides(positions[..., None], positions[:, None])
             return torch.zeros_like(seen, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None]
 

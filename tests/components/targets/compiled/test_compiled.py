@@ -12,7 +12,7 @@ import specframe
 from specframe.bench.figures.predict import weigh
 from specframe.components.targets.forward.compiled import CompiledPasses, Steps
 from specframe.components.targets.forward.native import KernelPasses
-from specframe.components.targets.forward.static import Step, power, width_of
+from specframe.components.targets.forward.static import StaticStep, power, width_of
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import Verdict
 from specframe.testing import admitted
@@ -188,12 +188,12 @@ def test_what_cannot_be_compiled_runs_as_it_is(build, continuation, decode, capl
 def test_what_computes_something_else_is_not_used(build, continuation, decode, caplog, monkeypatch):
     model = build("llama")
     expected = [continuation(model, prompt, COUNT) for prompt in PROMPTS]
-    forward = Step.forward
+    forward = StaticStep.forward
 
     def wrong(self, tokens, positions, sees, length, *planes):
         return forward(self, tokens, positions.flip(1), sees, length, *planes)
 
-    monkeypatch.setattr(Step, "forward", wrong)
+    monkeypatch.setattr(StaticStep, "forward", wrong)
     found = decode(compiled(model), PROMPTS, expected)
     assert [row[:COUNT] for row in found] == expected
     assert caplog.text.count("computes something else when it is compiled") == 1

@@ -36,10 +36,11 @@ import torch
 from sample import choose, command, interval, keep
 
 import specframe
-from specframe import Pipeline, Teacher
+from specframe import Pipeline
 from specframe.bench.contest.datasets import FOLDER, read_sets, spread
 from specframe.components.drafters.model import ModelDrafter
 from specframe.files.provenance import write_json
+from specframe.plugin import Teacher
 
 HERE = Path(__file__).resolve().parent
 NUMBERS = HERE / "alignment.json"

@@ -21,11 +21,12 @@ from sample import choose, command, interval, keep, open_recipe, prompts
 from torch import nn
 from transformers import LlamaConfig
 
-from specframe import Cycle, NeuralTarget, Pipeline, Student, Teacher, Trainable
+from specframe import Pipeline
 from specframe.bench.figures.predict import weigh
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.files.provenance import describe_hardware
 from specframe.neural import DecoderLayer, SlotCache, neural_target
+from specframe.plugin import Cycle, NeuralTarget, Student, Teacher, Trainable
 from specframe_coral.steps import step_distances
 
 HERE = Path(__file__).resolve().parent

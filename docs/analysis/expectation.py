@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from specframe import Draw, TokenTree
 from specframe.components.verifiers.descent import Run
+from specframe.plugin import Draw, TokenTree
 from specframe.testing.references.walks import Row
 
 Cover = Callable[[Tensor], Tensor]

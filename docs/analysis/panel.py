@@ -10,7 +10,7 @@ import torch
 from sample import prompts
 from torch import Tensor
 
-from specframe import Pipeline, RandomSource, SeededRandom, TokenTree, TreePolicy, Verifier
+from specframe import Pipeline
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
@@ -18,6 +18,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.types import Cycle, Verdict
+from specframe.plugin import RandomSource, SeededRandom, TokenTree, TreePolicy, Verifier
 
 Note = TypeVar("Note")
 

@@ -19,20 +19,12 @@ from sample import choose, command, interval, keep, open_recipe
 from torch import Tensor
 from verifiers_page import show
 
-from specframe import (
-    Context,
-    Draw,
-    Sampling,
-    SeededRandom,
-    TokenTree,
-    TreePolicy,
-    greedy_acceptance,
-    optimal_acceptance,
-)
+from specframe import Sampling
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.trees.greedy import Greedy
 from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.transport import Transport
+from specframe.plugin import Context, Draw, SeededRandom, TokenTree, TreePolicy, greedy_acceptance, optimal_acceptance
 from specframe.testing.tables import GivenDrafter
 
 NUMBERS = Path(__file__).resolve().parent / "verifiers.json"

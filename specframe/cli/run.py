@@ -12,7 +12,8 @@ from specframe.files.text import printable
 
 if TYPE_CHECKING:
     from specframe.bench.measure import Figures, Spread
-    from specframe.decoding.pipeline import Pipeline, Result
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.decoding.stats import Result
 
 SUMMARY = "decode the recipe's prompts and measure tau, alpha, speed and overhead"
 

@@ -20,7 +20,7 @@ from specframe.decoding.exclusive import alone
 from specframe.decoding.requests import Entry, Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
-from specframe.decoding.stats import Acceptance
+from specframe.decoding.stats import Acceptance, Result
 from specframe.decoding.timing import watch
 from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan
@@ -34,19 +34,6 @@ from specframe.sampling.random import row_seed
 
 Prompt = str | Sequence[int]
 """A text, or its token ids."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a generation gave: one entry per prompt, in order."""
-
-    texts: list[str]
-    tokens: list[list[int]]
-    """The new tokens of each prompt; an end-of-sequence token is among them."""
-    ended: list[str]
-    """Why each row ended: `length`, `end` or `stop`."""
-    acceptance: Acceptance
-    clock: Clock
 
 
 @dataclass(frozen=True)
@@ -140,6 +127,26 @@ class Pipeline:
             acceptance=acceptance.settle(),
             clock=clock,
         )
+
+    def stream(self, prompt: Prompt, *, max_new_tokens: int | None = None, seed: int | None = None) -> Iterator[str]:
+        """Pieces of a prompt's continuation as cycles commit them; together they are `generate`'s text.
+
+        Half a character is held back until the rest has come. The target is busy until the iterator is exhausted or
+        closed. Raises what `generate` raises, as soon as the first piece is asked for.
+        """
+        settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
+        requests, text = self.requests([self.encode(prompt)], settings, seed), ""
+        with self.open(requests) as session:
+            entries = session.admit(requests)
+            while True:
+                whole = self.decode(entries[0].tokens)
+                if not session.live or not whole.endswith("\ufffd"):
+                    yield whole[len(text) :]
+                    text = whole
+                if not session.live:
+                    break
+                session.step()
+        require_whole(entries)
 
     @contextmanager
     def open(

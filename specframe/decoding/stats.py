@@ -1,4 +1,4 @@
-"""Acceptance figures, defined once."""
+"""The figures of acceptance, defined once, and what a generation gave."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from specframe.decoding.clock import Clock
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 
@@ -72,3 +73,16 @@ def _count(counts: list[int], depth: int) -> None:
     counts.extend([0] * (depth - len(counts)))
     for level in range(depth):
         counts[level] += 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a generation gave: one entry per prompt, in order."""
+
+    texts: list[str]
+    tokens: list[list[int]]
+    """The new tokens of each prompt; an end-of-sequence token is among them."""
+    ended: list[str]
+    """Why each row ended: `length`, `end` or `stop`."""
+    acceptance: Acceptance
+    clock: Clock

@@ -32,61 +32,6 @@
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
 
-from specframe.neural.blocks import Blocks, State
-from specframe.neural.cache import SlotCache
-from specframe.neural.cod import sample_rows
-from specframe.neural.drafter import NeuralDrafter, neural_target
-from specframe.neural.features import LastFeature, TapFusion, gather
-from specframe.neural.heads import Depths, DivisibleTarget, divisible, make_proposal, own_lm_heads, support_of, too_deep
-from specframe.neural.layer import LAYER_FIELDS, DecoderLayer, layer_config
-from specframe.neural.masks import block_causal, block_end, draft_positions, visible_drafts
-from specframe.neural.network import DraftNetwork, DraftSession, Embed, FeatureNetwork
-from specframe.neural.quantize import Quantization, round_layers, round_linear
-from specframe.neural.rows import Pending, RowSession
-from specframe.neural.session import FeatureSession
-from specframe.neural.weights import checkpoint
-from specframe.neural.weights.export import Export, Exportable, ambiguous_taps, speculators_config
-from specframe.neural.weights.initial import output_weight, seeded
+from specframe._exports import exports
 
-__all__ = [
-    "LAYER_FIELDS",
-    "Blocks",
-    "DecoderLayer",
-    "Depths",
-    "DivisibleTarget",
-    "DraftNetwork",
-    "DraftSession",
-    "Embed",
-    "Export",
-    "Exportable",
-    "FeatureNetwork",
-    "FeatureSession",
-    "LastFeature",
-    "NeuralDrafter",
-    "Pending",
-    "Quantization",
-    "RowSession",
-    "SlotCache",
-    "State",
-    "TapFusion",
-    "ambiguous_taps",
-    "block_causal",
-    "block_end",
-    "checkpoint",
-    "divisible",
-    "draft_positions",
-    "gather",
-    "layer_config",
-    "make_proposal",
-    "neural_target",
-    "output_weight",
-    "own_lm_heads",
-    "round_layers",
-    "round_linear",
-    "sample_rows",
-    "seeded",
-    "speculators_config",
-    "support_of",
-    "too_deep",
-    "visible_drafts",
-]
+__getattr__, __dir__, __all__ = exports(__name__, __file__)

@@ -30,58 +30,6 @@
 `pip install specframe[testing]`.
 """
 
-from specframe.certify.compositions.audit import Audit
-from specframe.certify.compositions.emission import Comparison, Emission
-from specframe.certify.compositions.enumeration import Enumeration, enumerate_outcomes
-from specframe.testing.audits import audit
-from specframe.testing.cycles import compare_cycle
-from specframe.testing.drafters import check_drafter
-from specframe.testing.heads import check_head
-from specframe.testing.losses import check_loss
-from specframe.testing.plugins import check_plugin
-from specframe.testing.policies import check_tree
-from specframe.testing.proposals import check_proposals
-from specframe.testing.recipes import TREES, check_decoding, check_training
-from specframe.testing.references.layer import literal_layer
-from specframe.testing.refusals import check_depth, check_refusals
-from specframe.testing.sessions import GivenSession, GrowingTree
-from specframe.testing.tables import GivenDrafter, GivenTarget, LazyUniform
-from specframe.testing.targets import admitted, check_target
-from specframe.testing.tiny import greedy_texts, random_teacher, shake, tiny_target
-from specframe.testing.training import fit
-from specframe.testing.verifiers import check_verifier
+from specframe._exports import exports
 
-__all__ = [
-    "TREES",
-    "Audit",
-    "Comparison",
-    "Emission",
-    "Enumeration",
-    "GivenDrafter",
-    "GivenSession",
-    "GivenTarget",
-    "GrowingTree",
-    "LazyUniform",
-    "admitted",
-    "audit",
-    "check_decoding",
-    "check_depth",
-    "check_drafter",
-    "check_head",
-    "check_loss",
-    "check_plugin",
-    "check_proposals",
-    "check_refusals",
-    "check_target",
-    "check_training",
-    "check_tree",
-    "check_verifier",
-    "compare_cycle",
-    "enumerate_outcomes",
-    "fit",
-    "greedy_texts",
-    "literal_layer",
-    "random_teacher",
-    "shake",
-    "tiny_target",
-]
+__getattr__, __dir__, __all__ = exports(__name__, __file__)

@@ -5,7 +5,7 @@ from itertools import count
 
 import torch
 
-from specframe import Outcome
+from specframe.plugin import Outcome
 
 
 class Honest:

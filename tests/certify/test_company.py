@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe import Draw, TokenTree, Verdict
 from specframe.certify.compositions.batch import Accompanied
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.fixed import Chain
@@ -14,6 +13,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.types import Context
+from specframe.plugin import Draw, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter
 

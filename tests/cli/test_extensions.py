@@ -6,10 +6,10 @@ from types import ModuleType
 
 import pytest
 
-from specframe import hookimpl
 from specframe.cli import extensions
 from specframe.cli.main import main, parse
 from specframe.kernel import discovery
+from specframe.plugin import hookimpl
 
 
 class Greet:

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from specframe import Draw
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
@@ -15,6 +14,7 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Scores
+from specframe.plugin import Draw
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -47,6 +48,36 @@ def test_the_seed_decides_the_output(recipe):
     pipeline = specframe.load(recipe, overrides=["sampling.temperature=1.0"])
     first, again, other = (pipeline.generate("hello", seed=seed).tokens for seed in (3, 3, 4))
     assert first == again != other
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_stream_gives_the_text_piece_by_piece(recipe, temperature):
+    pipeline = specframe.load(recipe, overrides=[f"sampling.temperature={temperature}"])
+    pieces = list(pipeline.stream("hello", max_new_tokens=12, seed=3))
+    assert len(pieces) > 1
+    assert "".join(pieces) == pipeline.generate("hello", max_new_tokens=12, seed=3).texts[0]
+
+
+def test_a_stream_that_is_closed_frees_the_target(recipe):
+    pipeline = specframe.load(recipe)
+    stream = pipeline.stream("hello")
+    first = next(stream)
+    with pytest.raises(InputError, match="decoding already"):
+        pipeline.generate("hello")
+    stream.close()
+    assert pipeline.generate("hello").texts[0].startswith(first)
+
+
+class Halves:
+    """A tokenizer whose tokens are halves of characters."""
+
+    def decode(self, tokens, skip_special_tokens):
+        return "ä" * (len(tokens) // 2) + "\ufffd" * (len(tokens) % 2)
+
+
+def test_a_stream_holds_half_a_character_back(recipe):
+    pipeline = replace(specframe.load(recipe, overrides=["drafter.use=none", "tree=null"]), tokenizer=Halves())
+    assert [piece for piece in pipeline.stream([1, 2], max_new_tokens=5) if piece] == ["ä", "ä", "\ufffd"]
 
 
 def test_stop_texts_and_budgets(recipe):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import specframe
-from specframe import Draw, Request, Sampling, Session
+from specframe import Request, Sampling, Session
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
@@ -21,6 +21,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.requests import refilled
 from specframe.decoding.session import Parts
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.plugin import Draw
 from specframe.testing import tiny_target
 
 VOCAB = 12

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from specframe import hookimpl
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError
 from specframe.kernel.registry import Registration, Registry
+from specframe.plugin import hookimpl
 
 
 class Point:

@@ -1,23 +1,40 @@
-"""The public names: lazy at run time, spelt out for type checkers, and all there."""
+"""The public names: in four tiers, each imported on first use from the one place that defines it."""
 
-import ast
-from pathlib import Path
+import importlib
+import subprocess
+import sys
+
+import pytest
 
 import specframe
+import specframe.plugin
+
+TIERS = ("specframe", "specframe.plugin", "specframe.neural", "specframe.testing")
 
 
-def test_every_public_name_loads():
-    for name in specframe.__all__:
-        assert getattr(specframe, name) is not None
+@pytest.mark.parametrize("tier", TIERS)
+def test_every_public_name_loads(tier):
+    module = importlib.import_module(tier)
+    assert module.__all__ and sorted(module.__all__) == module.__all__ == dir(module)
+    for name in module.__all__:
+        assert getattr(module, name) is not None
 
 
-def test_type_checkers_see_the_same_names():
-    tree = ast.parse(Path(specframe.__file__).read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    seen = {
-        (statement.module, alias.name)
-        for statement in block.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    assert seen == {(module, name) for name, module in specframe._HOME.items()}
+def test_no_name_is_in_two_tiers():
+    names = [name for tier in TIERS for name in importlib.import_module(tier).__all__]
+    assert len(set(names)) == len(names)
+
+
+def test_users_see_about_thirty_names():
+    assert len(specframe.__all__) <= 30
+
+
+def test_another_name_is_refused_as_of_any_module():
+    assert specframe.plugin.TokenTree.__module__ == "specframe.kernel.tree"
+    with pytest.raises(AttributeError, match="module 'specframe' has no attribute 'TokenTree'"):
+        specframe.TokenTree  # noqa: B018 - the look-up is the test
+
+
+def test_importing_the_tiers_imports_no_torch():
+    code = f"import sys, {', '.join(TIERS)}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from specframe import CompositionError, NeuralTarget, WeightsError
+from specframe import CompositionError, WeightsError
 from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.targets.table import TableTarget
 from specframe.neural import FeatureNetwork, NeuralDrafter, checkpoint, neural_target, output_weight, seeded
 from specframe.neural.layer import DecoderLayer
+from specframe.plugin import NeuralTarget
 from specframe.testing import GivenSession, GrowingTree, shake
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa

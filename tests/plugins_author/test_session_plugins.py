@@ -3,9 +3,10 @@
 import torch
 
 import specframe
-from specframe import Cycle, Draw, Frontier, Growth, Promise, Request, Sampling, Session, TokenTree
+from specframe import Request, Sampling, Session
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.verifiers.recursive import Recursive
+from specframe.plugin import Cycle, Draw, Frontier, Growth, Promise, TokenTree
 from specframe.testing import check_drafter, compare_cycle, tiny_target
 
 # --- a drafter that recycles the target's choices at every scored node (Token Recycling) --------------------

@@ -8,8 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from specframe import InputError, NeuralTarget, PairSpec, Predicted
+from specframe import InputError
 from specframe.neural import DecoderLayer, FeatureNetwork, NeuralDrafter, TapFusion
+from specframe.plugin import NeuralTarget, PairSpec, Predicted
 
 
 class Network(FeatureNetwork):

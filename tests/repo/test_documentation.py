@@ -13,6 +13,7 @@ import pytest
 
 import specframe
 import specframe.neural
+import specframe.plugin
 import specframe.testing
 from specframe.cli.main import COMMANDS, main
 from specframe.kernel.build import plan
@@ -198,7 +199,10 @@ def mentioned() -> str:
     return "\n".join(page.read_text(encoding="utf-8") for page in PAGES if "docs" in page.parts)
 
 
-@pytest.mark.parametrize("module", [specframe, specframe.neural, specframe.testing], ids=lambda m: m.__name__)
+TIERS = [specframe, specframe.plugin, specframe.neural, specframe.testing]
+
+
+@pytest.mark.parametrize("module", TIERS, ids=lambda module: module.__name__)
 def test_every_public_name_is_documented(module):
     text = mentioned()
     assert not [public for public in module.__all__ if not re.search(rf"\b{public}\b", text)]
@@ -216,7 +220,7 @@ def test_every_component_and_command_is_documented():
 
 
 IMPORT = re.compile(r"^\s*(?:from (specframe[\w.]*) import|import (specframe[\w.]*))", re.MULTILINE)
-PUBLIC = {"specframe", "specframe.neural", "specframe.testing"}
+PUBLIC = {tier.__name__ for tier in TIERS}
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=name)

@@ -16,7 +16,7 @@ USES = ("training", "certify", "bench", "inspect", "interchange")
 """What is made of decoding; these do not import each other, but for the pairs below."""
 ACROSS = {("inspect", "bench"), ("inspect", "training")}
 KERNEL_NEEDS = {"omegaconf", "packaging", "pluggy", "yaml"}
-PUBLIC = ("specframe", "specframe.neural", "specframe.testing")
+PUBLIC = ("specframe", "specframe.plugin", "specframe.neural", "specframe.testing")
 
 
 def imports(path, run_time_only=False) -> Iterator[str]:

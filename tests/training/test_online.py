@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import specframe
+import specframe.plugin
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.divergences import ReverseKL
@@ -53,7 +54,7 @@ def same(one, other) -> bool:
 @pytest.mark.parametrize(("batch", "temperature"), [(1, 0.0), (3, 1.0)])
 def test_what_is_learnt_is_what_the_target_would_teach(batch, temperature, monkeypatch) -> None:
     """Each text's distributions and features are those of one more forward pass of the target, which is not taken."""
-    seen: list[tuple[bool, specframe.Teacher]] = []
+    seen: list[tuple[bool, specframe.plugin.Teacher]] = []
     made = Transcript.teacher
     monkeypatch.setattr(
         Transcript, "teacher", lambda self, length: seen.append((self.held, made(self, length))) or seen[-1][1]
@@ -87,7 +88,7 @@ def test_what_is_learnt_is_what_the_target_would_teach(batch, temperature, monke
 
 def test_it_learns_from_rejections_alone(monkeypatch) -> None:
     """A position counts when tokens were drafted behind it and none of them was accepted."""
-    seen: list[specframe.Teacher] = []
+    seen: list[specframe.plugin.Teacher] = []
     made = Transcript.teacher
     monkeypatch.setattr(Transcript, "teacher", lambda self, length: seen.append(made(self, length)) or seen[-1])
     composed = pipeline(Online(drafter=drafter(), every=1, held=0), Chain(depth=3))

@@ -14,8 +14,9 @@ from statistics import quantiles
 
 import torch
 
-from specframe import Committed, Context, Drafter, Pipeline, Prompts, Sampling, TokenTree, load
+from specframe import Pipeline, Sampling, load
 from specframe.bench.contest.edits import edits
+from specframe.plugin import Committed, Context, Drafter, Prompts, TokenTree
 from specframe.sampling.random import SeededRandom
 
 

@@ -13,9 +13,10 @@ import argparse
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
-from specframe import Cycle, Pipeline, load
+from specframe import Pipeline, load
 from specframe.bench.contest.datasets import Question, read_sets, spread
 from specframe.kernel.costs import Costs
+from specframe.plugin import Cycle
 
 LEVEL = 1.5
 """Milliseconds of a forward pass of EAGLE's drafter."""

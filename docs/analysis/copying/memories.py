@@ -27,7 +27,7 @@ from typing import Any
 
 import torch
 
-from specframe import Committed, Context, Cycle, Drafter, Observer, Prompts, Sampling, Scores, TokenTree, Verdict
+from specframe import Sampling
 from specframe.components.drafters.logitspec import LogitSpec
 from specframe.components.drafters.lookahead import Lookahead
 from specframe.components.drafters.lookup import Lookup
@@ -36,6 +36,7 @@ from specframe.components.drafters.retrieval import Retrieval
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.drafters.suffix_recycling import SuffixRecycling
 from specframe.components.stores.corpus import Corpus, build
+from specframe.plugin import Committed, Context, Cycle, Drafter, Observer, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
 
 VOCAB = 49_152

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 import specframe
+import specframe.plugin
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.heads.trimmed import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
@@ -134,7 +135,7 @@ def test_predictions_are_those_of_each_draft_by_itself(make) -> None:
                 continue
             single = replace(
                 teacher.__class__(alone.tokens, alone.mask, alone.features, alone.logits),
-                drafts=specframe.Drafts(root + 1, torch.tensor([[root]]), LEVELS - 1),
+                drafts=specframe.plugin.Drafts(root + 1, torch.tensor([[root]]), LEVELS - 1),
                 fed=teacher.fed[row, k::count][None],
             )
             made = rollout(drafter, single, 0.0)

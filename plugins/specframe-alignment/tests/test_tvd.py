@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe import CompositionError, InputError, Student, Teacher
+from specframe import CompositionError, InputError
 from specframe.components.losses.divergences import TotalVariation
+from specframe.plugin import Student, Teacher
 from specframe.testing import check_loss
 from specframe.testing.losses import example
 from specframe_alignment.tvd import LEAST, TVDPlus

@@ -6,7 +6,7 @@ import math
 
 from torch import Tensor
 
-from specframe import Student, Teacher
+from specframe.plugin import Student, Teacher
 from specframe_coral.router import RouterNetwork
 
 

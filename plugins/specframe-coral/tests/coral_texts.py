@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import torch
 
-from specframe import Teacher
 from specframe.components.targets.hf import HFTarget
+from specframe.plugin import Teacher
 from specframe.testing import random_teacher, tiny_target
 from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle

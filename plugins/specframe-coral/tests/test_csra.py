@@ -7,8 +7,9 @@ import coral_texts as texts
 import pytest
 import torch
 
-from specframe import CompositionError, InputError, Student, Teacher
+from specframe import CompositionError, InputError
 from specframe.components.rollouts.multi_step import MultiStep
+from specframe.plugin import Student, Teacher
 from specframe.testing import check_loss
 from specframe_coral.csra import CSRA
 from specframe_eagle.drafter import Eagle

@@ -9,8 +9,9 @@ import coral_texts as texts
 import pytest
 import torch
 
-from specframe import CompositionError, Student
+from specframe import CompositionError
 from specframe.components.rollouts.multi_step import MultiStep
+from specframe.plugin import Student
 from specframe_coral.steps import step_distances
 from specframe_eagle.drafter import Eagle
 

@@ -7,12 +7,13 @@ import dflash_texts as texts
 import pytest
 import torch
 
-from specframe import Chunks, CompositionError, FeatureDrafter, InputError
+from specframe import CompositionError, InputError
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.scored import scored
 from specframe.components.rollouts.teacher_forced import AllLevels
+from specframe.plugin import Chunks, FeatureDrafter
 from specframe.testing import GrowingTree, check_drafter, random_teacher, tiny_target
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.plan import published_taps

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import specframe
-from specframe import Context, Draw, Expand, Frontier, Promise, Proposal, Sampling, TokenTree
+from specframe import Sampling
 from specframe.certify.compositions.emission import Emission
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.dyspec import DySpec
@@ -21,6 +21,7 @@ from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.decoding.session import Parts
+from specframe.plugin import Context, Draw, Expand, Frontier, Promise, Proposal, TokenTree
 from specframe.testing import GivenDrafter, GivenTarget, shake, tiny_target
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark

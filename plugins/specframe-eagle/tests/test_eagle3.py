@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe import CompositionError, FeatureDrafter, InputError
+from specframe import CompositionError, InputError
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.multi_step import MultiStep
+from specframe.plugin import FeatureDrafter
 from specframe.testing import GivenSession, GrowingTree, check_drafter, fit, random_teacher, tiny_target
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3

@@ -9,17 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe import (
-    Context,
-    Expand,
-    FeatureDrafter,
-    Frontier,
-    Proposal,
-    Sampling,
-    SeededRandom,
-    Teacher,
-    TokenTree,
-)
+from specframe import Sampling
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import TopKDistillation
 from specframe.components.losses.feature_regression import FeatureRegression
@@ -31,6 +21,7 @@ from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.stats import Acceptance
+from specframe.plugin import Context, Expand, FeatureDrafter, Frontier, Proposal, SeededRandom, Teacher, TokenTree
 from specframe.testing import GivenSession, GrowingTree, fit, greedy_texts, random_teacher
 from specframe_eagle.drafter import Eagle
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from specframe import FeatureDrafter, InputError, NeuralTarget, WeightsError
+from specframe import InputError, WeightsError
+from specframe.plugin import FeatureDrafter, NeuralTarget
 from specframe.testing import check_refusals, tiny_target
 from specframe_falcon import network
 from specframe_falcon.drafter import Falcon

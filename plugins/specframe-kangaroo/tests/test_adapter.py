@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe import Frontier, Prompts, Verdict
 from specframe.neural import DraftSession
+from specframe.plugin import Frontier, Prompts, Verdict
 from specframe.testing import GivenSession, GrowingTree, check_proposals, literal_layer, random_teacher
 from specframe_kangaroo.drafter import Kangaroo
 from specframe_kangaroo.session import Exits

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 import specframe
-from specframe import Context, Draw, Prompts, Sampling, SeededRandom, TreePolicy, Verdict
+from specframe import Sampling
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Fixed
 from specframe.components.trees.threshold import Threshold
+from specframe.plugin import Context, Draw, Prompts, SeededRandom, TreePolicy, Verdict
 from specframe.testing import check_drafter, check_plugin, shake
 from specframe_kangaroo.drafter import Kangaroo
 

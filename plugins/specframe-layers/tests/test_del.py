@@ -7,9 +7,11 @@ import torch
 from idle import target_with_idle
 
 import specframe
-from specframe import CompositionError, Draw, InputError, LayerChoice
+import specframe.plugin
+from specframe import CompositionError, InputError
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
+from specframe.plugin import Draw, LayerChoice
 from specframe.testing import Emission, check_drafter, tiny_target
 from specframe_layers.dynamic_exit import DEL
 from specframe_layers.shadow import ShadowTokens
@@ -75,7 +77,7 @@ def test_shadow_tokens_are_what_the_exits_draft():
 
     class Watched(DEL):
         def propose(self, root, tree, context):
-            alone = specframe.TokenTree.root_only(root)
+            alone = specframe.plugin.TokenTree.root_only(root)
             node = torch.zeros_like(root)[:, None]
             each = [target.run_layers(LayerChoice.first(exit, 4), alone, node)["last"] for exit in (1, 2, 3)]
             drafted.append([int(target.head(last).argmax()) for last in each])

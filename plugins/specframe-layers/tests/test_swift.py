@@ -7,8 +7,10 @@ import torch
 from idle import target_with_idle
 
 import specframe
-from specframe import CompositionError, Draw, InputError
+import specframe.plugin
+from specframe import CompositionError, InputError
 from specframe.components.trees.fixed import Chain
+from specframe.plugin import Draw
 from specframe.testing import check_drafter, check_plugin, tiny_target
 from specframe_layers.skipping import SWIFT
 
@@ -61,13 +63,13 @@ def test_matchness_is_how_often_the_set_would_have_drafted_the_text():
         for text in texts:
             other.open(1, 64)
             before = torch.tensor([text[: -window - 1]])
-            tree, _ = other.admit(specframe.Prompts(before, torch.tensor([before.shape[1]])))
+            tree, _ = other.admit(specframe.plugin.Prompts(before, torch.tensor([before.shape[1]])))
             nothing = torch.zeros(1, dtype=torch.int64)
-            other.commit(tree, specframe.Verdict(tree.tokens[:, :0], nothing, torch.tensor([text[-window - 1]])))
+            other.commit(tree, specframe.plugin.Verdict(tree.tokens[:, :0], nothing, torch.tensor([text[-window - 1]])))
             for place in range(window):
                 path = torch.tensor([text[-window - 1 :][: place + 1]])
                 parent = torch.arange(place + 1)[None] - 1
-                seen = specframe.TokenTree(path, parent, path >= 0, torch.zeros_like(path), place)
+                seen = specframe.plugin.TokenTree(path, parent, path >= 0, torch.zeros_like(path), place)
                 last = other.run_layers(chosen, seen, torch.tensor([[place]]))["last"]
                 right.append(int(other.head(last).argmax()) == text[len(text) - window + place])
         assert score == pytest.approx(sum(right) / len(right))

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe import Draw, SeededRandom, TokenTree
 from specframe.cli.main import main
 from specframe.components.verifiers.match import Match
+from specframe.plugin import Draw, SeededRandom, TokenTree
 from specframe.testing import check_verifier
 from specframe_medusa.typical import Typical
 

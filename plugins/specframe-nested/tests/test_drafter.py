@@ -9,12 +9,13 @@ import torch
 from nested_fakes import VOCAB, drafter, model
 
 import specframe
-from specframe import CompositionError, Context, InputError, Sampling, SeededRandom
+from specframe import CompositionError, InputError, Sampling
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.fixed import Chain
+from specframe.plugin import Context, SeededRandom
 from specframe.testing import GivenSession, check_drafter, check_plugin, check_proposals, tiny_target
 from specframe_nested.drafter import Nested
 

@@ -12,7 +12,7 @@ from nested_fakes import LAYERS, VOCAB, checkpoint, drafter, model, texts
 from safetensors.torch import load_file
 
 import specframe
-from specframe import Chunks, CompositionError, InputError, Student, Teacher
+from specframe import CompositionError, InputError
 from specframe.cli.main import main
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
@@ -20,6 +20,7 @@ from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.scored import scored
 from specframe.components.rollouts.text import AlongText
 from specframe.components.targets.hf import HFTarget
+from specframe.plugin import Chunks, Student, Teacher
 from specframe.testing import tiny_target
 from specframe.training.progress import Silent
 from specframe.training.settings import TrainSettings

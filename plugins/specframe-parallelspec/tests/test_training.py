@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 import specframe
-from specframe import FeatureDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.rollouts.teacher_forced import Groups
 from specframe.components.targets.table import TableTarget
+from specframe.plugin import FeatureDrafter
 from specframe.testing import GivenSession, GrowingTree, fit, greedy_texts, random_teacher
 from specframe.training.validation import measure
 from specframe_parallelspec.drafter import ParallelSpec

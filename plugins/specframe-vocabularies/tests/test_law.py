@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe import Committed, Context, Draw, Frontier, Promise, Proposal, Target, TokenTree, TreePolicy
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
+from specframe.plugin import Committed, Context, Draw, Frontier, Promise, Proposal, Target, TokenTree, TreePolicy
 from specframe.sampling.laws import Sampling
 from specframe.testing import Emission, GivenTarget
 from specframe_vocabularies.law import Follow, MergedLaw

@@ -12,13 +12,15 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 import specframe
-from specframe import CompositionError, InputError, TokenTree, compose
+import specframe.plugin
+from specframe import CompositionError, InputError, compose
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.tiny import tiny_llama
 from specframe.components.trees.adaptive import Adaptive
 from specframe.components.trees.fixed import Chain
+from specframe.plugin import TokenTree
 from specframe_vocabularies.intersection import Intersection
 from specframe_vocabularies.matching import Matching, leaves, united
 from specframe_vocabularies.reading import Reading, as_text
@@ -133,7 +135,7 @@ def test_refusals() -> None:
     with pytest.raises(CompositionError, match="reads tokens alone and grows a tree policy"):
         Intersection(drafter=Lookup())
     with pytest.raises(CompositionError, match="neither samples nor learns"):
-        Matching(drafter=model, tree=Chain(draw=specframe.Draw.IID))
+        Matching(drafter=model, tree=Chain(draw=specframe.plugin.Draw.IID))
     with pytest.raises(CompositionError, match="neither samples nor learns"):
         Matching(drafter=model, tree=Adaptive(depth=1, costs=[1.0, 1.1]))
     with pytest.raises(InputError, match="at least 2 nodes"):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import specframe
-from specframe import CompositionError, InputError, Promise, Student, Teacher, compose
+from specframe import CompositionError, InputError, compose
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.divergences import ReverseKL
@@ -16,6 +16,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.fixed import Chain
+from specframe.plugin import Promise, Student, Teacher
 from specframe.training.online import Online
 from specframe_vocabularies.hybrid import Hybrid
 from specframe_vocabularies.intersection import Intersection

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from specframe import Context
 from specframe.certify.compositions.enumeration import enumerate_outcomes
+from specframe.plugin import Context
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, audit
 from tests.certify.traps.instances import P, Q

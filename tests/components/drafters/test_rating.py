@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import specframe
-from specframe import CompositionError, Draw, Sampling
+from specframe import CompositionError, Sampling
 from specframe.certify.compositions.small import Miniature
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
@@ -25,6 +25,7 @@ from specframe.components.trees.threshold import Threshold
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
+from specframe.plugin import Draw
 from specframe.testing import check_drafter
 from specframe.training.online import Online
 

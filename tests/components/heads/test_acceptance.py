@@ -8,7 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import specframe
-from specframe import CompositionError, Draw, InputError, Sampling, Student, WeightsError
+import specframe.plugin
+from specframe import CompositionError, InputError, Sampling, WeightsError
 from specframe.certify.compositions.small import Miniature
 from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.heads.trimmed import Trimmed
@@ -23,6 +24,7 @@ from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.types import Frontier, TokenTree
+from specframe.plugin import Draw, Student
 from specframe.testing import admitted, check_drafter, check_head, check_loss, random_teacher, tiny_target
 from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle
@@ -87,8 +89,10 @@ def test_a_drafter_with_it_keeps_the_contract():
 @torch.no_grad()
 def test_a_proposal_carries_the_confidence_of_every_level(name):
     drafter, head, target, _ = judged(name)
-    tree, scores = admitted(target, specframe.Prompts(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])))
-    verdict = specframe.Verdict(torch.empty(1, 0, dtype=torch.int64), torch.tensor([0]), scores.logits[:, 0].argmax(-1))
+    tree, scores = admitted(target, specframe.plugin.Prompts(torch.tensor([[1, 2, 3, 4]]), torch.tensor([4])))
+    verdict = specframe.plugin.Verdict(
+        torch.empty(1, 0, dtype=torch.int64), torch.tensor([0]), scores.logits[:, 0].argmax(-1)
+    )
     committed = target.commit(tree, verdict)
     drafter.open(1, 20)
     drafter.commit(committed)

@@ -4,12 +4,12 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from specframe import Draw
 from specframe.components.targets.hf import HFTarget
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
+from specframe.plugin import Draw
 from specframe.testing import GivenDrafter
 
 CONTEXT, VOCAB = 10, 7

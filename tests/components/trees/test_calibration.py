@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specframe import Context
 from specframe.components.trees.calibration import Calibration, Fit, read_calibration
 from specframe.components.trees.dynamic import Dynamic
 from specframe.kernel.errors import InputError
+from specframe.plugin import Context
 from specframe.sampling.laws import Sampling
 from tests.components.path_drafter import PathDrafter, Ranked
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 import torch
 
-from specframe import Context, Request, Sampling, SeededRandom, Session
+from specframe import Request, Sampling, Session
 from specframe.certify.compositions.batch import Accompanied
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
@@ -20,6 +20,7 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
+from specframe.plugin import Context, SeededRandom
 from specframe.testing import GivenDrafter, check_tree, tiny_target
 from specframe.testing.policies import cycle_of
 

@@ -7,12 +7,13 @@ import json
 import pytest
 import torch
 
-from specframe import Draw, InputError
+from specframe import InputError
 from specframe.cli.main import main
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.lenient import Lenient
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
+from specframe.plugin import Draw
 from specframe.sampling.random import SeededRandom
 from specframe.testing import check_verifier, compare_cycle
 from specframe.testing.verifiers import draft, law_pairs, trees_of

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from specframe import Draw, Frontier, TokenTree
 from specframe.certify.compositions.audit import recorded_laws
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.kseq import KSeq
@@ -17,6 +16,7 @@ from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import Context
+from specframe.plugin import Draw, Frontier, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, compare_cycle

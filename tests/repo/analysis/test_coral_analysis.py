@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from specframe import Student, Teacher
+from specframe.plugin import Student, Teacher
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ import json
 import pytest
 import torch
 
-from specframe import Context, Sampling, SeededRandom
+from specframe import Sampling
 from specframe.certify.compositions.enumeration import enumerate_outcomes
 from specframe.components.verifiers.transport import Transport
+from specframe.plugin import Context, SeededRandom
 from specframe.testing.tables import GivenDrafter
 
 TREES = ["chain", "iid", "without_replacement", "greedy", "top"]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe import CompositionError, InputError, Student, Teacher
+from specframe import CompositionError, InputError
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
@@ -27,6 +27,7 @@ from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import AllLevels, Groups, TeacherForced
 from specframe.components.rollouts.text import AlongText, MaskedText
 from specframe.components.targets.tiny import random_model
+from specframe.plugin import Student, Teacher
 from specframe.testing import check_loss, random_teacher, tiny_target
 from specframe.testing.losses import example
 from specframe_dflash.dflash import DFlash

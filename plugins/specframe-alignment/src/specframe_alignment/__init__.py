@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe import hookimpl
+from specframe.plugin import hookimpl
 
 if TYPE_CHECKING:
-    from specframe import Register
+    from specframe.plugin import Register
 
 
 @hookimpl

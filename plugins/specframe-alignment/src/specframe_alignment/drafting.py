@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
-from specframe import CompositionError, Drafts, FeatureDrafter, LanguageModelDrafter, MultiStep, Student
+from specframe import CompositionError
 from specframe.neural import draft_positions, gather, support_of, visible_drafts
+from specframe.plugin import Drafts, FeatureDrafter, LanguageModelDrafter, MultiStep, Student
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from specframe import Predicted, Teacher, Trainable
+    from specframe.plugin import Predicted, Teacher, Trainable
 
     Draw = Callable[[Tensor], Tensor]
     """Columns [..] of logits [.., v]."""

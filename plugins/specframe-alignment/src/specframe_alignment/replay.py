@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specframe import Drafts, InputError, Teacher, text_of
+from specframe import InputError
 from specframe.neural import support_of
+from specframe.plugin import Drafts, Teacher, text_of
 from specframe_alignment.drafting import Drafting, drafting
 from specframe_alignment.walk import choose, failed_roots
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from specframe import NeuralTarget, Student, Trainable
+    from specframe.plugin import NeuralTarget, Student, Trainable
 
 
 @dataclass(frozen=True)

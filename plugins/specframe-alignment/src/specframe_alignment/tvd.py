@@ -11,7 +11,7 @@ from specframe import CompositionError, InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Student, Teacher
+    from specframe.plugin import Student, Teacher
 
 LEAST = 1e-2
 """The smallest deviation of the rewards that is divided by."""

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import CompositionError, InputError, Promise
+from specframe import CompositionError, InputError
 from specframe.neural import NeuralDrafter, checkpoint, output_weight, own_lm_heads
+from specframe.plugin import Promise
 from specframe_chimera.cache import Lookups, NGramCache
 from specframe_chimera.network import ChimeraNetwork, ngrams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from specframe import Head, NeuralTarget, Target
+    from specframe.plugin import Head, NeuralTarget, Target
 
 
 class Chimera(NeuralDrafter[ChimeraNetwork]):

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from specframe import Frontier, PairSpec, Predicted
 from specframe.neural import DecoderLayer, Depths, DraftNetwork, Embed
+from specframe.plugin import Frontier, PairSpec, Predicted
 from specframe_chimera.session import NOTHING, States
 
 if TYPE_CHECKING:

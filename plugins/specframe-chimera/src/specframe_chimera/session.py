@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe import Frontier, Predicted
 from specframe.neural import Blocks, DecoderLayer, Pending, RowSession
+from specframe.plugin import Frontier, Predicted
 
 NOTHING = -1
 """In an n-gram, the place of a token before the text's first."""

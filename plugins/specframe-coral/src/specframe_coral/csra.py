@@ -12,7 +12,7 @@ from specframe import CompositionError, InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Student, Teacher
+    from specframe.plugin import Student, Teacher
 
 
 class CSRA:

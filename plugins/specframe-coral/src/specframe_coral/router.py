@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
 
 
 class Law(StrEnum):

@@ -14,7 +14,7 @@ from specframe_coral.router import RouterNetwork
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Chunks, Rollout, Student, Teacher, Trainable
+    from specframe.plugin import Chunks, Rollout, Student, Teacher, Trainable
 
 
 class RoutingRollout:

@@ -12,7 +12,7 @@ from specframe import CompositionError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Student
+    from specframe.plugin import Student
 
 
 @torch.no_grad()

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from transformers import AutoModel
 
-from specframe import CompositionError, PairSpec, Predicted
+from specframe import CompositionError
 from specframe.neural import Blocks, DraftNetwork, DraftSession, Embed, Pending, RowSession, gather
+from specframe.plugin import PairSpec, Predicted
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specframe import Frontier
+    from specframe.plugin import Frontier
     from specframe_dflash.plan import BlockPlan, OwnHead
 
 Memory = list[tuple[Tensor, Tensor]]

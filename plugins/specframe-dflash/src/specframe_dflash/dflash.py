@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from specframe import CompositionError, Promise, WeightsError
+from specframe import CompositionError, WeightsError
 from specframe.neural import Export, NeuralDrafter, checkpoint, layer_config, seeded
+from specframe.plugin import Promise
 from specframe_dflash import engines
 from specframe_dflash.backbone import Backbone
 from specframe_dflash.layout import BlockLayout
@@ -17,7 +18,7 @@ from specframe_dflash.plan import KIND, BlockPlan, check_plan, published_taps
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specframe import Head, NeuralTarget
+    from specframe.plugin import Head, NeuralTarget
 
 
 class DFlash(NeuralDrafter[Backbone]):

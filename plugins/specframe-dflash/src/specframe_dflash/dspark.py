@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from specframe import CompositionError, InputError, Trainable, WeightsError
+from specframe import CompositionError, InputError, WeightsError
 from specframe.neural import support_of
+from specframe.plugin import Trainable
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.layout import BlockLayout, Markov
 from specframe_dflash.markov import KINDS
@@ -15,7 +16,7 @@ from specframe_dflash.spark import Spark
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Head, NeuralTarget, Predicted
+    from specframe.plugin import Head, NeuralTarget, Predicted
 
 
 class DSpark(DFlash):

@@ -20,7 +20,7 @@ from specframe_dflash.plan import OwnHead
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
 
 FORMS = ("vllm", "sglang", "speculators")
 COMMANDS = {

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.functional import pad
 
-from specframe import Chunks, CompositionError, InputError, Student
+from specframe import CompositionError, InputError
 from specframe.neural import NeuralDrafter, gather, support_of
+from specframe.plugin import Chunks, Student
 from specframe_dflash.backbone import Backbone
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Predicted, Teacher, Trainable
+    from specframe.plugin import Predicted, Teacher, Trainable
 
 
 class AnchoredBlocks:

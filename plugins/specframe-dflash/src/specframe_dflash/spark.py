@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specframe import Predicted
 from specframe.neural import Blocks, DraftSession, Embed, State
+from specframe.plugin import Predicted
 from specframe_dflash.backbone import Backbone, BlockSession, too_long
 from specframe_dflash.markov import ConfidenceHead, MarkovHead
 
 if TYPE_CHECKING:
-    from specframe import Frontier
+    from specframe.plugin import Frontier
     from specframe_dflash.layout import BlockLayout
 
 

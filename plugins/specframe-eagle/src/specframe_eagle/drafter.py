@@ -15,7 +15,7 @@ from specframe_eagle.published import EagleLayout
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specframe import Head, NeuralTarget
+    from specframe.plugin import Head, NeuralTarget
 
 
 class Eagle(NeuralDrafter[EagleNetwork]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from specframe import CompositionError, InputError, Trainable, WeightsError
+from specframe import CompositionError, InputError, WeightsError
 from specframe.neural import (
     Export,
     NeuralDrafter,
@@ -21,6 +21,7 @@ from specframe.neural import (
     seeded,
     support_of,
 )
+from specframe.plugin import Trainable
 from specframe_eagle import engines3, fitting3
 from specframe_eagle.layout3 import D2T, LM_HEAD, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, check_embedding
@@ -29,7 +30,7 @@ from specframe_eagle.wide import Kind, Switches, Wide, published_taps
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from specframe import Head, NeuralTarget, Teacher
+    from specframe.plugin import Head, NeuralTarget, Teacher
 
 
 class Eagle3(NeuralDrafter[Wide]):

@@ -17,7 +17,7 @@ from specframe_eagle.published import EMBEDDING, EagleLayout
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
 
 FORMS = ("vllm", "sglang", "eagle")
 ARCHITECTURES = {"vllm": "LlamaForCausalLM", "sglang": "LlamaForCausalLMEagle", "eagle": "LlamaForCausalLM"}

@@ -21,7 +21,7 @@ from specframe_eagle.wide import Switches, published_taps
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
 
 FORMS = ("vllm", "sglang", "speculators", "eagle")
 TOKENS = 3

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specframe import InputError, Teacher
+from specframe import InputError
 from specframe.neural import TapFusion
+from specframe.plugin import Teacher
 
 if TYPE_CHECKING:
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
     from specframe_eagle.wide import Wide
 
 RIDGE = 1e-3

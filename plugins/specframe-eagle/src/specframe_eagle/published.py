@@ -11,8 +11,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 
-from specframe import NeuralTarget, WeightsError
+from specframe import WeightsError
 from specframe.neural import checkpoint, seeded
+from specframe.plugin import NeuralTarget
 from specframe_eagle.network import EagleNetwork, EagleVariant
 
 PICKLED = "pytorch_model.bin"

@@ -9,11 +9,12 @@ import torch
 from torch.nn.functional import pad
 from transformers import DynamicCache
 
-from specframe import CompositionError, InputError, Predicted, Student
+from specframe import CompositionError, InputError
 from specframe.neural import FeatureNetwork, NeuralDrafter, gather, support_of
+from specframe.plugin import Predicted, Student
 
 if TYPE_CHECKING:
-    from specframe import Teacher, Trainable
+    from specframe.plugin import Teacher, Trainable
 
 
 class TrainingTimeTest:

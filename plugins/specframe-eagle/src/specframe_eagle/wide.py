@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe import CompositionError, PairSpec, Predicted
+from specframe import CompositionError
 from specframe.neural import DecoderLayer, FeatureNetwork, State, TapFusion
+from specframe.plugin import PairSpec, Predicted
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -1,4 +1,4 @@
-from specframe import hookimpl
+from specframe.plugin import hookimpl
 
 
 @hookimpl

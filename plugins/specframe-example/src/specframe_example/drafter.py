@@ -1,6 +1,6 @@
 import torch
 
-from specframe import CommittedText, Promise, Proposal
+from specframe.plugin import CommittedText, Promise, Proposal
 
 
 class Example:

@@ -9,7 +9,7 @@ from specframe.neural import NeuralDrafter, Quantization
 from specframe_falcon.network import FalconNetwork
 
 if TYPE_CHECKING:
-    from specframe import Head, NeuralTarget
+    from specframe.plugin import Head, NeuralTarget
 
 
 class Falcon(NeuralDrafter[FalconNetwork]):

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from specframe import CompositionError, PairSpec
+from specframe import CompositionError
 from specframe.neural import DecoderLayer, FeatureNetwork, Quantization, State, block_causal, round_layers, round_linear
+from specframe.plugin import PairSpec
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig

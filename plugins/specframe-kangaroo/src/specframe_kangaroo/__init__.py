@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specframe import hookimpl
+from specframe.plugin import hookimpl
 
 if TYPE_CHECKING:
     from specframe.kernel.discovery import Register

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from specframe import CompositionError, Frontier, InputError, LayerChoice, LayeredTarget
+from specframe import CompositionError, InputError
 from specframe.neural import DraftSession, NeuralDrafter, neural_target
+from specframe.plugin import Frontier, LayerChoice, LayeredTarget
 from specframe_kangaroo.network import Adapter
 from specframe_kangaroo.session import Exits
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Head, NeuralTarget, Target
+    from specframe.plugin import Head, NeuralTarget, Target
 
 
 class Kangaroo(NeuralDrafter[Adapter]):

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specframe import CompositionError, PairSpec, Predicted
+from specframe import CompositionError
 from specframe.neural import DecoderLayer, DraftNetwork, Embed
+from specframe.plugin import PairSpec, Predicted
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig

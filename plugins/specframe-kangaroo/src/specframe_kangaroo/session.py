@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe import Frontier, Predicted
 from specframe.neural import Blocks, Pending, RowSession, gather
+from specframe.plugin import Frontier, Predicted
 from specframe_kangaroo.network import Adapter
 
 

@@ -10,15 +10,14 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from specframe import (
+from specframe import CompositionError, InputError
+from specframe.plugin import (
     Committed,
-    CompositionError,
     Context,
     Draw,
     Expand,
     Frontier,
     Growth,
-    InputError,
     LayerChoice,
     LayeredTarget,
     Promise,

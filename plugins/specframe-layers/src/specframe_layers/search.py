@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe import SeededRandom
+from specframe.plugin import SeededRandom
 from specframe_layers.surrogate import expect
 
 BETWEEN = 25

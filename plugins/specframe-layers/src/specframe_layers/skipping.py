@@ -8,13 +8,12 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from specframe import (
+from specframe import CompositionError, InputError
+from specframe.plugin import (
     Committed,
     CommittedText,
-    CompositionError,
     Context,
     Frontier,
-    InputError,
     LayerChoice,
     LayeredTarget,
     Promise,

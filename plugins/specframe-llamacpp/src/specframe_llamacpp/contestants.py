@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import CompositionError, InputError, Outcome, text_of
+from specframe import CompositionError, InputError
+from specframe.plugin import Outcome, text_of
 
 if TYPE_CHECKING:
-    from specframe import Target
+    from specframe.plugin import Target
 
 
 class LlamaCpp:

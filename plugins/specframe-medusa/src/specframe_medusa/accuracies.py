@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe import InputError, Student
+from specframe import InputError
+from specframe.plugin import Student
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Rollout, Teacher, Trainable
+    from specframe.plugin import Rollout, Teacher, Trainable
 
 
 @torch.no_grad()
@@ -22,7 +23,7 @@ def rank_accuracies(
     """accuracies[k][r]: the share of predictions of level k + 1 whose choice of rank r is the target's argmax.
 
     The drafter is bound to the target whose `teach` gives the teachers; the rollout is the one that it is trained
-    with. `specframe.optimal_product_shape` makes trees of the result. Raises InputError when nothing was
+    with. `specframe.plugin.optimal_product_shape` makes trees of the result. Raises InputError when nothing was
     scored.
     """
     was_training = drafter.module.training

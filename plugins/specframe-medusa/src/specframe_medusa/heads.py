@@ -13,7 +13,7 @@ from specframe.neural import output_weight
 if TYPE_CHECKING:
     from torch import nn
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
 
 
 class Heads(Protocol):

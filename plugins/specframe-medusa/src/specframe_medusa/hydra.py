@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import InputError, Promise
+from specframe import InputError
 from specframe.neural import NeuralDrafter, own_lm_heads, seeded
+from specframe.plugin import Promise
 from specframe_medusa import published
 from specframe_medusa.heads import check_counts, started
 from specframe_medusa.networks import HydraNetwork
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from specframe import Head, NeuralTarget
+    from specframe.plugin import Head, NeuralTarget
 
 
 class Hydra(NeuralDrafter[HydraNetwork]):

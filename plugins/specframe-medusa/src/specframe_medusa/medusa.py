@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import Promise, WeightsError
+from specframe import WeightsError
 from specframe.neural import Export, NeuralDrafter, own_lm_heads
+from specframe.plugin import Promise
 from specframe_medusa import published
 from specframe_medusa.heads import check_counts, started
 from specframe_medusa.networks import MedusaNetwork
@@ -15,7 +16,7 @@ from specframe_medusa.networks import MedusaNetwork
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specframe import Head, NeuralTarget
+    from specframe.plugin import Head, NeuralTarget
 
 
 class Medusa(NeuralDrafter[MedusaNetwork]):

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, silu
 
-from specframe import Frontier, PairSpec, Predicted, TokenTree
 from specframe.neural import DecoderLayer, Depths, DraftNetwork, FeatureNetwork, FeatureSession, LastFeature, too_deep
+from specframe.plugin import Frontier, PairSpec, Predicted, TokenTree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from transformers import PretrainedConfig
 
-    from specframe import Committed
     from specframe.neural import Embed, State
+    from specframe.plugin import Committed
 
 
 class ResBlock(nn.Module):

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from specframe import Draw, InputError, Needs, Verdict
+from specframe import InputError
+from specframe.plugin import Draw, Needs, Verdict
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import RandomSource, TokenTree
+    from specframe.plugin import RandomSource, TokenTree
 
 
 class Typical:

@@ -14,7 +14,7 @@ from specframe_mtp.network import MTPNetwork
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
 
 
 class MTP(NeuralDrafter[MTPNetwork]):

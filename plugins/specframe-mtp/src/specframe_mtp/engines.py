@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PretrainedConfig
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
 
 FORMS = ("speculators", "qwen", "deepseek")
 STEPS = 3

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specframe import CompositionError, PairSpec
+from specframe import CompositionError
 from specframe.neural import DecoderLayer, FeatureNetwork, State
+from specframe.plugin import PairSpec
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

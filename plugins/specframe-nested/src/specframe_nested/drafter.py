@@ -7,12 +7,13 @@ from copy import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specframe import CompositionError, Drafter, InputError, Proposal
+from specframe import CompositionError, InputError
+from specframe.plugin import Drafter, Proposal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from specframe import Committed, Context, Drafts, Expand, Frontier, Target, TokenTree, TreePolicy
+    from specframe.plugin import Committed, Context, Drafts, Expand, Frontier, Target, TokenTree, TreePolicy
 
 
 class Nested:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe import Chunks, CompositionError, InputError, Student
+from specframe import CompositionError, InputError
+from specframe.plugin import Chunks, Student
 from specframe_nested.schedules import Curriculum, chances, enabled, weights
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import ExitingModel, Teacher, Trainable
+    from specframe.plugin import ExitingModel, Teacher, Trainable
 
 
 class Sorted:

@@ -12,7 +12,7 @@ from specframe.neural import NeuralDrafter, Quantization, checkpoint
 from specframe_parallelspec.network import ParallelSpecNetwork
 
 if TYPE_CHECKING:
-    from specframe import Head, NeuralTarget
+    from specframe.plugin import Head, NeuralTarget
 
 logger = logging.getLogger(__name__)
 

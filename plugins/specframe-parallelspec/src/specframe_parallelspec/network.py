@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe import Predicted
 from specframe.neural import DecoderLayer, Embed, FeatureNetwork, State, block_causal
+from specframe.plugin import Predicted
 from specframe_parallelspec.groups import GroupCache, places, visible
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from math import ceil
 from threading import Thread
 from time import monotonic
 
-from specframe import Cycle, InputError, NeuralTarget, Pipeline, Session
+from specframe import InputError, Pipeline, Session
+from specframe.plugin import Cycle, NeuralTarget
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import committed_logprobs, prompt_logprobs
 from specframe_serve.meters import Meters, Sources

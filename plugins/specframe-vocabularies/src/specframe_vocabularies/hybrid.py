@@ -13,7 +13,7 @@ from specframe_vocabularies.teaching import Translated
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Loss, Student, Teacher
+    from specframe.plugin import Loss, Student, Teacher
 
 
 class Hybrid:

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe import (
+from specframe import CompositionError
+from specframe.plugin import (
     Committed,
-    CompositionError,
     Context,
     Drafter,
     Expand,

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from specframe import Expand, Frontier, Proposal
+from specframe.plugin import Expand, Frontier, Proposal
 from specframe_vocabularies.scaffold import Scaffold
 
 Prefix = tuple[int, ...]

@@ -9,17 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe import (
+from specframe import CompositionError, InputError, Sampling
+from specframe.plugin import (
     Committed,
-    CompositionError,
     Context,
     Drafter,
     Draw,
     Expand,
-    InputError,
     Observer,
     Promise,
-    Sampling,
     Target,
     Teacher,
     TokenTree,

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe import Context, Drafter, Expand, InputError, Target, TokenTree, TreePolicy, text_of
+from specframe import InputError
+from specframe.plugin import Context, Drafter, Expand, Target, TokenTree, TreePolicy, text_of
 from specframe_vocabularies.law import Follow, Lexicon, MergedLaw
 from specframe_vocabularies.lexicon import Spellings
 from specframe_vocabularies.translator import Pair, Translator, require_tree

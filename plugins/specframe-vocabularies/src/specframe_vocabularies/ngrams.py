@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from specframe import Committed, Context, Drafter, InputError, Promise, Target, Teacher, TokenTree, TreePolicy
+from specframe import InputError
+from specframe.plugin import Committed, Context, Drafter, Promise, Target, Teacher, TokenTree, TreePolicy
 from specframe_vocabularies.lexicon import NgramLexicon
 from specframe_vocabularies.merging import Merging
 from specframe_vocabularies.translator import Pair

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe import Expand, Frontier, TokenTree
+from specframe.plugin import Expand, Frontier, TokenTree
 
 
 class Scaffold:

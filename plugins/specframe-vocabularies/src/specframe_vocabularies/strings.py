@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from specframe import Committed, Context, Drafter, Promise, Target, Teacher, TokenTree, TreePolicy
+from specframe.plugin import Committed, Context, Drafter, Promise, Target, Teacher, TokenTree, TreePolicy
 from specframe_vocabularies.lexicon import StringLexicon
 from specframe_vocabularies.merging import Merging
 from specframe_vocabularies.translator import Pair

@@ -9,7 +9,7 @@ from itertools import accumulate, groupby
 import torch
 from torch import Tensor
 
-from specframe import Teacher
+from specframe.plugin import Teacher
 from specframe_vocabularies.law import Prefix
 from specframe_vocabularies.reading import Reading
 from specframe_vocabularies.vocabulary import Vocabulary, shared

@@ -9,9 +9,9 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from specframe import (
+from specframe import CompositionError
+from specframe.plugin import (
     Committed,
-    CompositionError,
     Context,
     Drafter,
     Expand,

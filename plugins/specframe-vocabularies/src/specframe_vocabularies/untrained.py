@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from specframe import CompositionError, Drafter
+from specframe import CompositionError
+from specframe.plugin import Drafter
 from specframe_vocabularies.translator import Pair
 from specframe_vocabularies.vocabulary import toys
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from specframe import hookimpl
+from specframe.plugin import hookimpl
 from specframe_zoo.fetched import Fetched
 from specframe_zoo.wheels import Wheel
 
 if TYPE_CHECKING:
-    from specframe import Register
+    from specframe.plugin import Register
 
 MODELS = Path(__file__).parent / "models"
 

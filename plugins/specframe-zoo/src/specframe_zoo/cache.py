@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 from filelock import FileLock, Timeout
 
 from specframe import InputError
-from specframe import cache_folder as cache_folder
+from specframe.plugin import cache_folder as cache_folder
 
 CACHE = "SPECFRAME_CACHE"
 """Environment variable: the folder to keep fetched models in."""

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import specframe
+import specframe.plugin
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
@@ -104,4 +105,4 @@ def test_who_sees_whom() -> None:
 def test_a_table_refuses_drafts() -> None:
     with pytest.raises(CompositionError, match="use the target 'hf'"):
         TableTarget(vocab=11).teach(laid(11), torch.ones(2, LENGTH + DRAFTS.count, dtype=torch.bool), DRAFTS)
-    assert specframe.Drafts is Drafts
+    assert specframe.plugin.Drafts is Drafts

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import Tensor, nn
 
-from specframe import CompositionError, InputError, Promise, WeightsError
+from specframe import CompositionError, InputError, WeightsError
 from specframe.neural import Export, Quantization, checkpoint, layer_config, seeded
+from specframe.plugin import Promise
 from specframe_eagle.eagle3 import Eagle3, Published3
 from specframe_eagle.layout3 import LM_HEAD, MASK
 from specframe_eagle.parallel import engines
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-    from specframe import Head, NeuralTarget, Teacher
+    from specframe.plugin import Head, NeuralTarget, Teacher
 
 APART = 0.9
 """How far apart, relatively, an embedding that was trained further and the target's may lie; another model's: 1.4."""

@@ -18,7 +18,7 @@ from specframe_eagle.wide import Switches
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import NeuralTarget
+    from specframe.plugin import NeuralTarget
     from specframe_eagle.parallel.layout import ParallelLayout
 
 FORMS = ("vllm", "speculators")

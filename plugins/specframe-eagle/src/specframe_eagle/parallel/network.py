@@ -9,15 +9,16 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from specframe import CompositionError, Predicted
+from specframe import CompositionError
 from specframe.neural import Blocks, DecoderLayer, DraftSession, Embed, FeatureSession, Pending, SlotCache
+from specframe.plugin import Predicted
 from specframe_eagle.fitting3 import QUIET
 from specframe_eagle.wide import Wide, WideLayer
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from specframe import Frontier
+    from specframe.plugin import Frontier
     from specframe_eagle.parallel.layout import ParallelLayout
 
 CHUNK = 64

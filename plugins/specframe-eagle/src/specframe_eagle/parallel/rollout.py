@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from specframe import CompositionError, InputError, Student
+from specframe import CompositionError, InputError
 from specframe.neural import NeuralDrafter, gather, sample_rows, support_of
+from specframe.plugin import Student
 from specframe_eagle.parallel.network import Parallel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe import Predicted, Teacher, Trainable
+    from specframe.plugin import Predicted, Teacher, Trainable
 
 
 class COD:

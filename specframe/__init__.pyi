@@ -1,0 +1,30 @@
+"""The names for users."""
+
+from specframe._version import __version__ as __version__
+from specframe.cli.main import add_recipe_arguments as add_recipe_arguments
+from specframe.cli.main import read_plan as read_plan
+from specframe.components.targets.conversion import convert_gguf as convert_gguf
+from specframe.decoding.compose import compose as compose
+from specframe.decoding.custom_generate import decoder as decoder
+from specframe.decoding.pipeline import Pipeline as Pipeline
+from specframe.decoding.pipeline import load as load
+from specframe.decoding.requests import Entry as Entry
+from specframe.decoding.requests import Request as Request
+from specframe.decoding.session import Session as Session
+from specframe.decoding.stats import Result as Result
+from specframe.files.prompts import read_prompts as read_prompts
+from specframe.inspect.forecast import Measured as Measured
+from specframe.inspect.forecast import measure_tau as measure_tau
+from specframe.inspect.profile import Profile as Profile
+from specframe.inspect.profile import profile as profile
+from specframe.inspect.recorder import Trace as Trace
+from specframe.inspect.trace import trace as trace
+from specframe.kernel.errors import CompositionError as CompositionError
+from specframe.kernel.errors import FetchError as FetchError
+from specframe.kernel.errors import InputError as InputError
+from specframe.kernel.errors import PluginError as PluginError
+from specframe.kernel.errors import RecipeError as RecipeError
+from specframe.kernel.errors import SpecframeError as SpecframeError
+from specframe.kernel.errors import WeightsError as WeightsError
+from specframe.kernel.zoo import model_folder as model_folder
+from specframe.sampling.laws import Sampling as Sampling

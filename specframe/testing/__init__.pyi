@@ -1,0 +1,34 @@
+"""The names of specframe.testing."""
+
+from specframe.certify.compositions.audit import Audit as Audit
+from specframe.certify.compositions.emission import Comparison as Comparison
+from specframe.certify.compositions.emission import Emission as Emission
+from specframe.certify.compositions.enumeration import Enumeration as Enumeration
+from specframe.certify.compositions.enumeration import enumerate_outcomes as enumerate_outcomes
+from specframe.testing.audits import audit as audit
+from specframe.testing.cycles import compare_cycle as compare_cycle
+from specframe.testing.drafters import check_drafter as check_drafter
+from specframe.testing.heads import check_head as check_head
+from specframe.testing.losses import check_loss as check_loss
+from specframe.testing.plugins import check_plugin as check_plugin
+from specframe.testing.policies import check_tree as check_tree
+from specframe.testing.proposals import check_proposals as check_proposals
+from specframe.testing.recipes import TREES as TREES
+from specframe.testing.recipes import check_decoding as check_decoding
+from specframe.testing.recipes import check_training as check_training
+from specframe.testing.references.layer import literal_layer as literal_layer
+from specframe.testing.refusals import check_depth as check_depth
+from specframe.testing.refusals import check_refusals as check_refusals
+from specframe.testing.sessions import GivenSession as GivenSession
+from specframe.testing.sessions import GrowingTree as GrowingTree
+from specframe.testing.tables import GivenDrafter as GivenDrafter
+from specframe.testing.tables import GivenTarget as GivenTarget
+from specframe.testing.tables import LazyUniform as LazyUniform
+from specframe.testing.targets import admitted as admitted
+from specframe.testing.targets import check_target as check_target
+from specframe.testing.tiny import greedy_texts as greedy_texts
+from specframe.testing.tiny import random_teacher as random_teacher
+from specframe.testing.tiny import shake as shake
+from specframe.testing.tiny import tiny_target as tiny_target
+from specframe.testing.training import fit as fit
+from specframe.testing.verifiers import check_verifier as check_verifier

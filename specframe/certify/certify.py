@@ -13,10 +13,9 @@ from specframe.certify.compositions.batch import Accompanied
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.controls import NAME, WRONG, Captured, ReplayedStreams, Wrong, WrongBonus
 from specframe.certify.compositions.emission import Comparison, Emission
-from specframe.certify.compositions.enumeration import EnumerationProgress
+from specframe.certify.compositions.enumeration import EnumerationProgress, ForkedStreams
 from specframe.certify.compositions.shrink import ladder, reduced
 from specframe.certify.compositions.small import EOS, LENGTH, Miniature, small_sampling
-from specframe.certify.compositions.streams import ForkedStreams
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
 from specframe.sampling.laws import Sampling

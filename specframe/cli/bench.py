@@ -150,7 +150,7 @@ def _prepare(options: argparse.Namespace, held: ExitStack) -> tuple[Contest, Rou
     from specframe.bench.contest.engines import InProcess
     from specframe.bench.contest.ray import Ray
     from specframe.bench.contest.settings import Terms
-    from specframe.files.lock import writing
+    from specframe.files.folders import writing
     from specframe.kernel.discovery import discover
     from specframe.kernel.errors import InputError
 

@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def execute(options: argparse.Namespace) -> int:
     """Answers what is not yet answered, and prints the figures."""
     from specframe.cli.main import read_plan
-    from specframe.files.lock import writing
+    from specframe.files.folders import writing
     from specframe.files.provenance import describe_run
     from specframe.training.distill.dialogue import read_dialogues
     from specframe.training.distill.store import AnswerStore

@@ -51,7 +51,7 @@ def execute(options: argparse.Namespace) -> int:
     from accelerate import PartialState
 
     from specframe.decoding.pipeline import Pipeline
-    from specframe.files.lock import writing
+    from specframe.files.folders import writing
     from specframe.training.processes import keep_freed
     from specframe.training.progress import watch
     from specframe.training.train import REMEDY, train

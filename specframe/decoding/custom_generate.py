@@ -14,11 +14,10 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 from transformers.generation.utils import GenerationMixin
 
 from specframe.components.targets.hf import HFTarget
-from specframe.decoding.generate_support import refusal
+from specframe.decoding.generate_support import Ends, refusal
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.processors import row_samplings
 from specframe.decoding.requests import Entry, Request, require_whole
-from specframe.decoding.stopping import Ends
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError

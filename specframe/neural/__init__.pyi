@@ -3,7 +3,6 @@
 from specframe.neural.blocks import Blocks as Blocks
 from specframe.neural.blocks import State as State
 from specframe.neural.cache import SlotCache as SlotCache
-from specframe.neural.cod import sample_rows as sample_rows
 from specframe.neural.drafter import NeuralDrafter as NeuralDrafter
 from specframe.neural.drafter import neural_target as neural_target
 from specframe.neural.features import LastFeature as LastFeature
@@ -22,6 +21,7 @@ from specframe.neural.layer import layer_config as layer_config
 from specframe.neural.masks import block_causal as block_causal
 from specframe.neural.masks import block_end as block_end
 from specframe.neural.masks import draft_positions as draft_positions
+from specframe.neural.masks import sample_rows as sample_rows
 from specframe.neural.masks import visible_drafts as visible_drafts
 from specframe.neural.network import DraftNetwork as DraftNetwork
 from specframe.neural.network import DraftSession as DraftSession

@@ -15,10 +15,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from specframe.kernel.types import Frontier, PairSpec, Predicted
-from specframe.neural.blocks import Blocks, State
+from specframe.neural.blocks import Blocks, Queries, State, repeated
 from specframe.neural.features import gather
 from specframe.neural.layer import DecoderLayer
-from specframe.neural.queries import Queries, repeated
 from specframe.neural.rows import Pending, RowSession
 
 

@@ -5,7 +5,7 @@ from specframe.certify.compositions.emission import Comparison as Comparison
 from specframe.certify.compositions.emission import Emission as Emission
 from specframe.certify.compositions.enumeration import Enumeration as Enumeration
 from specframe.certify.compositions.enumeration import enumerate_outcomes as enumerate_outcomes
-from specframe.testing.audits import audit as audit
+from specframe.testing.cycles import audit as audit
 from specframe.testing.cycles import compare_cycle as compare_cycle
 from specframe.testing.drafters import check_drafter as check_drafter
 from specframe.testing.heads import check_head as check_head
@@ -26,9 +26,9 @@ from specframe.testing.tables import GivenTarget as GivenTarget
 from specframe.testing.tables import LazyUniform as LazyUniform
 from specframe.testing.targets import admitted as admitted
 from specframe.testing.targets import check_target as check_target
+from specframe.testing.tiny import fit as fit
 from specframe.testing.tiny import greedy_texts as greedy_texts
 from specframe.testing.tiny import random_teacher as random_teacher
 from specframe.testing.tiny import shake as shake
 from specframe.testing.tiny import tiny_target as tiny_target
-from specframe.testing.training import fit as fit
 from specframe.testing.verifiers import check_verifier as check_verifier

@@ -1,17 +1,21 @@
-"""One cycle, enumerated: the fastest exact check of a verifier or a tree policy."""
+"""One cycle of real code for a test: its enumerated law against the target's, and the audit of its draft."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from specframe.certify.compositions.audit import Audit, audit_drafts
 from specframe.certify.compositions.branches import Forks, HiddenState, UnnormalisedLaw
 from specframe.certify.compositions.emission import END, Comparison, compare
 from specframe.certify.compositions.enumeration import Enumeration, Outcome, enumerate_outcomes
-from specframe.kernel.interfaces import TreePolicy, Verifier
+from specframe.components.targets.table import TableTarget
+from specframe.components.verifiers.match import Match
+from specframe.decoding.session import Parts
+from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
 from specframe.kernel.types import Context
 from specframe.sampling.laws import Sampling
 from specframe.testing.tables import GivenDrafter
@@ -86,3 +90,26 @@ def objections() -> Iterator[None]:
         yield
     except (HiddenState, UnnormalisedLaw) as error:
         raise AssertionError(str(error)) from error
+
+
+def audit(
+    drafter: Callable[[], Drafter],
+    tree: TreePolicy | None = None,
+    *,
+    target: Callable[[], Target] = lambda: TableTarget(vocab=3),
+    sampling: Sampling | None = None,
+    prompt: tuple[int, ...] = (0, 1, 2, 0, 1),
+    budget: int = 200_000,
+) -> Audit:
+    """Enumerates the drafts of `drafter` (made afresh, bound to `target`) with `tree`, and audits every slot.
+
+    For each slot the law that the draft records is compared with the law that the slot's token really has,
+    given the path, the siblings before it and that the slot exists. `findings` names the slots that lie.
+    """
+
+    def parts() -> Parts:
+        model, maker = target(), drafter()
+        maker.bind(model)
+        return Parts(model, maker, tree, Match())
+
+    return audit_drafts(parts, sampling or Sampling(temperature=1.0), prompt=prompt, budget=budget)

@@ -22,8 +22,7 @@ from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, V
 from specframe.kernel.types import Committed, Context, Cycle, Draw, Scores, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom, row_seed
-from specframe.testing.audits import audit
-from specframe.testing.cycles import objections
+from specframe.testing.cycles import audit, objections
 from specframe.testing.trees import check_shape, same_draft
 
 PROMPTS = [[0, 1, 2, 0, 1], [2], [1, 1, 0, 2, 1, 1, 0], [0, 2]]

@@ -24,8 +24,7 @@ from specframe.kernel.types import (
 )
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
-from specframe.testing.audits import audit
-from specframe.testing.cycles import objections
+from specframe.testing.cycles import audit, objections
 from specframe.testing.tables import GivenDrafter
 from specframe.testing.trees import check_shape, same_draft
 

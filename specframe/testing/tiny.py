@@ -1,6 +1,8 @@
-"""Tiny random targets, their texts and lessons, and drafters far from their start."""
+"""Tiny random targets, their texts and teachers, and a few steps of training, enough to see a loss fall."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +11,8 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model
 from specframe.kernel.interfaces import NeuralTarget
-from specframe.kernel.types import Teacher
+from specframe.kernel.training import Loss, Rollout, Trainable
+from specframe.kernel.types import Student, Teacher
 
 
 def tiny_target(
@@ -58,3 +61,29 @@ def shake(module: nn.Module, *, by: float = 1 / 3, seed: int = 1) -> None:
     chance = torch.Generator().manual_seed(seed)
     for weight in module.parameters():
         weight.copy_(weight + by * torch.randn(weight.shape, generator=chance, dtype=torch.float64))
+
+
+def fit(
+    drafter: Trainable,
+    lessons: Sequence[Teacher],
+    unroll: Rollout,
+    losses: Sequence[tuple[Loss, float]],
+    *,
+    steps: int,
+    rate: float = 1e-2,
+) -> list[float]:
+    """The weighted loss at each of so many steps of AdamW, one lesson after the other, round and round."""
+    optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=rate, weight_decay=0.0)
+    drafter.module.train()
+    values = []
+    for step in range(steps):
+        lesson = lessons[step % len(lessons)]
+        student = unroll(drafter, lesson, step / steps)
+        assert isinstance(student, Student), "a rollout that gives its predictions in chunks is not fitted here"
+        loss = torch.stack([weight * loss(student, lesson) for loss, weight in losses]).sum()
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        values.append(loss.item())
+    drafter.module.eval()
+    return values

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from specframe.components.losses.divergences import TotalVariation
 from specframe.components.losses.scored import scored
-from specframe.files.lock import hold
+from specframe.files.folders import hold
 from specframe.files.provenance import write_json
 from specframe.kernel.training import Loss, Rollout, Trainable
 from specframe.kernel.types import Teacher

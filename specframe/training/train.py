@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specframe.files.lock import writing
+from specframe.files.folders import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, text_of
 from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter, learning_in

@@ -8,7 +8,7 @@ import pytest
 
 from specframe.cli.main import main
 from specframe.decoding.pipeline import Pipeline
-from specframe.files.lock import writing
+from specframe.files.folders import writing
 
 TRAIN = "train: {data: [texts.jsonl], rollout: {use: teacher_forced}, out: out}\nloss: [{use: distillation}]\n"
 COMMANDS = {

@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from specframe.files.lock import NAME, writing
+from specframe.files.folders import NAME, writing
 from specframe.kernel.errors import InputError
 
 HOLD = """
 import sys
 from pathlib import Path
-from specframe.files.lock import writing
+from specframe.files.folders import writing
 with writing(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -7,7 +7,7 @@ import torch
 
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import WeightsError
-from specframe.neural.weights.shards import INDEX, check_shards
+from specframe.neural.weights.locate import INDEX, check_shards
 from tests.small_model import make_model
 
 

@@ -50,3 +50,5 @@ def test_a_folder_is_worth_opening():
     modules = {folder: [path for path in sources(folder) if path.name != "__init__.py"] for folder in folders}
     assert not {name(folder): len(below) for folder, below in modules.items() if len(below) < MODULES}
     assert len(folders) <= HOUSE["folders"]
+    own = [path for path in sources(house) if path.name != "__init__.py"]
+    assert len(own) <= HOUSE["modules"], "merge modules that are one noun before adding one"

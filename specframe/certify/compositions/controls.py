@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from specframe.certify.compositions.branches import Forks
-from specframe.certify.compositions.streams import ForkedStreams
+from specframe.certify.compositions.enumeration import ForkedStreams
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.interfaces import Verifier
 from specframe.kernel.sampling import RandomSource

@@ -9,8 +9,13 @@ from dataclasses import dataclass
 import torch
 
 from specframe.certify.compositions.branches import Forks
-from specframe.certify.compositions.enumeration import Enumeration, EnumerationProgress, Outcome, enumerate_outcomes
-from specframe.certify.compositions.streams import ForkedStreams
+from specframe.certify.compositions.enumeration import (
+    Enumeration,
+    EnumerationProgress,
+    ForkedStreams,
+    Outcome,
+    enumerate_outcomes,
+)
 from specframe.decoding.requests import Request, as_prompts, pad
 from specframe.decoding.session import Parts, Session, Streams
 from specframe.sampling.laws import History, Sampling

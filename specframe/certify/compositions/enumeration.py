@@ -1,4 +1,4 @@
-"""Runs a program once for every random outcome: the exact law of real code, thousands of branches a call.
+"""Runs a program, or a session, once for every random outcome: the exact law of real code, thousands of runs a batch.
 
 A branch is the list of choices made at every fork. Because all parts of specframe are batch first, a
 batch of B rows can follow B different scripts at once: each row replays its own script, then takes the
@@ -9,7 +9,7 @@ enumeration one branch at a time.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import NamedTuple
@@ -210,3 +210,35 @@ def _check_mass(total: float) -> None:
             f"all branches were run, but their probabilities add up to {total!r} instead of 1: a replay "
             "met other distributions than the first run did. The program has randomness or state of its own."
         )
+
+
+class ForkedStreams:
+    """The streams of a session whose rows are branches of an enumeration, in the order of their admission.
+
+    They take the place of `SeededRandom`, so the real session runs on them unchanged. All streams fork the same run.
+    """
+
+    def __init__(self, forks: Forks) -> None:
+        """Streams without rows; the first row to start is the first branch."""
+        self._forks = forks
+        self._started = 0
+        # One source for the whole session: who holds it draws for the rows that are live then.
+        self.draft = self.verify = self.position = forks.of_rows(torch.arange(0))
+
+    def start(self, seeds: Sequence[int]) -> ForkedStreams:
+        """The next branches as new rows; their seeds mean nothing here."""
+        first, self._started = self._started, self._started + len(seeds)
+        new = ForkedStreams(self._forks)
+        new.draft.rows = torch.arange(first, self._started)
+        return new
+
+    def join(self, new: ForkedStreams) -> None:
+        """Puts the branches of new rows behind these."""
+        self.draft.rows = torch.cat([self.draft.rows, new.draft.rows])
+
+    def advance(self, count: Tensor, most: int) -> None:
+        """A new cycle: nothing to do, every fork is fresh."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order; the others have ended their branch."""
+        self.draft.rows = self.draft.rows[rows.cpu()]

@@ -13,11 +13,9 @@ from torch import Tensor, nn
 
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model_confidence import Rating, reading
-from specframe.components.drafters.model_exits import checked_exits, read_exits
 from specframe.components.drafters.model_session import ModelReading
-from specframe.components.drafters.model_training import read_on, sample_on, save_model
-from specframe.components.drafters.model_vocabulary import require_fitting
-from specframe.components.drafters.model_weights import Checkpoint, Coarseness, Loaded, own, trainable
+from specframe.components.drafters.model_training import checked_exits, read_exits, read_on, sample_on, save_model
+from specframe.components.drafters.model_weights import Checkpoint, Coarseness, Loaded, own, require_fitting, trainable
 from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import tiny_llama

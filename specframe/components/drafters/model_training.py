@@ -1,11 +1,13 @@
-"""A drafting model that learns: made anew, sampled from, and saved."""
+"""A drafting model that learns: made anew, sampled from, read behind several of its layers, and saved."""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,6 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specframe.components.targets import architectures
+from specframe.components.targets.forward.layer_subset import HeadModel
+from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.source import quiet
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
@@ -172,3 +177,37 @@ def save_model(
                 os.replace(file, folder / file.name)
     except (OSError, RuntimeError) as error:  # safetensors reports a full disk as an error of its own
         raise WeightsError(f"cannot write the model to {folder}: {error}") from error
+
+
+def checked_exits(exits: Sequence[int], layers: int) -> tuple[int, ...]:
+    """The exits. Raises InputError for those that are not ascending numbers of 1 to so many layers."""
+    if not exits or list(exits) != sorted(set(exits)) or exits[0] < 1 or exits[-1] > layers:
+        raise InputError(f"exits are ascending numbers of layers from 1 to {layers}, not {list(exits)}")
+    return tuple(exits)
+
+
+def read_exits(
+    model: Any, ending: HeadModel, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
+) -> list[Callable[[], Tensor]]:
+    """For each exit, after so many layers, a function that makes its logits [B, L, V] of texts [B, L].
+
+    They are what the model's `ending` makes of what the last of these layers gave, and gradients reach all of it.
+    One forward pass serves all exits. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
+    """
+    found = architectures.layers(model, model.config.get_text_config())
+    assert found is not None, "a target's layers are in one list"
+    states: dict[str, Tensor] = {}
+    with ExitStack() as stack:
+        for layer, runs in zip(found[1], () if kept is None else kept, strict=kept is not None):
+            stack.callback(layer.register_forward_hook(partial(_leave_out, runs), with_kwargs=True).remove)
+        for count in exits:
+            stack.callback(found[1][count - 1].register_forward_hook(make_hook(str(count), states)).remove)
+        model(tokens, use_cache=False, logits_to_keep=1)
+    return [partial(ending, tokens, states[str(count)]) for count in exits]
+
+
+def _leave_out(runs: Tensor, layer: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> Any:
+    """A layer's output where `runs` [B], its input elsewhere."""
+    hidden = output if isinstance(output, Tensor) else output[0]
+    mixed = torch.where(runs[:, None, None], hidden, given[0] if given else named["hidden_states"])
+    return mixed if isinstance(output, Tensor) else (mixed, *output[1:])

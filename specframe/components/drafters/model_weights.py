@@ -1,4 +1,4 @@
-"""Where a drafting model's weights come from: a checkpoint of its own, or the target's, whole or in part."""
+"""The weights of a drafting model: a checkpoint of its own or the target's, whole or in part, and whether they fit."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.pack import quantize
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Target
+from specframe.kernel.interfaces import Target, text_of
 from specframe.native.blocks import BLOCK
 from specframe.neural.quantize import Quantization
 
@@ -156,3 +156,25 @@ def trainable(loaded: Loaded) -> nn.Module:
     if loaded.reader.quantization is not None:
         raise CompositionError("a model drafter with `quantize` has no weights that can be trained: leave it out")
     return loaded.reader.model.requires_grad_(True)
+
+
+def require_fitting(model: HFTarget, target: Target) -> None:
+    """Raises CompositionError for a target of other tokens, or on another device."""
+    mine, theirs = model.vocab_size, target.vocab_size
+    if mine != theirs:
+        raise CompositionError(
+            f"the drafting model has {mine} tokens and the target {theirs}; a model drafter needs the "
+            "target's vocabulary, so take a smaller model of the target's family"
+        )
+    ours, other = model.tokenizer, text_of(target).tokenizer
+    if ours is not None and other is not None and ours.get_vocab() != other.get_vocab():
+        raise CompositionError(
+            "the drafting model's tokenizer gives tokens other numbers than the target's; a model "
+            "drafter needs the target's vocabulary, so take a smaller model of the target's family"
+        )
+    device = text_of(target).device or model.device
+    if device != model.device:
+        raise CompositionError(
+            f"the drafting model is on {model.device} and the target on {device}; "
+            "set the drafter's `device` to the target's"
+        )

@@ -11,7 +11,7 @@ from specframe.components.drafters.model_training import read_rows
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.training import LanguageModelDrafter
 from specframe.kernel.types import Student
-from specframe.neural.cod import sample_rows
+from specframe.neural.masks import sample_rows
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -14,8 +14,8 @@ import numpy as np
 from filelock import FileLock, Timeout
 
 from specframe.components.stores.context_array import ContextArray
+from specframe.files.folders import NAME as LOCK
 from specframe.files.folders import make_folder
-from specframe.files.lock import NAME as LOCK
 from specframe.kernel.errors import InputError
 
 FORMAT = 2

@@ -1,4 +1,4 @@
-"""Loading a model that writes text: from a folder or the Hub (safetensors only), a GGUF file, or a `zoo://` name."""
+"""Loading a model that writes text, with its tokenizer: a folder or the Hub (safetensors only), or a GGUF file."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.chat_template import take_texts
 from specframe.components.targets.source import ModelSource, first_line, has_tokenizer, make_plain, quiet, read_config
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.neural.weights.checkpoint import WEIGHTS
-from specframe.neural.weights.locate import GGUF, find_place
+from specframe.neural.weights.locate import GGUF, check_shards, find_place
 from specframe.neural.weights.rounded import read_rounded
-from specframe.neural.weights.shards import check_shards
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model")
 
@@ -182,3 +181,36 @@ def _require_finite(model: str, loaded: nn.Module) -> None:
     if broken.any():
         names = [name for (name, _), bad in zip(named, broken.tolist(), strict=True) if bad]
         raise WeightsError(f"{model} has weights that are NaN or infinite: {', '.join(names[:3])}")
+
+
+WORD = "specframe"
+LISTED = (
+    "{%- set all = namespace(messages=[]) -%}"
+    "{%- for message in messages -%}"
+    "{%- set parts = [{'type': 'text', 'text': message['content']}] -%}"
+    "{%- set all.messages = all.messages + "
+    "[dict(message, content=parts) if message['content'] is string else message] -%}"
+    "{%- endfor -%}"
+    "{%- set messages = all.messages -%}"
+)
+"""What goes before a template that reads lists alone: it makes lists of texts."""
+
+
+def take_texts(tokenizer: Any) -> None:
+    """Makes a chat template that leaves texts out, since it reads lists of parts alone, take them as well.
+
+    Templates that show texts, and those that nothing helps, stay as they are.
+    """
+    template = getattr(tokenizer, "chat_template", None)
+    if not isinstance(template, str) or _shows_texts(tokenizer):
+        return
+    tokenizer.chat_template = LISTED + template
+    if not _shows_texts(tokenizer):
+        tokenizer.chat_template = template
+
+
+def _shows_texts(tokenizer: Any) -> bool:
+    try:
+        return WORD in tokenizer.apply_chat_template([{"role": "user", "content": WORD}], tokenize=False)
+    except Exception:  # a template raises what it likes
+        return False

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 import specframe
-from specframe.components.targets.chat_template import take_texts
 from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.loading import take_texts
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch

@@ -137,16 +137,15 @@ class Pipeline:
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         requests, text = self.requests([self.encode(prompt)], settings, seed), ""
         with self.open(requests) as session:
-            entries = session.admit(requests)
-            while True:
-                whole = self.decode(entries[0].tokens)
-                if not session.live or not whole.endswith("\ufffd"):
+            (entry,) = session.admit(requests)
+            while session.live:
+                whole = self.decode(entry.tokens)
+                if not whole.endswith("\ufffd"):
                     yield whole[len(text) :]
                     text = whole
-                if not session.live:
-                    break
                 session.step()
-        require_whole(entries)
+        require_whole([entry])
+        yield self.decode(entry.tokens)[len(text) :]
 
     @contextmanager
     def open(

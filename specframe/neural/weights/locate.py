@@ -1,4 +1,4 @@
-"""The place of a model or checkpoint: `zoo://NAME`, a folder, a GGUF file or a Hub name; and the files of large ones."""
+"""The place of a model or checkpoint: `zoo://NAME`, a folder, a GGUF file or a Hub name; and large ones' files."""
 
 from __future__ import annotations
 

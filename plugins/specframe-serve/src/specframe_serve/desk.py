@@ -9,7 +9,8 @@ from functools import lru_cache
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specframe import NeuralTarget, Pipeline
+from specframe import Pipeline
+from specframe.plugin import NeuralTarget
 from specframe_serve.answers import Answers
 from specframe_serve.encoding import Encoder
 from specframe_serve.engine import Engine

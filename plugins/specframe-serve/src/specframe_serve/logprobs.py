@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe import Cycle, NeuralTarget
+from specframe.plugin import Cycle, NeuralTarget
 from specframe_serve.jobs import TokenLogprobs
 
 CHUNK = 128

@@ -4,6 +4,8 @@ import pytest
 import setuptools  # noqa: F401 - it replaces distutils, which it can do only before a test imports that: inductor needs it
 import torch
 
+pytest_plugins = ["pytester", "tests.tiers"]
+
 
 @pytest.fixture(autouse=True)
 def same_numbers():

@@ -164,7 +164,7 @@ def _outcome(folder: Path, tests: list[str], seconds: int, shown: bool = False) 
         sys.path[:] = [*places, *(path for path in sys.path if Path(path or ".").resolve() != ROOT)]
         os.environ |= {"PYTHONPATH": os.pathsep.join(places), "OMP_NUM_THREADS": "1"}
         sys.dont_write_bytecode = True
-        os._exit(int(pytest.main(["-x", "-q", "-n", "0", "-W", ALREADY_IMPORTED, *tests])))
+        os._exit(int(pytest.main(["--all", "-x", "-q", "-n", "0", "-W", ALREADY_IMPORTED, *tests])))
     status = os.waitpid(child, 0)[1]
     if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
         return "slow"

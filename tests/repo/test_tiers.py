@@ -1,0 +1,82 @@
+"""The tiers of the suite: two that share no test and together are all, the same again for the same day."""
+
+from collections import Counter
+from datetime import date, timedelta
+
+import pytest
+from hypothesis import settings
+
+SUITE = """
+import pytest
+
+@pytest.mark.parametrize("case", range(20))
+def test_plain(case):
+    pass
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", range(100))
+def test_full(case):
+    pass
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_slow():
+    pass
+"""
+TODAY = date(2026, 3, 1)
+
+
+@pytest.fixture
+def collected(pytester):
+    """The names of the tests that a command line collects from the suite above."""
+    pytester.makepyfile(SUITE)
+    pytester.makeini("[pytest]\nmarkers = full: not quick\n    slow: very")
+    profile = settings.get_current_profile_name()
+
+    def collect(*arguments):
+        run = pytester.inline_run("--collect-only", "-p", "tests.tiers", *arguments)
+        assert run.ret == 0
+        return [item.name for item in run.getcalls("pytest_collection_modifyitems")[0].items]
+
+    yield collect
+    settings.load_profile(profile)
+
+
+def test_the_quick_tier_and_the_rest_are_the_suite(collected):
+    day = f"--day={TODAY}"
+    quick, rest, whole = collected(day, "-m not slow"), collected(day, "--rest", "-m not slow"), collected("--all")
+    assert sorted([*quick, *rest, "test_slow"]) == sorted(whole) and len(whole) == len(set(whole)) == 121
+    assert sum("full" in name for name in quick) in range(3, 30) and sum("plain" in name for name in quick) == 20
+
+
+def test_a_day_can_be_repeated_and_ten_days_are_the_suite(collected):
+    days = [f"--day={TODAY + timedelta(days=number)}" for number in range(10)]
+    runs = [collected(day, "-m not slow", "-k full") for day in days]
+    assert collected(days[0], "-m not slow", "-k full") == runs[0]
+    assert set(Counter(name for run in runs for name in run).values()) == {1} and sum(map(len, runs)) == 100
+
+
+def test_slow_tests_and_those_that_are_named_run_on_any_day(collected, pytester):
+    [file] = pytester.path.glob("test_*.py")
+    assert collected("-m slow") == ["test_slow"]
+    assert len(collected(f"{file.name}::test_full")) == 100
+
+
+def test_the_header_says_how_to_repeat_it(pytester):
+    profile = settings.get_current_profile_name()
+    pytester.makepyfile("def test(): pass")
+    output = pytester.runpytest_inprocess("-p", "tests.tiers", f"--day={TODAY}").stdout.str()
+    settings.load_profile(profile)
+    assert "tier: quick, as of --day 2026-03-01" in output
+
+
+@pytest.mark.parametrize(("arguments", "examples"), [((), 30), (("--rest",), 100), (("--all",), 100)])
+def test_a_tier_has_a_profile_of_hypothesis(arguments, examples, collected):
+    collected(*arguments)
+    assert settings().max_examples == examples
+
+
+def test_what_is_no_day_is_refused(pytester):
+    refused = pytester.runpytest_inprocess("-p", "tests.tiers", "--day=tomorrow")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    assert "argument --day" in refused.stderr.str()

@@ -1,0 +1,74 @@
+"""The tiers of the suite, a pytest plugin: `pytest` runs the quick one, --rest what that leaves out, --all both.
+
+Quick are all tests but those marked `full`; a tenth of these, another one each day, are quick on that day.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import date
+from zlib import crc32
+
+import pytest
+from hypothesis import settings
+
+DAYS = 10
+"""The number of days in which the quick tier runs every test once."""
+
+settings.register_profile("quick", max_examples=30, deadline=None)
+settings.register_profile("all", max_examples=100, deadline=None)
+
+
+@dataclass(frozen=True)
+class Tier:
+    """A tier on one day: `name` is quick, rest or all."""
+
+    name: str
+    day: date
+
+    def includes(self, item: pytest.Item) -> bool:
+        """Returns whether the tier runs a test; slow and GPU tests run wherever `-m` selects them."""
+        if self.name == "all" or any(map(item.get_closest_marker, ("slow", "gpu"))):
+            return True
+        return self._is_quick(item) == (self.name == "quick")
+
+    def _is_quick(self, item: pytest.Item) -> bool:
+        turn = (crc32(item.nodeid.encode()) + self.day.toordinal()) % DAYS
+        return item.get_closest_marker("full") is None or turn == 0
+
+
+def tier_of(config: pytest.Config) -> Tier:
+    """Returns the tier that the command line asks for: all, for tests that it names one by one."""
+    named = config.option.tier == "quick" and any("::" in argument for argument in config.args)
+    return Tier("all" if named else config.option.tier, date.fromisoformat(config.option.day))
+
+
+def day(text: str) -> str:
+    """Returns a day as the workers of pytest-xdist can be sent it; raises ValueError where it is none."""
+    return date.fromisoformat(text).isoformat()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("tiers", "tiers of the suite")
+    for name, what in (("all", "run every test"), ("rest", "run what the quick tier of the day leaves out")):
+        group.addoption(f"--{name}", dest="tier", action="store_const", const=name, default="quick", help=what)
+    today = date.today().isoformat()
+    group.addoption("--day", type=day, default=today, metavar="YYYY-MM-DD", help="the day to run the quick tier of")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not config.getoption("hypothesis_profile", None):
+        settings.load_profile("quick" if config.option.tier == "quick" else "all")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    tier = tier_of(config)
+    return f"tier: {tier.name}, as of --day {tier.day}"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier = tier_of(config)
+    chosen = [item for item in items if tier.includes(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not tier.includes(item)])
+    items[:] = chosen

@@ -5,7 +5,6 @@ Quick are all tests but those marked `full`; a tenth of these, another one each 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from zlib import crc32
@@ -18,6 +17,11 @@ DAYS = 10
 
 settings.register_profile("quick", max_examples=30, deadline=None)
 settings.register_profile("all", max_examples=100, deadline=None)
+
+
+def examples(factor: int) -> settings:
+    """Returns the settings of a property that needs `factor` times the examples of the tier's profile."""
+    return settings(max_examples=factor * settings().max_examples)
 
 
 @dataclass(frozen=True)

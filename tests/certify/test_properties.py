@@ -15,7 +15,7 @@ from specframe.testing import GivenDrafter, GivenTarget, compare_cycle, strategi
 from specframe.testing.verifiers import check_rows, check_verdict
 from tests.certify.traps.instances import Rejection
 
-few = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+few = settings(derandomize=True, suppress_health_check=list(HealthCheck))
 
 
 @few

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from specframe.components.drafters.trie import Trie, as_tree
 from specframe.kernel.types import Draw, TokenTree
 from tests.components.path_drafter import assert_sound, path
+from tests.tiers import examples
 
 PATHS = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=4)
 ROWS = st.lists(st.tuples(PATHS, PATHS), min_size=1, max_size=3)
@@ -29,7 +30,7 @@ def real_paths(tree: TokenTree, row: int) -> list[tuple[int, ...]]:
     return [path(tree, row, node) for node in range(tree.tokens.shape[1]) if tree.valid[row, node]]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(rows=ROWS)
 def test_a_merge_has_every_path_once(rows: list[tuple[list[list[int]], list[list[int]]]]) -> None:
     one, other = grown([a for a, _ in rows]), grown([b for _, b in rows])
@@ -43,7 +44,6 @@ def test_a_merge_has_every_path_once(rows: list[tuple[list[list[int]], list[list
         assert set(found) == {*real_paths(one, row), *real_paths(other, row)}
 
 
-@settings(max_examples=100, deadline=None)
 @given(rows=ROWS, nodes=st.integers(1, 8))
 def test_a_budget_keeps_the_first_new_nodes(rows: list[tuple[list[list[int]], list[list[int]]]], nodes: int) -> None:
     one, other = grown([a for a, _ in rows]), grown([b for _, b in rows])
@@ -90,7 +90,6 @@ def test_nothing_is_merged_into_a_sampled_node() -> None:
 CHAIN = st.lists(st.integers(0, 2), max_size=4)
 
 
-@settings(max_examples=100, deadline=None)
 @given(rows=st.lists(st.tuples(PATHS, CHAIN), min_size=1, max_size=3), nodes=st.integers(1, 12), data=st.data())
 def test_a_chain_is_grafted_below_one_node(
     rows: list[tuple[list[list[int]], list[int]]], nodes: int, data: st.DataObject

@@ -239,7 +239,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_text_is_a_recipe_or_one_line(tmp_path, text):
     (tmp_path / "any.yaml").write_text(text)
     try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.components.drafters.automaton import NOTHING, Copied, SuffixAutomaton
+from tests.tiers import examples
 
 TEXT = st.lists(st.integers(0, 2), min_size=1, max_size=40)
 
@@ -65,7 +66,7 @@ def literal_copy(
     return best
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(text=TEXT, depth=st.sampled_from([2, 3, 5, 64]))
 def test_repeated_suffixes_and_their_counts(text: list[int], depth: int) -> None:
     automaton = SuffixAutomaton(depth=depth)
@@ -75,7 +76,7 @@ def test_repeated_suffixes_and_their_counts(text: list[int], depth: int) -> None
         assert found == literal_suffixes(text[:end], depth)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(
     text=TEXT,
     cap=st.integers(1, 8),
@@ -90,7 +91,7 @@ def test_a_copy_is_the_best_over_all_suffixes(
     assert found == literal_copy(text, cap, doubt, least, depth)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(
     text=TEXT,
     behind=st.lists(st.integers(0, 3), min_size=1, max_size=6),

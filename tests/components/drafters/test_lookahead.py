@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.components.drafters.lookahead import Lookahead, NgramPool, Window
@@ -40,7 +40,6 @@ def literal(rows: list[list[int]], root: int) -> tuple[list[list[int]], list[tup
     return [rows[0][1:], *rows[1:]], ngrams
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     prompt=st.lists(st.integers(0, 9), min_size=1, max_size=12),
     ngram=st.integers(2, 5),

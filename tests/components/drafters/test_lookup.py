@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
@@ -16,6 +16,7 @@ from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from tests.components.path_drafter import assert_sound
 from tests.components.sessions import first, later
+from tests.tiers import examples
 
 GREEDY = Sampling()
 TEXT = st.lists(st.integers(0, 3), min_size=2, max_size=24)
@@ -38,7 +39,7 @@ def theirs(text: list[int], ngram: int, length: int) -> list[int]:
     return candidates[0, len(text) :].tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@examples(2)
 @given(texts=st.lists(TEXT, min_size=1, max_size=4), ngram=st.integers(1, 4), length=st.integers(1, 12))
 def test_ragged_batch_copies_what_transformers_copies(texts: list[list[int]], ngram: int, length: int) -> None:
     drafter = Lookup(ngram=ngram, length=length)
@@ -52,7 +53,6 @@ def test_ragged_batch_copies_what_transformers_copies(texts: list[list[int]], ng
     assert (tree.draw == Draw.TOP).all()
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     texts=st.lists(TEXT, min_size=3, max_size=3),
     added=st.lists(st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=5), min_size=3, max_size=3), max_size=4),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe import compose
@@ -19,6 +19,7 @@ from specframe.kernel.errors import InputError
 from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import CONTEXT, first, later
+from tests.tiers import examples
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), max_size=20), min_size=1, max_size=6)
 
@@ -40,7 +41,7 @@ def drafted(drafter: Retrieval, text: list[int]) -> list[tuple[int, ...]]:
     return [path(tree, 0, node)[1:] for node in range(1, tree.tokens.shape[1])]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(2)
 @given(
     texts=TEXTS,
     text=st.lists(st.integers(0, 2), min_size=2, max_size=12),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.components.drafters.recycler import PRIOR, TRUST, Successors
@@ -11,6 +11,7 @@ from specframe.components.drafters.trie import Trie, as_tree
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import Draw
 from tests.components.path_drafter import assert_sound
+from tests.tiers import examples
 
 KNOWN = st.dictionaries(st.integers(0, 5), st.permutations(range(6)).map(lambda p: p[:3]), max_size=6)
 
@@ -43,7 +44,7 @@ def literal(known: dict[int, list[int]], chain: list[int], nodes: int, floor: fl
     return chosen
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(
     known=KNOWN,
     chain=st.lists(st.integers(0, 5), max_size=5),

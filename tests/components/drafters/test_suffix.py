@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.components.drafters.automaton import SuffixAutomaton
@@ -29,7 +29,6 @@ def drafted(drafter: Suffix, texts: list[list[int]]) -> list[list[int]]:
     return [row[real][1:].tolist() for row, real in zip(tree.tokens, tree.valid, strict=True)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(TEXT, min_size=2, max_size=2),
     joining=TEXT,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.components.stores import corpus
@@ -18,6 +18,7 @@ from specframe.components.stores.context_array import REACH, SEPARATOR, ContextA
 from specframe.components.stores.corpus import Corpus, build
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError
+from tests.tiers import examples
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), min_size=0, max_size=30), min_size=1, max_size=6)
 TAIL = st.lists(st.integers(0, 2), max_size=24)
@@ -33,7 +34,7 @@ def literal(texts: list[list[int]], tail: list[int], length: int) -> tuple[int, 
     return 0, []
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(texts=TEXTS)
 def test_places_are_in_order_of_what_stands_before_them(texts: list[list[int]]) -> None:
     array = ContextArray.build(texts)
@@ -50,7 +51,7 @@ def assert_in_order(array: ContextArray) -> None:
     assert own == sorted(own)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(texts=TEXTS, parts=st.integers(1, 4))
 def test_arrays_are_joined_in_order(texts: list[list[int]], parts: int) -> None:
     arrays = [ContextArray.build(texts[number::parts]) for number in range(parts)]
@@ -62,7 +63,7 @@ def test_arrays_are_joined_in_order(texts: list[list[int]], parts: int) -> None:
     assert contexts == sorted(contexts)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(3)
 @given(texts=TEXTS, dropped=st.integers(1, 60), tail=TAIL, length=st.integers(1, 5))
 def test_of_an_array_that_is_cut_the_last_texts_are_found(
     texts: list[list[int]], dropped: int, tail: list[int], length: int
@@ -78,7 +79,7 @@ def test_of_an_array_that_is_cut_the_last_texts_are_found(
     assert (match.length, sorted(found)) == literal(kept, tail, length)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(2)
 @given(texts=TEXTS, batches=st.integers(1, 4), tail=TAIL, length=st.integers(1, 5))
 def test_a_query_finds_every_occurrence(texts: list[list[int]], batches: int, tail: list[int], length: int) -> None:
     store = Corpus()

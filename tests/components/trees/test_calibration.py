@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -67,7 +67,6 @@ class Sharpened(PathDrafter):
         return super().raw(above, level) * self.calibration.power(len(above) - 1 + level)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     powers=st.lists(st.sampled_from([0.5, 1.0, 2.0, 4.0]), min_size=1, max_size=4),  # exact in every dtype
     block=st.integers(1, 3),

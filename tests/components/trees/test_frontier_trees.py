@@ -9,7 +9,7 @@ from itertools import count, permutations, product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -136,7 +136,6 @@ def draw(random: object, weights: list[float]) -> int:
     return int(random.categorical(law / law.sum()))  # type: ignore[attr-defined]
 
 
-@settings(max_examples=40, deadline=None)
 @given(width=st.integers(1, 4), depth=st.integers(1, 4), drafter=path_drafters())
 def test_beam_is_its_literal_restatement(width: int, depth: int, drafter: PathDrafter) -> None:
     policy = Beam(width=width, depth=depth)
@@ -217,7 +216,6 @@ def literal_dyspec(drafter: PathDrafter, root: int, nodes: int, depth: int, thre
     return found
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     nodes=st.integers(1, 9),
     depth=st.integers(1, 5),
@@ -257,7 +255,6 @@ def test_dyspec_at_temperature_0_is_a_chain() -> None:
 # --- greedy ---------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     widths=st.lists(st.integers(1, 4), min_size=1, max_size=3),
     drafter=path_drafters(),
@@ -310,7 +307,6 @@ def test_recursive_verification_of_a_greedy_draft_is_optimal() -> None:
 # --- threshold ------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     depth=st.integers(1, 6),
     block=st.integers(1, 3),
@@ -385,7 +381,6 @@ def test_broken_options_are_refused(build: object, message: str) -> None:
 # --- opt-tree: dynamic with a gain ----------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     depth=st.integers(1, 5),
     nodes=st.integers(1, 9),

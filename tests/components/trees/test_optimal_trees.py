@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from specframe.components.trees.fixed import Fixed
@@ -52,7 +52,6 @@ def best_of_all(table: Table, nodes: int, depth: int, gaps: bool, off_path: Tabl
     return max(expected_tau(Shape(paths), table, off_path) for shapes in sizes for paths in shapes)
 
 
-@settings(max_examples=60, deadline=None)
 @given(table=tables, nodes=st.integers(1, 5), depth=st.integers(1, 4))
 def test_no_shape_beats_the_dynamic_program(table: list[list[float]], nodes: int, depth: int) -> None:
     shape = optimal_shape(table, nodes, depth)
@@ -60,7 +59,6 @@ def test_no_shape_beats_the_dynamic_program(table: list[list[float]], nodes: int
     assert expected_tau(shape, table) == pytest.approx(best_of_all(table, nodes, depth, gaps=False))
 
 
-@settings(max_examples=60, deadline=None)
 @given(table=tables, off_path=tables, nodes=st.integers(1, 5), depth=st.integers(2, 4))
 def test_no_shape_beats_the_dynamic_program_with_two_tables(
     table: Table, off_path: Table, nodes: int, depth: int
@@ -80,7 +78,6 @@ def test_the_second_table_serves_what_stands_behind_another_choice() -> None:
     assert optimal_shape(table, 4, 2, [[], [0.1]]).paths == [(0,), (1,), (0, 0), (0, 1)]
 
 
-@settings(max_examples=60, deadline=None)
 @given(table=tables, nodes=st.integers(1, 4))
 def test_no_shape_beats_the_largest_products(table: list[list[float]], nodes: int) -> None:
     table = table if any(table[0]) else [[0.5]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -55,7 +55,6 @@ def test_where_nothing_pays_the_root_is_scored_alone():
     assert drafter.calls == 1  # no second level is drafted for that
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     drafter=path_drafters(steps=(0.0, 0.7, 3.0)),
     slope=st.floats(0.02, 0.6),
@@ -71,7 +70,6 @@ def test_the_most_probable_nodes_are_kept_as_long_as_they_pay(drafter, slope, fi
         assert kept == pytest.approx(every[: costs.worth(every)])
 
 
-@settings(max_examples=40, deadline=None)
 @given(drafter=path_drafters(steps=(0.0, 0.7, 3.0)), slope=st.floats(0.02, 0.6), draft=st.floats(0.0, 0.5))
 def test_a_node_is_never_without_the_one_above(drafter, slope, draft):
     tree = grown(drafter, Costs.of({1: 1.0, 10: 1.0 + 9 * slope}, draft))

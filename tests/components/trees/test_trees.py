@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -92,7 +92,6 @@ def test_eagle_1_and_widths_are_expressible() -> None:
     assert wide.promise.nodes == 21 and wide.shape.paths == Fixed(paths=every).shape.paths
 
 
-@settings(max_examples=60, deadline=None)
 @given(paths=shapes(gaps=True), block=st.integers(1, 3), vocab=st.integers(2, 7), salt=st.integers(0, 99))
 def test_fixed_top_tree_is_its_literal_restatement(paths: list[str], block: int, vocab: int, salt: int) -> None:
     drafter = PathDrafter(vocab, block, salt)
@@ -118,7 +117,6 @@ def test_fixed_top_tree_is_its_literal_restatement(paths: list[str], block: int,
                 tokens[ranks] = None
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     paths=shapes(gaps=False),
     block=st.integers(1, 3),
@@ -194,7 +192,6 @@ def test_laws_see_each_nodes_own_path() -> None:
         assert torch.equal(tree.q.gather(1, tree.q_row[:, 1:, None].expand(-1, -1, 8)), laws)
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     depth=st.integers(1, 5),
     width=st.integers(1, 5),
@@ -215,7 +212,6 @@ def test_dynamic_tree_is_eagle_2(depth: int, width: int, nodes: int, drafter: Pa
     assert drafter.calls == -(-depth // drafter.block)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     depth=st.integers(1, 5),
     width=st.integers(1, 4),

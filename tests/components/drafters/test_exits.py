@@ -14,7 +14,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.kernel.types import Proposal
 from specframe.testing import GivenSession, check_proposals, tiny_target
-from tests.components.drafters.models.test_layers import by_kernels, reading, without
+from tests.components.drafters.test_layers import by_kernels, reading, without
 from tests.components.drafters.test_model_drafter import tiny
 
 VOCAB, LAYERS = 11, 4

@@ -4,6 +4,9 @@ import pytest
 import setuptools  # noqa: F401 - it replaces distutils, which it can do only before a test imports that: inductor needs it
 import torch
 
+from specframe.kernel.discovery import discover
+from specframe.kernel.registry import Registry
+
 pytest_plugins = ["pytester", "tests.tiers"]
 
 
@@ -11,3 +14,9 @@ pytest_plugins = ["pytester", "tests.tiers"]
 def same_numbers():
     """Tests that draw their inputs draw the same ones, alone or in a group."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def registry() -> Registry:
+    """The built-ins and the components of all installed plugins, discovered once: to be read, not added to."""
+    return discover()

@@ -7,7 +7,6 @@ import pytest
 
 from specframe.cli.main import main
 from specframe.kernel.build import Part, plan
-from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
 from specframe.neural.weights.checkpoint import locate
 from tests.repo.repository import RECIPES, ROOT, name
@@ -46,8 +45,8 @@ def test_there_are_recipes_and_the_first_one_runs():
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name)
-def test_a_recipe_validates(recipe):
-    plan(Recipe.read(recipe), discover())
+def test_a_recipe_validates(recipe, registry):
+    plan(Recipe.read(recipe), registry)
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name)
@@ -67,12 +66,12 @@ def test_a_recipe_runs(recipe, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=name)
-def test_a_recipes_drafter_is_trained(recipe):
+def test_a_recipes_drafter_is_trained(recipe, registry):
     """A drafter with something to train comes with weights: noise would be a recipe that only looks like a method.
 
     A drafter around others keeps what they keep.
     """
-    drafter = plan(Recipe.read(recipe), discover()).parts["drafter"]
+    drafter = plan(Recipe.read(recipe), registry).parts["drafter"]
     parts = [option for option in drafter.options.values() if isinstance(option, Part)]
     inner = [part for part in parts if part.entry.kind == "drafter" and hasattr(part.component, "save")]
     for part in inner or [drafter, *parts]:
@@ -81,12 +80,12 @@ def test_a_recipes_drafter_is_trained(recipe):
 
 
 @pytest.mark.parametrize("recipe", RUNNABLE, ids=name)
-def test_a_recipe_trains_as_its_weights_were_trained(recipe):
+def test_a_recipe_trains_as_its_weights_were_trained(recipe, registry):
     """The record of embedded weights, of the last stage where there are several, has the recipe's settings.
 
     Those of recipes/training come without weights; they begin as layers of the target.
     """
-    read = plan(Recipe.read(recipe), discover())
+    read = plan(Recipe.read(recipe), registry)
     drafter = read.parts["drafter"]
     head = drafter.options.get("head")
     trained = head if isinstance(head, Part) and hasattr(head.component, "save") else None

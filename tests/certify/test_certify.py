@@ -125,9 +125,9 @@ class OwnOrder(ForgetsOrder):
     [
         ("verifier", "CutToTheShortest"),
         ("verifier", "FirstRowsLaws"),
-        ("verifier", "MeanLaws"),
-        ("verifier", "NextRowsBonus"),
-        ("verifier", "NoTwins"),
+        pytest.param("verifier", "MeanLaws", marks=pytest.mark.full),
+        pytest.param("verifier", "NextRowsBonus", marks=pytest.mark.full),
+        pytest.param("verifier", "NoTwins", marks=pytest.mark.full),
         ("tree", "SharedDraws"),
         ("tree", "NeighboursLaw"),
         ("drafter", "OwnOrder"),

@@ -1,4 +1,7 @@
-"""Every registered drafter x tree x verifier: certified where it composes, refused with a way out where not."""
+"""Every registered drafter x tree x verifier: certified where it composes, refused with a way out where not.
+
+The quick tier takes those that make up every pair of a drafter and a tree and every pair of a tree and a verifier.
+"""
 
 from dataclasses import replace
 from itertools import product
@@ -89,9 +92,9 @@ def is_run(drafter, tree, verifier):
 
 
 def is_a_pair(drafter, tree, verifier):
-    """Whether the three carry a claim of their own: a drafter with a tree, met by one verifier, or a tree with a verifier.
+    """Whether the three are a pair of a drafter and a tree, met by one verifier, or of a tree and a verifier.
 
-    A verifier sees of a drafter no more than its trees, so the other compositions repeat these claims.
+    A verifier sees of a drafter no more than its trees, so the other compositions repeat the claims of these.
     """
     if drafter[0] in (WITNESS, OWN_WITNESS):
         return True

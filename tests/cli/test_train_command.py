@@ -3,7 +3,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 
 import pytest
 import torch
@@ -59,20 +59,29 @@ def test_what_train_writes_run_loads(training, tmp_path, capsys):
     assert main(["run", str(recipe), f"drafter.weights={tmp_path / 'out'}", "run.repeats=0"]) == 0
 
 
-def test_ctrl_c_keeps_the_state_and_prints_how_to_go_on(training, tmp_path):
+def test_ctrl_c_keeps_the_state_and_prints_how_to_go_on(training, tmp_path, capsys):
     recipe = training(steps=100_000)
-    command = [sys.executable, "-m", "specframe", "train", str(recipe)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "out" / "state.safetensors").exists() and process.poll() is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    os.kill(process.pid, signal.SIGINT)
-    _, output = process.communicate(timeout=60)
-    assert process.returncode == 130, output
+    ended = threading.Event()
+    interrupt = threading.Thread(target=interrupt_after, args=(tmp_path / "out" / "state.safetensors", ended))
+    interrupt.start()
+    try:
+        assert main(["train", str(recipe)]) == 130
+    finally:
+        ended.set()
+        interrupt.join()
+    output = capsys.readouterr().err
     assert "run the same command again to go on" in output and "Traceback" not in output
 
 
+def interrupt_after(file, ended):
+    """Sends this process what Ctrl-C does as soon as the file exists, unless the command has ended."""
+    while not file.exists():
+        if ended.wait(0.05):
+            return
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.full
 def test_processes_that_torchrun_launched_train_together_on_a_cpu(training, tmp_path):
     """torchrun sets nothing for CPUs, as `accelerate launch --cpu` does: the command must find out."""
     network = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(20000 + os.getpid() % 20000), "CUDA_VISIBLE_DEVICES": ""}

@@ -125,8 +125,8 @@ class OwnOrder(ForgetsOrder):
     [
         ("verifier", "CutToTheShortest"),
         ("verifier", "FirstRowsLaws"),
-        pytest.param("verifier", "MeanLaws", marks=pytest.mark.full),
-        pytest.param("verifier", "NextRowsBonus", marks=pytest.mark.full),
+        ("verifier", "MeanLaws"),
+        ("verifier", "NextRowsBonus"),
         pytest.param("verifier", "NoTwins", marks=pytest.mark.full),
         ("tree", "SharedDraws"),
         ("tree", "NeighboursLaw"),

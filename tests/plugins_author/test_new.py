@@ -57,6 +57,7 @@ def test_json_lists_what_was_written(tmp_path, capsys):
     assert found["command"] == "specframe run small/falcon drafter.use=bigram"
 
 
+@pytest.mark.full
 def test_the_tests_of_every_package_pass_as_written(packages):
     paths = os.pathsep.join([*(str(folder / "src") for folder in packages), str(ROOT)])
     tests = [str(folder / "tests") for folder in packages]

@@ -81,7 +81,14 @@ def test_python_blocks_run(project, request):
     exec(compile("\n".join(lines), page, "exec"), {"__name__": "__main__"})
 
 
-@pytest.mark.parametrize("project", having("console"), ids=name, indirect=True)
+OPENING = {"README.md", "docs/index.md", "docs/quickstart.md"}
+"""The pages that a newcomer opens first: their commands are run in the quick tier."""
+WITH_COMMANDS = [
+    pytest.param(page, marks=[] if name(page) in OPENING else pytest.mark.full) for page in having("console")
+]
+
+
+@pytest.mark.parametrize("project", WITH_COMMANDS, ids=name, indirect=True)
 def test_commands_run(project, request, capsys):
     page = request.node.callspec.params["project"]
     for block in executed(page, "console"):

@@ -47,8 +47,8 @@ HEADS = [
     "{use: trimmed, keep: 2}",
     "{use: router, groups: 3, active: 2}",
     "acceptance",
-    "{use: acceptance, of: {use: trimmed, keep: 2}}",
-    "{use: acceptance, of: {use: router, groups: 3, active: 2}}",
+    pytest.param("{use: acceptance, of: {use: trimmed, keep: 2}}", marks=pytest.mark.full),
+    pytest.param("{use: acceptance, of: {use: router, groups: 3, active: 2}}", marks=pytest.mark.full),
 ]
 TRAINED = {
     "acceptance": (

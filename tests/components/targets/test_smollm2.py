@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 PROMPTS = ["What is 12 + 7?", "Say hello, hello, hello.", "Name three colours.", "Who wrote Hamlet?"]
 
 
-@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.full), 4])
 def test_its_texts_are_those_of_generate_in_float32(batch):
     pipeline = specframe.load(
         ROOT / "recipes" / "lookup.yaml",
@@ -39,7 +39,7 @@ def test_in_bfloat16_its_texts_part_at_near_ties_alone():
     assert all(found.tie for found in find_divergences(model, rows, pipeline.generate(rows).tokens, theirs))
 
 
-@pytest.mark.parametrize("bits", ["int8", "int4"])
+@pytest.mark.parametrize("bits", [pytest.param("int8", marks=pytest.mark.full), "int4"])
 def test_it_is_a_target_in_fewer_bits(bits):
     pipeline = specframe.load(ROOT / "recipes" / "lookup.yaml", overrides=[f"target.quantize={bits}"])
     pipeline.parts.target.check()  # its activations of 8 bits run apart on one of the check's senseless prompts

@@ -106,6 +106,7 @@ sampling: {temperature: 1.0}
 """
 
 
+@pytest.mark.full
 def test_the_certificate_shows_how_far_off_it_is(tmp_path, capsys) -> None:
     path = tmp_path / "recipe.yaml"
     path.write_text(RECIPE)

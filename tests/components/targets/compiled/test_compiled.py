@@ -57,6 +57,7 @@ def test_trees_equal_generate_token_for_token(family, changes, build, continuati
     assert shapes(target) == {(3, 8)}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 def test_generated_code_gives_the_same_tokens_and_features(dtype, build, continuation, decode):
     model = build("llama", num_hidden_layers=2).to(dtype)

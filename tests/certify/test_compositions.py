@@ -91,6 +91,11 @@ def is_run(drafter, tree, verifier):
     return verifier[0] in THOROUGH or drafter[0] == WITNESS or tree[0] in ("specframe/chain", "/none")
 
 
+def is_slow(tree):
+    """Whether a tree's certificates take seconds, as two drawn levels do: the witness shows it to the quick tier."""
+    return tree[0] == "specframe/fixed" and tree[1]["draw"] != "top"
+
+
 def is_a_pair(drafter, tree, verifier):
     """Whether the three are a pair of a drafter and a tree, met by one verifier, or of a tree and a verifier.
 
@@ -98,8 +103,8 @@ def is_a_pair(drafter, tree, verifier):
     """
     if drafter[0] in (WITNESS, OWN_WITNESS):
         return True
-    if tree[0] == "specframe/fixed" and tree[1]["draw"] != "top":
-        return False  # four drawn nodes take seconds; the other policies' drawn trees are fewer
+    if is_slow(tree):
+        return False
     return verifier[0] == "specframe/match" if drafter[0] in OWN_TREE else verifier[0] == "specframe/recursive"
 
 
@@ -147,10 +152,11 @@ def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path)
 
 
 def test_the_quick_compositions_have_every_pair():
-    """All that meet in a composition meet in a quick one, whatever the third part is."""
+    """Two that meet in a composition meet in a quick one, but for slow trees, which one drafter shows."""
     quick = [composition.values for composition in COMPOSITIONS if not composition.marks]
     whole = [composition.values for composition in COMPOSITIONS]
-    assert pairs(whole, 0, 1) == pairs(quick, 0, 1) and pairs(whole, 1, 2) == pairs(quick, 1, 2)
+    fast = [parts for parts in whole if parts[0][0] == WITNESS or not is_slow(parts[1])]
+    assert pairs(fast, 0, 1) == pairs(quick, 0, 1) and pairs(whole, 1, 2) == pairs(quick, 1, 2)
     assert len(quick) < len(whole) / 2
 
 

@@ -69,6 +69,7 @@ class ChangedOnline(Online):
         return Changed.of(super().untrained(vocab))
 
 
+@pytest.mark.full
 def test_a_drafter_that_changes_within_a_draft_is_not():
     found, _ = comparison("recursive", "iid", ChangedOnline)
     assert found.tv > 1e-3

@@ -13,6 +13,8 @@ import pytest
 from specframe import __version__
 from tests.repo.repository import ROOT
 
+pytestmark = pytest.mark.full  # environments take long; tests/kernel/test_plugins.py has such plugins in this process
+
 RECIPE = """
 target: {use: hf, model: zoo://talk-7m}
 drafter: {use: follower, smoothing: 0.5}

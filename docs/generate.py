@@ -13,6 +13,7 @@ from typing import Any
 
 from measured import render_blocks
 from method_table import render_methods
+from pictures.chart import render_chart
 
 from specframe.cli.main import COMMANDS, build_parser, main
 from specframe.decoding.generate_support import ARGUMENTS, FIELDS, Support
@@ -142,6 +143,7 @@ PAGES = {
     "docs/reference/components.md": render_components,
     "docs/reference/cli.md": render_commands,
     "docs/methods/index.md": render_methods,
+    "docs/pictures/speedup.svg": render_chart,
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,10 @@ from benches import FOLDER, TITLES, read_benches
 from specframe.bench.format import count_compared, format_figure, format_share
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = ("README.md", "docs/index.md", "docs/methods/*.md", "docs/howto/trees.md")
+PAGES = ("README.md", "docs/index.md", "docs/methods/*.md", "docs/howto/trees.md", "docs/explanation/measured.md")
 BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
 PAPERS = re.compile(r"(<!-- papers(?: (\S+))?\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
-HEAD = (
-    "| recipe | tau | speedup against `generate` | against our plain decoding | overhead | identical |\n"
-    "|---|---|---|---|---|---|"
-)
+HEAD = ("recipe", "tau", "speedup against `generate`", "against our plain decoding", "overhead")
 PAPERS_HEAD = "| | tau | times `generate` | times plain decoding |\n|---|---|---|---|"
 
 Measured = Mapping[str, Mapping[str, Any]]
@@ -49,22 +46,33 @@ def _fill(rows: Callable[..., list[str]], measured: Measured, block: re.Match[st
 
 
 def bench_rows(measured: Measured, folder: str, named: Mapping[str, str | None]) -> list[str]:
-    """A table of the recipes' figures, the note of each next to its name."""
-    rows = [HEAD]
-    for recipe, note in named.items():
-        figures = measured[folder][recipe]["overall"]
+    """A table of the recipes' figures, the note of each next to its name.
+
+    Near ties in bfloat16 are the report's subject: where prompts have some, and none differ, there is no column of them.
+    """
+    entries = {recipe: measured[folder][recipe]["overall"] for recipe in named}
+    found = [figures["identity"] for figures in entries.values()]
+    compared = any(each and (each["differing"] or not each["ties"]) for each in found)
+    rows = [_row([*HEAD, *(["identical"] if compared else [])]), "|---" * (len(HEAD) + compared) + "|"]
+    for recipe, figures in entries.items():
+        note = named[recipe]
         name = note if recipe == "plain" and note else f"`{recipe}.yaml`" + (f": {note}" if note else "")
         shown = [format_figure(figures[each]) for each in ("tau", "speedup_hf", "speedup")]
-        cells = [name, *shown, format_share(figures["overhead"]), format_identical(figures["identity"])]
-        rows.append("| " + " | ".join(cells) + " |")
+        identical = [format_identical(figures["identity"])] if compared else []
+        rows.append(_row([name, *shown, format_share(figures["overhead"]), *identical]))
     return rows
 
 
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
 def format_identical(identity: Mapping[str, Any] | None) -> str:
-    """How many of the prompts have the text of `generate`; the others part at near ties, or it is stated."""
+    """How many prompts have the text of plain decoding, or of `generate` where a bench did not compare with it."""
     if identity is None:
         return ""
-    text = f"{identity['identical']} of {count_compared(identity)}"
+    same = identity["identical"] if identity.get("plain") is None else identity["plain"]
+    text = f"{same} of {count_compared(identity)}"
     return text if not identity["differing"] else f"{text}; **{len(identity['differing'])} differ**"
 
 

@@ -102,6 +102,26 @@ def test_commands_run(project, request, capsys):
                 assert same(expected, shown or aside) or same(expected, printed), f"{block}:\n{printed}"
 
 
+FIRST_PAGES = [ROOT / "README.md", ROOT / "docs/index.md", ROOT / "docs/quickstart.md"]
+SHELL = re.compile(r"(?:^|&& |\$\()specframe ([^&|>#)\n]*)", re.MULTILINE)
+
+
+@pytest.mark.parametrize("project", FIRST_PAGES, ids=name, indirect=True)
+def test_shell_commands_of_the_first_pages_run(project, request, capsys):
+    """Those of specframe; `.ci/run` has the others, pip and pytest."""
+    page = request.node.callspec.params["project"]
+    found = [line for block in executed(page, "bash") for line in SHELL.findall(block.text)]
+    assert found
+    for line in found:
+        assert execute(smoke(shlex.split(line))) == 0, f"specframe {line}\n{capsys.readouterr()}"
+
+
+def test_the_readme_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 130
+    assert not [line for line in lines if len(line) > 160]
+
+
 def commands(block: Block) -> list[tuple[list[str], str]]:
     """The block's commands, each with the output that the page shows below it."""
     parts = re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]

@@ -131,10 +131,8 @@ class Session:
         self._random: Streams = random or SeededRandom(0, 0, self._device or "cpu")
         self._sampling: Sampling | RowSampling = Sampling()
         self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]
-        verifier = parts.verifier
-        self._greedy = greedy_of(verifier)
-        self._visiting = visiting_of(verifier)
-        self._by_position = verifier.needs.by_position
+        self._greedy, self._visiting = greedy_of(parts.verifier), visiting_of(parts.verifier)
+        self._by_position = parts.verifier.needs.by_position
         self._observers = parts.observers
         self._watch = watch
         self._stateful = parts.stateful

@@ -1,6 +1,7 @@
 """The tiers of the suite, a pytest plugin: `pytest` runs the quick one, --rest what that leaves out, --all both.
 
-Quick are all tests but those marked `full`; a tenth of these, another one each day, are quick on that day.
+Quick are all tests but those marked `full`, and of the cases of those marked `sampled` the first and, each day, another
+tenth.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import settings
 
 DAYS = 10
-"""The number of days in which the quick tier runs every test once."""
+"""The number of days in which the quick tier runs every case of a sampled test."""
 
 settings.register_profile("quick", max_examples=30, deadline=None)
 settings.register_profile("all", max_examples=100, deadline=None)
@@ -38,8 +39,15 @@ class Tier:
         return self._is_quick(item) == (self.name == "quick")
 
     def _is_quick(self, item: pytest.Item) -> bool:
+        if item.get_closest_marker("full"):
+            return False
         turn = (crc32(item.nodeid.encode()) + self.day.toordinal()) % DAYS
-        return item.get_closest_marker("full") is None or turn == 0
+        return turn == 0 or _is_first(item) or item.get_closest_marker("sampled") is None
+
+
+def _is_first(item: pytest.Item) -> bool:
+    """Returns whether it is the first case of its test."""
+    return isinstance(item, pytest.Function) and hasattr(item, "callspec") and not any(item.callspec.indices.values())
 
 
 def tier_of(config: pytest.Config) -> Tier:

@@ -98,6 +98,7 @@ siblings.widths, siblings.draw = [2], "without_replacement"
 top_tree.widths, top_tree.draw = [2], "top"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "accept", [scalar, vectorised, in_numpy, by_name, siblings, top_tree, races, gumbel, numpy_generator]
 )

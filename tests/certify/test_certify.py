@@ -99,6 +99,7 @@ def test_a_tree_out_of_reach_is_made_smaller_until_it_is_exhausted(tmp_path):
     assert not all(case.comparison.enumeration.exhausted for case in certificate.cases)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("truncation", ["top_k: 1", "top_p: 0.2", "top_p: 0.5"])
 def test_sharp_truncation_is_certified(temperature, truncation, tmp_path):

@@ -85,6 +85,7 @@ def test_an_explanation_in_a_pipe_is_as_it_is_written(capsys):
     assert "  depth: integer (default 4)\n      how many levels to draft, at most\n" in printed
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("width", [40, 50, 60, 80, 200])
 def test_a_profile_keeps_to_the_terminal_and_shows_all_of_it(width, recipe, terminal, capsys):
     terminal(width)
@@ -96,6 +97,7 @@ def test_a_profile_keeps_to_the_terminal_and_shows_all_of_it(width, recipe, term
     assert words.count("accepted") == (1 if width >= 60 else -(-5 // ((width - 20) // 7)))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_diagnosis_keeps_to_the_terminal(width, recipe, terminal, capsys):
     terminal(width)

@@ -36,6 +36,7 @@ def looks(target, drafter, tree, cycles: int = 4) -> list[list[str]]:
     return found[1:]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("drafter", "tree"),
     [

@@ -21,6 +21,7 @@ COMPOSITIONS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("overrides", COMPOSITIONS, ids=" ".join)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_greedy_output_is_generates(recipe, overrides, batch):
@@ -32,6 +33,7 @@ def test_greedy_output_is_generates(recipe, overrides, batch):
     assert pipeline.generate(prompts).tokens == theirs
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("overrides", COMPOSITIONS, ids=" ".join)
 def test_a_rows_output_depends_on_neither_neighbours_nor_batch_size(recipe, overrides):
     prompts = ["hello", "good morning to you", "what?", "a"]

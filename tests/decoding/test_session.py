@@ -77,6 +77,7 @@ def decoded(make, slots, order=None, **changes):
     return {entry.request.number: (entry.tokens, entry.ended) for entry in entries}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("verifier", [Match, Recursive])
 @pytest.mark.parametrize("name", [name for name, _ in compositions(Match)])
 def test_a_row_is_decoded_alone_as_among_others(verifier, name):

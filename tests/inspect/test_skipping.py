@@ -32,6 +32,7 @@ def pipeline() -> Pipeline:
     return compose(target=HFTarget.from_model(model, None), sampling=SAMPLING)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("option", [{"exit": 4}, {"skip": [3]}, {"skip": {"attention": [0], "mlp": [5]}}])
 def test_agreement_is_what_the_drafter_reaches(pipeline: Pipeline, option: dict) -> None:
     drafter = OwnLayers(**option)

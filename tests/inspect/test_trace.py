@@ -50,6 +50,7 @@ def check(found: Trace) -> None:
         root = cycle.bonus.token
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("overrides", COMPOSITIONS, ids=" ".join)
 def test_a_trace_shows_what_generate_does(recipe, overrides, temperature):

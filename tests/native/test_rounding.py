@@ -38,6 +38,7 @@ def layers(network: nn.Module) -> list[QuantizedLinear]:
     return [part for part in network.modules() if isinstance(part, QuantizedLinear)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("quantization", ["int4", "int8"])
 @pytest.mark.parametrize("kind", [Eagle, Eagle3, Falcon, ParallelSpec])
 def test_texts_are_those_of_the_target(kind, quantization, target):

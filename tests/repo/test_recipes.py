@@ -56,6 +56,7 @@ def test_a_recipe_states_what_it_is_and_how_to_run_it(recipe):
     assert f"specframe run {name(recipe)}" in opening
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("recipe", RUNNABLE, ids=name)
 def test_a_recipe_runs(recipe, tmp_path, capsys):
     assert main(["run", name(recipe), *SMOKE, "--json", "--out", str(tmp_path)]) == 0
@@ -79,6 +80,7 @@ def test_a_recipes_drafter_is_trained(recipe, registry):
             assert part.options.get("weights") or part.options.get("model"), f"{part.entry.qualified} is not trained"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("recipe", RUNNABLE, ids=name)
 def test_a_recipe_trains_as_its_weights_were_trained(recipe, registry):
     """The record of embedded weights, of the last stage where there are several, has the recipe's settings.

@@ -14,8 +14,12 @@ def test_plain(case):
     pass
 
 @pytest.mark.full
+def test_full():
+    pass
+
+@pytest.mark.sampled
 @pytest.mark.parametrize("case", range(100))
-def test_full(case):
+def test_sampled(case):
     pass
 
 @pytest.mark.full
@@ -30,7 +34,7 @@ TODAY = date(2026, 3, 1)
 def collected(pytester):
     """The names of the tests that a command line collects from the suite above."""
     pytester.makepyfile(SUITE)
-    pytester.makeini("[pytest]\nmarkers = full: not quick\n    slow: very")
+    pytester.makeini("[pytest]\nmarkers = full: not quick\n    sampled: in turn\n    slow: very")
     profile = settings.get_current_profile_name()
 
     def collect(*arguments):
@@ -45,21 +49,23 @@ def collected(pytester):
 def test_the_quick_tier_and_the_rest_are_the_suite(collected):
     day = f"--day={TODAY}"
     quick, rest, whole = collected(day, "-m not slow"), collected(day, "--rest", "-m not slow"), collected("--all")
-    assert sorted([*quick, *rest, "test_slow"]) == sorted(whole) and len(whole) == len(set(whole)) == 121
-    assert sum("full" in name for name in quick) in range(3, 30) and sum("plain" in name for name in quick) == 20
+    assert sorted([*quick, *rest, "test_slow"]) == sorted(whole) and len(whole) == len(set(whole)) == 122
+    assert sum("plain" in name for name in quick) == 20 and "test_full" in rest
+    assert "test_sampled[0]" in quick and sum("sampled" in name for name in quick) in range(3, 30)
 
 
-def test_a_day_can_be_repeated_and_ten_days_are_the_suite(collected):
+def test_a_day_can_be_repeated_and_ten_days_have_every_case(collected):
     days = [f"--day={TODAY + timedelta(days=number)}" for number in range(10)]
-    runs = [collected(day, "-m not slow", "-k full") for day in days]
-    assert collected(days[0], "-m not slow", "-k full") == runs[0]
-    assert set(Counter(name for run in runs for name in run).values()) == {1} and sum(map(len, runs)) == 100
+    runs = [collected(day, "-k sampled") for day in days]
+    assert collected(days[0], "-k sampled") == runs[0]
+    found = Counter(name for run in runs for name in run)
+    assert found.pop("test_sampled[0]") == 10 and len(found) == 99 and set(found.values()) == {1}
 
 
 def test_slow_tests_and_those_that_are_named_run_on_any_day(collected, pytester):
     [file] = pytester.path.glob("test_*.py")
     assert collected("-m slow") == ["test_slow"]
-    assert len(collected(f"{file.name}::test_full")) == 100
+    assert collected(f"{file.name}::test_full") == ["test_full"]
 
 
 def test_the_header_says_how_to_repeat_it(pytester):

@@ -83,6 +83,7 @@ def decoded(drafter, target) -> tuple[Tensor, Tensor, list[dict[int, tuple[list[
     return tokens, mask, rejected
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_a_replayed_draft_is_decodings_and_the_target_answers_as_in_verification(make) -> None:
     target = tiny_target(layers=6)
@@ -111,6 +112,7 @@ def test_a_replayed_draft_is_decodings_and_the_target_answers_as_in_verification
     assert compared > 10
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_predictions_are_those_of_each_draft_by_itself(make) -> None:
     """A draft alone behind its text gives the same numbers: nothing leaks from draft to draft, or from row to row."""
@@ -238,6 +240,7 @@ def test_a_teacher_of_texts_is_read_along(make) -> None:
     torch.testing.assert_close(student.logits, other.logits)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", DRAFTERS.values(), ids=DRAFTERS)
 def test_gradients_reach_the_drafter_alone_and_help(make) -> None:
     target = tiny_target(layers=6)

@@ -19,6 +19,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: "-".join(options) or "plain")
 def test_proposals_are_the_papers_forward(options):
     drafter = fakes.bound(heads=4, **options)

@@ -39,6 +39,7 @@ def recipe(tmp_path: Path) -> Iterator[Path]:
     return path
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("active", [1, 2])
 @pytest.mark.parametrize(("tree", "verifier"), TREES.items())
 def test_the_output_s_law_is_the_target_s(tree: str, verifier: str, active: int, recipe: Path) -> None:

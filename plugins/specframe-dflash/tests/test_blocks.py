@@ -188,6 +188,7 @@ def test_the_rollout_refuses_what_it_cannot_unroll() -> None:
         AnchoredBlocks()(NoDrafter(), random_teacher(texts.target(), 1, 4), 0.0)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"from_anchor": True}])
 def test_it_keeps_the_contract_of_drafters(options: dict[str, object]) -> None:
     check_drafter(lambda: DFlash(block_size=3, layers=1, **options))

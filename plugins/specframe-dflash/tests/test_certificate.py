@@ -54,6 +54,7 @@ def distance(make: object, tree: object, verifier: type, length: int = 3) -> flo
     return Emission("", lambda: parts, Sampling(temperature=1.0), length, (0, 2, 1)).compare(budget=200_000).tv
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("tree", "verifier"), COMPOSITIONS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_output_is_distributed_as_the_target_s(drafter: str, tree: object, verifier: type) -> None:

@@ -20,6 +20,7 @@ from specframe_dflash.rollout import AnchoredBlocks
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", texts.SPARKS)
 def test_proposals_are_the_literal_forward_pass_s(options: dict[str, object]) -> None:
     drafter = texts.dspark(**options)
@@ -136,6 +137,7 @@ def test_a_head_that_is_trained_by_itself_is_refused() -> None:
         DSpark(head=AcceptanceHead())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", texts.SPARKS)
 def test_it_keeps_the_contract_of_drafters(options: dict[str, object]) -> None:
     check_drafter(lambda: DSpark(**{**options, "block_size": 3, "layers": 1, "rank": 2}))

@@ -37,6 +37,7 @@ def test_unroll_is_the_literal_forward(kind: str, options: dict[str, bool]) -> N
                     torch.testing.assert_close(found[row, end - 1, 0], want, rtol=CLOSE, atol=CLOSE)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "options"), [*texts.NETWORKS, ("llama", {"bias": False})])
 def test_proposals_are_the_literal_forwards(kind: str, options: dict[str, bool]) -> None:
     drafter = texts.bound(kind, **options)

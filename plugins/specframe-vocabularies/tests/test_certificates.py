@@ -61,11 +61,13 @@ def test_strings() -> None:
     check_drafter(lambda: Strings(drafter=inner(), width=2, reach=2).untrained(3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", [{"cache": "seen"}, {"cache": "all"}, {"shared": True}])
 def test_ngrams(options) -> None:
     check_drafter(lambda: Ngrams(drafter=inner(), width=2, reach=2, **options).untrained(3))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("draw", ["iid", "without_replacement"])
 @pytest.mark.parametrize(
     "drafter", ["tli", "slrs, width: 2, reach: 2", "omnidraft, cache: all, reach: 2", "omnidraft, shared: true"]

@@ -39,6 +39,7 @@ def compared(tmp_path: Path, drafter: str, component=None, length: int = 3):
     return emission.compare(budget=2_000), emission.parts().drafter
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_drafter_of_another_vocabulary_that_learns_in_every_cycle_is_lossless(drafter, tmp_path, monkeypatch):
     learn, changes = Learner.learn, list[bool]()

@@ -58,6 +58,7 @@ def exiting(made, exits):
     return drafter
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("depth", [1, 3, 4])
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_depth_answers_as_a_model_of_these_layers(kind, depth):
@@ -67,6 +68,7 @@ def test_each_depth_answers_as_a_model_of_these_layers(kind, depth):
     check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), wanted, expansions=3)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("modulus", [2, 3, 5, 9])
 def test_layers_that_were_not_asked_read_later_what_they_missed(modulus):
     made = model()

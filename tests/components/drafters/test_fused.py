@@ -61,6 +61,7 @@ def test_conformance_of_copies() -> None:
     check_drafter(lambda: Fused(first=Suffix(cap=2), second=Suffix(cap=1), tail=1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("draw", list(Draw))
 def test_conformance_behind_a_model(draw: Draw) -> None:
     """With recorded distributions it is certified under `recursive`, too."""

@@ -203,6 +203,7 @@ def small(tmp_path, name, layers):
     return str(tmp_path / name)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", [{"layers": [1]}, {"quantize": "int4"}, {"quantize": "int3", "layers": [0, 2]}])
 def test_it_keeps_the_contract_of_drafters(tmp_path, options):
     own = small(tmp_path, "own", 3)

@@ -210,6 +210,7 @@ def test_greedy_output_of_four_rows_is_the_targets(options):
     assert found.acceptance.cycles > 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("skip", SKIPS, ids=str)
 @pytest.mark.parametrize(
     ("verifier", "tree"),
@@ -249,6 +250,7 @@ def test_a_certificate_skips_what_the_recipe_skips(skip, small):
     assert OwnLayers(exit=9).untrained(3).exit == 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", [{"exit": 1}, {"skip": [0]}, {"skip": {"attention": [1]}}], ids=str)
 def test_it_keeps_the_contract_of_drafters(options):
     check_drafter(

@@ -47,8 +47,8 @@ HEADS = [
     "{use: trimmed, keep: 2}",
     "{use: router, groups: 3, active: 2}",
     "acceptance",
-    pytest.param("{use: acceptance, of: {use: trimmed, keep: 2}}", marks=pytest.mark.full),
-    pytest.param("{use: acceptance, of: {use: router, groups: 3, active: 2}}", marks=pytest.mark.full),
+    "{use: acceptance, of: {use: trimmed, keep: 2}}",
+    "{use: acceptance, of: {use: router, groups: 3, active: 2}}",
 ]
 TRAINED = {
     "acceptance": (
@@ -72,6 +72,7 @@ def composed(drafter: str, head: str, tree: str, verifier: str = "match") -> lis
     return [f"drafter={{use: {drafter}, head: {head}}}", f"tree={tree}", f"verifier={verifier}"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_output_is_the_target_s_greedy_and_in_law(drafter, head, recipe):
@@ -120,6 +121,7 @@ def test_confidence_is_of_what_the_logits_are_read_from(drafter):
     assert torch.equal(proposal.confidence, head.confidence(read[0]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("head", TRAINED)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_a_head_with_weights_is_trained_saved_and_loaded_and_the_drafter_stays(drafter, head, tmp_path):

@@ -45,6 +45,7 @@ def cycles(target: HFTarget, fresh: HFTarget, chosen: LayerChoice, close: float)
                 assert torch.equal(found[name][tree.valid], values[tree.valid]), name
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chosen", CHOICES, ids=["exit", "skip"])
 @pytest.mark.parametrize("family", SHAPES)
 @torch.no_grad()
@@ -123,6 +124,7 @@ def keys_and_values(target: HFTarget, fresh: HFTarget, chosen: LayerChoice, futu
 SHARED = [*CHOICES, LayerChoice.without(3, [], [1]), LayerChoice.without(3, [0], [2])]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chosen", SHARED, ids=["exit", "skip", "skip an MLP", "skip at first"])
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2", "gpt2", "gpt_neox"])
 @torch.no_grad()

@@ -35,6 +35,7 @@ LONG = ([*range(5, 24)], [11, 12, 13], [*range(21, 33)])
 """Prompts beyond the window, short of it, and beyond it."""
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("family", sorted(WINDOWED))
 @pytest.mark.parametrize("prompts", [PROMPTS, LONG], ids=["grows beyond", "starts beyond"])
 def test_trees_beyond_a_window_equal_generate(family, prompts, build, continuation, decode):

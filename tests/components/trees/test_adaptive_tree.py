@@ -156,6 +156,7 @@ STEADY = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("costs", [linear(0.02, 0.1), linear(0.02, 0.25)], ids=["cheap", "dear"])
 @pytest.mark.parametrize("text", STEADY)
 def test_on_steady_text_it_is_as_good_as_the_best_depth(text: str, costs: list[float]) -> None:

@@ -86,11 +86,13 @@ def recorded(tree: TokenTree, drafter: PathDrafter, sampling: Sampling) -> None:
                 assert torch.allclose(tree.q[row, tree.q_row[row, node]], law, atol=1e-12)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", SMALL)
 def test_a_policy_keeps_its_contract_and_its_draws_stand_an_audit(name: str) -> None:
     check_tree(SMALL[name])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("verifier", [Recursive, Traversal, Match])
 @pytest.mark.parametrize("name", SMALL)
 def test_one_cycle_is_lossless(name: str, verifier: type) -> None:

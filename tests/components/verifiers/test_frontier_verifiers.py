@@ -189,6 +189,7 @@ def test_the_block_reference_emits_exactly_the_targets_law():
             assert distance(law, p_of) == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [Traversal, Block, KSeq, Transport])
 def test_conformance(make):
     check_verifier(make)
@@ -201,6 +202,7 @@ def test_many_independent_siblings(verifier):
     assert compare_cycle(MixedTree(IID), verifier, p, q).tv < 1e-9
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("verifier", [Transport(), Transport(rounds=0), Transport(classes=2), Transport(classes=4)])
 @pytest.mark.parametrize("widths", [[2], [3], [2, 2]])
 def test_transport_of_siblings_without_replacement(verifier, widths):

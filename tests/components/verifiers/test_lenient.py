@@ -90,6 +90,7 @@ def test_at_temperature_0_nothing_changes() -> None:
         assert torch.equal(ours.path, theirs.path) and torch.equal(ours.bonus, theirs.bonus)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("lenience", [0.1, 0.7, 1.0])
 def test_it_keeps_the_contract_of_a_verifier(lenience: float) -> None:
     assert not Lenient.lossless

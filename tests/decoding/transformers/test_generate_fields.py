@@ -197,6 +197,7 @@ def plain(model):
     return model.generate(**call(THREE)).tolist()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("rows", [ONE, THREE], ids=["one", "three"])
 @pytest.mark.parametrize(("name", "options"), cases(GREEDY))
 def test_greedy_tokens_are_those_of_generate(name, options, rows, model, loop, plain):

@@ -167,6 +167,7 @@ ROLLOUTS = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("drafter", "rollout"), ROLLOUTS)
 @pytest.mark.parametrize(
     "loss",

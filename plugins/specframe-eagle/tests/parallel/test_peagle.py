@@ -182,6 +182,7 @@ def test_output_is_distributed_as_the_target_s(tree: object, verifier: type, lay
     assert Emission("", lambda: parts, Sampling(temperature=1.0), 3, (0, 2, 1)).compare(budget=200_000).tv < 1e-9
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("options", [{"levels": 2}, {"levels": 3, "layers": 2, "own_head": False}])
 def test_it_keeps_the_contract_of_drafters(options: dict[str, object]) -> None:
     check_drafter(lambda: PEagle(head=eagle3_texts.Trimmed(keep=2), **options))

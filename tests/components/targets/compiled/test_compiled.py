@@ -39,6 +39,7 @@ def shapes(target) -> set:
     return {shape[-2:] for shape in target.passes._steps._checked}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
@@ -101,6 +102,7 @@ def test_rows_leave_and_change_places(build, continuation, decode):
     assert shapes(target) == {(3, 8), (2, 8), (1, 8)}
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("drafter", "temperature"), [({"use": "lookup", "length": 3}, 0.0), ({"use": "recycling", "nodes": 6}, 1.0)]
 )

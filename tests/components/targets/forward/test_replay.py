@@ -55,6 +55,7 @@ def literal(model, text: list[int], chosen: LayerChoice) -> Tensor:
     return torch.stack(found)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("chosen", CHOICES, ids=["exit", "attention", "both"])
 @pytest.mark.parametrize("family", SHAPES)
 @torch.no_grad()

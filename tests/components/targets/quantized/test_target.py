@@ -175,6 +175,7 @@ def test_no_prompt_waits_for_a_longer_one(quantized):
             assert torch.equal(together.features[tap][row, : len(prompt)], features[0]), tap
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["lookup", {"use": "recycling", "nodes": 8}])
 @pytest.mark.parametrize("quantization", ["int4", *KERNELS])

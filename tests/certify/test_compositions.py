@@ -62,8 +62,8 @@ THOROUGH = {"specframe/match", "specframe/recursive"}
 """Verifiers that meet every drafter with every tree."""
 WITNESS = "specframe/model"
 """The drafter that meets all verifiers with every tree: of a drafter, a verifier sees no more than its trees."""
-OWN_WITNESS = "specframe-layers/del"
-"""The drafter that shows all verifiers trees of its own, with every draw."""
+OWN_WITNESS = "specframe/recycling"
+"""The drafter that shows all verifiers trees of its own."""
 
 
 def builds_its_own_trees(drafter):
@@ -110,7 +110,8 @@ def is_a_pair(drafter, tree, verifier):
         return True
     if not is_shown(tree):
         return False
-    return verifier[0] == "specframe/match" if drafter[0] in OWN_TREE else verifier[0] == "specframe/recursive"
+    refused = drafter[0] in OWN_TREE and tree[0] != "/none"
+    return verifier[0] == "specframe/match" if refused else verifier[0] == "specframe/recursive"
 
 
 def _named(options, name):

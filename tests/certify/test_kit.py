@@ -31,6 +31,7 @@ TREES = [
 DRAFTERS = [NoDrafter, Lookup, lambda: ModelDrafter.from_model(tiny_llama(3, 7))]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("make", [Match, Recursive, Rejection])
 def test_verifiers_that_keep_the_contract(make):
     check_verifier(make)

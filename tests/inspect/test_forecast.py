@@ -166,6 +166,7 @@ def test_opt_trees_forecast_for_a_trained_drafter_holds_within_3_percent() -> No
     assert found.expected is not None and found.tau == pytest.approx(1 + sum(found.expected), rel=0.03)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [0.5, 1.0])
 def test_a_calibrated_forecast_holds_at_any_temperature(temperature: float) -> None:
     pipeline, _ = on_a_table(Dynamic(depth=3, width=8, nodes=8), Match(), noise=0.0)

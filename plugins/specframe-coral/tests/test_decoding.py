@@ -50,6 +50,7 @@ def test_the_output_s_law_is_the_target_s(tree: str, verifier: str, active: int,
     assert emission.compare(budget=30_000).tv < 1e-9
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "tree", ["{use: fixed, widths: [2, 1], draw: iid}", "{use: dyspec, depth: 2, width: 2, nodes: 2}"]
 )

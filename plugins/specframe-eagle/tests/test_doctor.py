@@ -61,6 +61,7 @@ def test_a_drafter_without_features_is_judged_by_its_acceptance(recipe, capsys):
     assert "first choice" not in capsys.readouterr().out
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("layers", [(1, 6, 11), (13, 8, 3)], ids=["two earlier", "reverse order"])
 def test_layers_that_are_off_are_named(layers, recipe):
     """An EAGLE-3 drafter fitted to the features of three layers, and read as if they were others."""

@@ -78,6 +78,7 @@ TREES: dict[str, Callable[[], TreePolicy] | None] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("tree", TREES)
 def test_it_keeps_the_contract_of_drafters(tree: str) -> None:
     """Recorded laws audited, and the law of the output enumerated with `match` and `recursive`, among the rest."""

@@ -146,6 +146,7 @@ def test_refusals() -> None:
         compose(target={"use": "table"}, drafter=Intersection(drafter=model), tree="chain", verifier="match")
 
 
+@pytest.mark.sampled
 @pytest.mark.skipif(
     not smollm2.folder.is_dir(), reason="SmolLM2 is not cached: `specframe run recipes/lookup.yaml` fetches it"
 )

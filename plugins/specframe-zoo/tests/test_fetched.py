@@ -87,6 +87,7 @@ print(model())
 """
 
 
+@pytest.mark.full
 def test_two_processes_at_once(model):
     command = [sys.executable, "-c", CHILD, model.wheel.sha256, str(model.wheel.size), MEMBER]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]

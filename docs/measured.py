@@ -48,7 +48,7 @@ def _fill(rows: Callable[..., list[str]], measured: Measured, block: re.Match[st
 def bench_rows(measured: Measured, folder: str, named: Mapping[str, str | None]) -> list[str]:
     """A table of the recipes' figures, the note of each next to its name.
 
-    Near ties in bfloat16 are the report's subject: where prompts have some, and none differ, there is no column of them.
+    Near ties in bfloat16 are the report's subject: where prompts have some and none differ, no column counts them.
     """
     entries = {recipe: measured[folder][recipe]["overall"] for recipe in named}
     found = [figures["identity"] for figures in entries.values()]

@@ -56,10 +56,12 @@ def format_factor(factor: float | None) -> str:
 
 
 def format_output(entry: Mapping[str, Any]) -> str:
-    """Whether a contestant's text is the target's: LOSSY or DIFFERS where it is not."""
+    """Whether a contestant's text is the target's, as plain decoding and as `generate` write it: LOSSY or DIFFERS."""
     figures = entry["overall"]
     identity = figures["identity"] if figures else None
     words = ["LOSSY"] if entry["lossless"] is False else []
+    if identity and identity.get("plain") is not None:
+        words.append(f"as plain on {identity['plain']} of {count_compared(identity)}")
     if identity and identity["differing"]:
         words.append(f"DIFFERS on {len(identity['differing'])} of {count_compared(identity)}")
     elif identity:

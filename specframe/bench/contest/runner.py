@@ -16,7 +16,7 @@ from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.schedule import Round, take_turns
 from specframe.bench.contest.settings import Terms
 from specframe.bench.contest.timing import time_decoding
-from specframe.bench.figures.summary import TRANSFORMERS
+from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
 from specframe.kernel.errors import InputError
@@ -125,8 +125,14 @@ class Runner:
             for entrant, rows, decoded in found:
                 if entrant.kind == TRANSFORMERS and len(rows) == 1:
                     self.references[entrant.target].learn(next(iter(rows.values())), decoded.tokens[0])
+            plain = {
+                (entrant.target, tuple(row)): list(tokens)
+                for entrant, rows, decoded in found
+                if entrant.kind == PLAIN
+                for row, tokens in zip(rows.values(), decoded.tokens, strict=True)
+            }
             for entrant, rows, decoded in found:
-                runs += self._describe(entrant, this, turn, places.index(entrant.name), rows, decoded)
+                runs += self._describe(entrant, this, turn, places.index(entrant.name), rows, decoded, plain)
                 for index, tokens in zip(rows, decoded.tokens, strict=True):
                     answers[entrant.name][index].append(self.coders[entrant.target].decode(tokens))
         repeat, prompts = this.key
@@ -197,11 +203,19 @@ class Runner:
             return None
 
     def _describe(
-        self, entrant: Entrant, this: Round, turn: int, place: int, rows: Mapping[int, list[int]], decoded: Decoded
+        self,
+        entrant: Entrant,
+        this: Round,
+        turn: int,
+        place: int,
+        rows: Mapping[int, list[int]],
+        decoded: Decoded,
+        plain: Mapping[tuple[str, tuple[int, ...]], list[int]],
     ) -> Iterator[dict[str, Any]]:
         reference = self.references[entrant.target]
         for (index, row), tokens, line in zip(rows.items(), decoded.tokens, decoded.lines, strict=True):
             identity = reference.compare(row, tokens)
+            ours = plain.get((entrant.target, tuple(row))) if self.roster.sampling.temperature == 0 else None
             yield line | {
                 "contestant": entrant.name,
                 "prompt": this.questions[index].id,
@@ -209,6 +223,7 @@ class Runner:
                 "turn": turn,
                 "order": place,
                 "prompt_tokens": len(row),
+                "as_plain": None if ours is None else list(tokens) == ours,
                 "identical": identity.same,
                 "gap": identity.gap,
                 "noise": identity.noise,

@@ -120,7 +120,8 @@ def identify(runs: Sequence[Run]) -> Figures | None:
     """Whether the output was the reference's: each prompt counts by its worst run. None when not compared.
 
     A run that is identical but has a gap parted from the reference at a near tie of the logits. Of the largest gap
-    among those, and among the others, the noise of arithmetic there is given, too.
+    among those, and among the others, the noise of arithmetic there is given, too. `plain` is the number of prompts
+    whose text is that of plain decoding in every run, None where plain decoding took no part.
     """
     compared = [run for run in runs if run.get("identical") is not None]
     if not compared:
@@ -128,7 +129,9 @@ def identify(runs: Sequence[Run]) -> Figures | None:
     prompts = {run["prompt"] for run in compared}
     differing = {run["prompt"] for run in compared if not run["identical"]}
     ties = {run["prompt"] for run in compared if run["identical"] and run.get("gap") is not None} - differing
+    others = {run["prompt"] for run in compared if not run.get("as_plain")}
     return {
+        "plain": None if any(run.get("as_plain") is None for run in compared) else len(prompts - others),
         "identical": len(prompts - differing - ties),
         "ties": len(ties),
         "differing": sorted(differing),

@@ -6,6 +6,7 @@ from statistics import median
 import pytest
 
 from specframe.bench.figures.summary import _notes, summarise
+from specframe.bench.format import format_output
 from specframe.bench.report import write_report
 from specframe.bench.table import print_table
 from specframe.kernel.errors import InputError
@@ -116,6 +117,7 @@ def test_identity_counts_prompts_by_their_worst_run():
     summary = summarise(results(runs, [(f"a/{k}", "t") for k in range(4)], 2))
     found = figures(summary, "plain")["identity"]
     assert found == {
+        "plain": None,
         "identical": 1,
         "ties": 1,
         "differing": ["a/2", "a/3"],
@@ -124,6 +126,18 @@ def test_identity_counts_prompts_by_their_worst_run():
     }
     assert any("DIFFERS" in note and "a/2" in note and "4.0e-01 apart" in note for note in summary["notes"])
     assert any("plain parts from the reference at near ties" in n and "by 1.0e-05" in n for n in summary["notes"])
+
+
+def test_texts_are_compared_with_plain_decoding_first():
+    """A near tie with `generate` that plain decoding has, too, is no difference of the recipe."""
+    same = [("plain", True), ("falcon", True), ("eagle", False)]
+    runs = [run(name, "a/0", 0, 1.0, gap=1e-6) | {"as_plain": each} for name, each in same]
+    summary = summarise(results(runs, [("a/0", "t")], 1))
+    shown = {
+        name: format_output(entry) for name, _ in same for entry in summary["contestants"] if entry["name"] == name
+    }
+    assert shown["falcon"] == "as plain on 1 of 1, identical, near ties on 1 of 1"
+    assert shown["eagle"] == "as plain on 0 of 1, identical, near ties on 1 of 1"
 
 
 def test_contestants_that_part_at_the_same_near_ties_share_a_sentence():

@@ -15,20 +15,8 @@ from specframe.kernel.recipe import Recipe
 
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"
-PLACES = (
-    ".",
-    "without-training",
-    "vocabularies",
-    "compositions",
-    "drafting-models",
-    "small",
-    "small/compositions",
-    "small/families",
-    "small/own-layers",
-    "training",
-)
-"""Where a method's recipe is looked for: for the published target or, where there is none, the small one."""
-
+MODELS = {"zoo://smollm2-135m": "SmolLM2", "zoo://talk-7m": "the embedded model"}
+"""The targets of the shipped recipes, as tables name them."""
 Method = Mapping[str, Any]
 
 
@@ -40,9 +28,9 @@ def read_table() -> Mapping[str, Any]:
 
 
 def find_recipe(name: str) -> str | None:
-    """The file of a method's recipe below recipes/."""
-    files = ((Path(place) / f"{name}.yaml").as_posix() for place in PLACES)
-    return next((file for file in files if (RECIPES / file).is_file()), None)
+    """The file of a method's recipe below recipes/: for the published target or, where there is none, the small one."""
+    found = sorted(RECIPES.rglob(f"{name}.yaml"), key=lambda path: ("small" in path.parts, len(path.parts)))
+    return found[0].relative_to(RECIPES).as_posix() if found else None
 
 
 def recipes_shown() -> dict[str, Method]:
@@ -64,3 +52,8 @@ def planned(recipe: str) -> Plan:
 def identity(recipe: str) -> tuple[str, str]:
     """The name and target of a recipe's file, by which benches have it."""
     return Path(recipe).stem, planned(recipe).recipe.data["target"].get("model")
+
+
+def model_name(target: str) -> str:
+    """The name of a target's model as tables show it."""
+    return MODELS.get(target, target)

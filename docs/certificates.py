@@ -23,7 +23,10 @@ from specframe.kernel.recipe import Recipe
 
 SECTIONS = ("drafter", "tree", "verifier", "sampling")
 """What a certificate is of: it runs on targets of its own."""
-CHANGED = {"without-training/retrieval.yaml": "drafter.remember=false"}
+CHANGED = {
+    "without-training/retrieval.yaml": "drafter.remember=false",
+    "rasd.yaml": "drafter.second.remember=false",
+}
 """What is changed for it: a store that remembers earlier texts gives equal choices another outcome the second time."""
 KEPT = ("lossless", "promised", "branches", "tv", "exhausted", "batches")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from benches import FOLDER, Bench, Found, newest, read_benches
-from catalogue import Method, find_recipe, identity, planned, read_table
+from catalogue import Method, find_recipe, identity, model_name, planned, read_table
 from overview import render_overview
 
 from specframe.bench.format import format_figure, is_suspect
@@ -52,7 +52,8 @@ def _render_opening(benches: Sequence[Bench]) -> Iterator[str]:
         return
     yield (
         "*Measured* is [tau](../reference/metrics.md#tau) and the [speedup](../reference/metrics.md#bench-speedup) "
-        "against `generate` with its 95 % interval, by the newest bench that a recipe takes part in:\n"
+        "against `generate` with its 95 % interval, and the model on which, by the newest bench that a recipe takes "
+        "part in:\n"
     )
     for bench in benches:
         page = f"../benchmark/{bench.name}/report.md".replace("//", "/")
@@ -111,4 +112,4 @@ def _render_measured(found: Found | None) -> str:
         return "not measured yet"
     mark = " (differs: see the report)" if is_suspect(found.entry) else ""
     tau, speedup = format_figure({**figures["tau"], "low": None}), format_figure(figures.get("speedup_hf"), unit="x")
-    return f"tau {tau}, {speedup}{mark}"
+    return f"tau {tau}, {speedup} on {model_name(found.entry['target'])}{mark}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benches import Found
-from catalogue import DOCS, identity, planned, recipes_shown
+from catalogue import DOCS, identity, model_name, planned, recipes_shown
 
 from specframe.files.provenance import named_weights
 from specframe.kernel.build import Part, Plan
@@ -16,13 +16,16 @@ from specframe.kernel.zoo import model_folder
 
 CERTIFICATES = DOCS / "certificates.json"
 """What docs/certificates.py writes."""
-HEAD = "| method | recipe | drafter | tree | training | tau | speed | certified |\n|---|---|---|---|---:|---:|---:|---|"
+HEAD = (
+    "| method | recipe | model | drafter | tree | training | tau | speed | certified |\n"
+    "|---|---|---|---|---|---:|---:|---:|---|"
+)
 ABOUT = """What has a recipe. A click on a column's name sorts by it.
 
 * **training**: million [token-passes](../glossary.md) of the drafter's last training, from the train.json next to its weights;
   what came before it is on the drafter cards of `plugins/specframe-zoo/README.md`. *none*: nothing is trained; *a model*: another
   language model drafts.
-* **tau** and **speed**, in multiples of `generate`'s: on SmolLM2; those of recipes in `small/` on the embedded model, which flatters.{mark}
+* **tau** and **speed**, in multiples of `generate`'s, on the row's **model**; the embedded one repeats itself, which flatters.{mark}
 * **certified**: how many branches of randomness [`specframe certify RECIPE --exact-only`](../howto/certify.md) ran to their ends;
   together they emit exactly the target's distribution. `python docs/certificates.py` runs it for every recipe.
 """  # noqa: E501 - a page's lines
@@ -45,6 +48,7 @@ def render_overview(measured: Mapping[tuple[str, str], Found]) -> str:
         cells = [
             f"[{method['name']}]({method['page']})" if "page" in method else method["name"],
             f"`{recipe}`",
+            model_name(identity(recipe)[1]),
             f"`{drafter.entry.name}`",
             f"`{tree.entry.name}`" if tree else "its own",
             training(made),

@@ -31,13 +31,21 @@ def shipped_recipes() -> Iterator[tuple[str, Path]]:
 
 
 def find_recipe(name: str) -> Path:
-    """The file that a name or a path means: an existing file first. Raises RecipeError for an unknown name."""
+    """The file that a path or a name means, such as `small/coral` or, where no other recipe ends in it, `coral`.
+
+    An existing file comes first. Raises RecipeError for a name that is unknown, or that of several recipes.
+    """
     path = Path(name)
     if path.suffix or path.exists() or name.startswith(("/", ".", "~")):
         return path
     known = dict(shipped_recipes())
     if name in known:
         return known[name]
+    called = [other for other in known if other.endswith(f"/{name}")]
+    if len(called) == 1:
+        return known[called[0]]
+    if called:
+        raise RecipeError(f"{name}: there are {len(called)} recipes of that name; write {' or '.join(called)}")
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     raise RecipeError(f"{name}: no such recipe; {hint}`specframe recipes` lists those that come with it")

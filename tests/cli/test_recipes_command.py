@@ -18,6 +18,15 @@ def test_recipes_have_names(tmp_path, monkeypatch, capsys):
     assert "did you mean 'small/lookup'" in capsys.readouterr().err
 
 
+def test_a_short_name_means_one_recipe(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert Recipe.read("swift").data == Recipe.read("own-layers/swift").data
+    assert Recipe.read("falcon").data != Recipe.read("small/falcon").data, "a whole name comes before a short one"
+    assert main(["validate", "eagle-parallelspec"]) == 2
+    message = capsys.readouterr().err
+    assert "compositions/eagle-parallelspec or small/compositions/eagle-parallelspec" in message
+
+
 def test_a_file_of_that_name_comes_first(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lookup").write_text("specframe: 1\ntarget: table\n")

@@ -14,12 +14,7 @@ PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 BASES = sorted(ROOT.glob("recipes/base/*.yaml"))
 """What recipes of one target share: they extend it."""
 RECIPES = sorted({*ROOT.glob("recipes/**/*.yaml")} - {*BASES})
-METHODS = sorted(
-    path
-    for folder in ("recipes", "recipes/without-training", "recipes/vocabularies", "recipes/small")
-    for path in (ROOT / folder).glob("*.yaml")
-    if not path.stem.endswith("-int4")
-)
+METHODS = sorted(path for path in RECIPES if not path.stem.endswith("-int4"))
 """The recipes of one method each, around the published target, as it is and not quantized, and the small one."""
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 

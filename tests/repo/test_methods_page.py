@@ -24,6 +24,13 @@ def test_the_page_has_every_recipe_and_component(generators):
     assert all(method.keys() & {"parts", "absent"} for method in methods), "a method is here, or it is not"
 
 
+def test_every_method_that_is_built_has_a_recipe(generators):
+    catalogue = generators("catalogue")
+    methods = [method for group in catalogue.read_table()["groups"] for method in group["methods"] if "parts" in method]
+    without = {m["name"] for m in methods if not catalogue.find_recipe(m.get("recipe", ""))}
+    assert without == {m["name"] for m in methods if m.get("absent") == "trained weights"}
+
+
 def write_bench(folder, name, made, seconds):
     """Results of Falcon on SmolLM2, as a bench of the name would have written them."""
     runs = [run(each, "set/0", repeat, seconds[each]) for each in seconds for repeat in range(2)]
@@ -42,7 +49,9 @@ def test_the_page_takes_its_figures_from_the_bench(generators, tmp_path):
     after = render(tmp_path)
     assert "```bash\nspecframe bench recipes/falcon.yaml\n" in after, "the command that was run"
     rows = [line for line in after.splitlines() if "[Falcon](falcon.md)" in line]
-    assert rows[1].endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x |") and "| 2.00 | 2.00 |" in rows[0]
+    assert (
+        rows[1].endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x on SmolLM2 |") and "| 2.00 | 2.00 |" in rows[0]
+    )
     assert "not measured yet" in after, "other recipes took no part"
 
 

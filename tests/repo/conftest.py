@@ -8,14 +8,6 @@ from tests.repo.repository import ROOT
 
 
 @pytest.fixture
-def analysis(monkeypatch):
-    """Imports a module of docs/analysis, or of a folder in it, by name."""
-    for folder in ("copying", ""):
-        monkeypatch.syspath_prepend(str(ROOT / "docs" / "analysis" / folder))
-    return importlib.import_module
-
-
-@pytest.fixture
 def generators(monkeypatch):
     """Imports a script in the pages' folder by name."""
     monkeypatch.syspath_prepend(str(ROOT / "docs"))

@@ -49,7 +49,7 @@ FIRST = {"laws?": "distribution", "forwards?(?! pass)": "forward pass"}
 """More of them on the pages that users read first."""
 FIRST_PAGES = ("README.md", "docs/index.md", "docs/quickstart.md")
 SCANNED = (".py", ".in", ".md", ".yaml", ".yml", ".toml")
-EXEMPT = ("CHANGELOG.md", "docs/benchmark/", "plugins/specframe-zoo/training/", "tests/repo/test_words.py")
+EXEMPT = ("CHANGELOG.md", "docs/benchmark/", "research/training/", "tests/repo/test_words.py")
 """The history, reports until they are made anew, and the record of how the embedded models were made."""
 QUOTED = (
     '--prompt "',  # what a user asks a model

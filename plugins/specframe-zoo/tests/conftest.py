@@ -1,9 +1,5 @@
-"""Puts the training scripts within reach, and settles for one thread: the tensors are tiny."""
-
-import sys
-from pathlib import Path
+"""Settles for one thread: the tensors are tiny."""
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 torch.set_num_threads(1)

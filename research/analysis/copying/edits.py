@@ -1,6 +1,6 @@
 """What drafters that copy commit where an answer is as it was asked for: `edits` with their reference answers.
 
-    python docs/analysis/copying/edits.py recipes/suffix.yaml recipes/lookup.yaml
+    python research/analysis/copying/edits.py recipes/suffix.yaml recipes/lookup.yaml
 
 No model writes the answers: a draft is accepted as far as it agrees with the function without its mistakes, in a code
 block. What a target's own answers give is for a bench to show, with `--data edits`.

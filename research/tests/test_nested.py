@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def nested(analysis):

@@ -1,6 +1,10 @@
 """The comparison of a drafter alone and with copies: it runs, small, and its figures are those of its counts."""
 
+import pytest
+
 from tests.repo.repository import ROOT
+
+pytestmark = pytest.mark.slow
 
 
 def test_two_recipes_are_compared(analysis, capsys, tmp_path):

@@ -1,6 +1,6 @@
 """What drafters without a model cost: a proposal, the upkeep of a cycle, and a store's build, opening and queries.
 
-    python docs/analysis/copying/memories.py [--tokens 10000000]
+    python research/analysis/copying/memories.py [--tokens 10000000]
 
 No model runs: the text is Python's standard library, a word or sign a token, again and again, and the scores favour
 what followed a token in it. Times are processor time of this process on one thread, medians of many. Other processes do

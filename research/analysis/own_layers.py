@@ -1,4 +1,4 @@
-"""The target as its own drafter, measured: ``python docs/analysis/own_layers.py``, or one of its analyses.
+"""The target as its own drafter, measured: ``python research/analysis/own_layers.py``, or one of its analyses.
 
     agreement   how often the likeliest token without some layers is the target's: whole layers, attentions, MLPs, exits
     speed       new tokens per second next to plain decoding's, in turns

@@ -5,6 +5,8 @@ import pytest
 from specframe.components.drafters.suffix import Suffix
 from tests.repo.repository import ROOT
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_recipe_is_replayed(analysis, capsys, monkeypatch):
     edits = analysis("edits")

@@ -14,7 +14,8 @@ from page import fill, table, with_interval
 from specframe.bench.plots import COLOURS, MARKERS, STYLE, WIDTH
 
 HERE = Path(__file__).resolve().parent
-PAGE = HERE.parent / "explanation" / "coral-analysis.md"
+DOCS = HERE.parents[1] / "docs"
+PAGE = DOCS / "explanation" / "coral-analysis.md"
 DRAFTERS = ("eagle2", "hass", "coral")
 TREES = (("chain", "chain"), ("recipe", "EAGLE-2's tree"))
 STEPS = 4
@@ -28,7 +29,7 @@ def show(numbers: dict[str, Any]) -> None:
     for name, drawn in draw.items():
         if name in numbers:
             with rc_context(STYLE):
-                drawn(numbers[name]).savefig(HERE / f"{name}.svg", metadata={"Date": None})
+                drawn(numbers[name]).savefig(DOCS / "pictures" / f"{name}.svg", metadata={"Date": None})
     page = PAGE.read_text(encoding="utf-8")
     for name, text in write_tables(numbers):
         page = fill(page, name, text)

@@ -1,6 +1,6 @@
 """A trained drafter alone and with copies in its tree, as several machines would draft.
 
-    python docs/analysis/copying/fusing.py recipes/eagle.yaml recipes/eagle-suffix.yaml --data gsm8k --limit 12
+    python research/analysis/copying/fusing.py recipes/eagle.yaml recipes/eagle-suffix.yaml --data gsm8k --limit 12
 
 A machine is what its forward passes take: as many nodes are drafted as pay there. Every cycle's nodes and every forward
 pass of the drafter are counted and take the machine's times, so the load of the one that runs this does not matter.

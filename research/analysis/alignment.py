@@ -1,4 +1,4 @@
-"""What training makes of a small drafting model: ``python docs/analysis/alignment.py``, or one of its analyses.
+"""What training makes of a small drafting model: ``python research/analysis/alignment.py``, or one of its analyses.
 
     aligned    talk-7m drafted for by a new model: supervised, distilled, and on-policy with each divergence
     shifted    the same model, trained on dialogue, on programming tasks: before, learning online, and trained offline
@@ -43,6 +43,7 @@ from specframe.files.provenance import write_json
 from specframe.plugin import Teacher
 
 HERE = Path(__file__).resolve().parent
+DOCS = HERE.parents[1] / "docs"
 NUMBERS = HERE / "alignment.json"
 PAGES = {"align.yaml": "methods/drafting-models.md", "align-online.yaml": "howto/online.md"}
 """The recipes, and the pages that show them."""
@@ -83,7 +84,7 @@ class Work:
         tasks = json.loads((data / "instruct/gpteacher/codegen-instruct.json").read_text(encoding="utf-8"))
         self._write("tasks", ({"prompt": f"{task['instruction']}\n{task['input']}".strip()} for task in tasks))
         for title, page in PAGES.items():
-            shown = (HERE.parent / page).read_text(encoding="utf-8")
+            shown = (DOCS / page).read_text(encoding="utf-8")
             block = re.search(f'```yaml title="{re.escape(title)}"\n(.*?)```', shown, re.DOTALL)
             if block is None:
                 raise SystemExit(f"{page} shows no {title}")

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def write(folder, cycles, accepted):
     """A bench of two recipes and plain decoding over two prompts."""

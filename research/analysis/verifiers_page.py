@@ -8,7 +8,7 @@ from typing import Any
 
 from page import fill, table, with_interval
 
-PAGE = Path(__file__).resolve().parent.parent / "explanation" / "verifier-analysis.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "explanation" / "verifier-analysis.md"
 RULES = ("recursive", "kseq", "transport")
 """The verifiers that differ on one level."""
 DRAFTS = {"chain": "chain, `iid`", "iid": "tree, `iid`", "greedy": "tree, greedy", "top": "tree, `top`"} | {

@@ -1,5 +1,9 @@
 """The measurement of what drafters without a model cost: it runs, small, and gives every figure."""
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 DRAFTERS = {"lookup", "suffix", "recycling", "suffix-recycling", "lookahead", "logitspec"}
 
 

@@ -7,6 +7,8 @@ import pytest
 from specframe_serve.load import read_prompts
 from tests.repo.repository import ROOT
 
+pytestmark = pytest.mark.slow
+
 SMALL = ["target.model=zoo://talk-7m", "target.dtype=float32", "target.otherwise=null"]
 
 

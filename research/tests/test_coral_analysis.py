@@ -7,6 +7,8 @@ import torch
 
 from specframe.plugin import Student, Teacher
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def coral(analysis):
@@ -52,7 +54,7 @@ def test_the_page_shows_the_numbers_that_were_measured(coral, page):
     tables = dict(page.write_tables(numbers))
     assert tables.keys() == {"acceptance", "distances", "router", "latency"}
     for name, shown in tables.items():
-        assert page.fill(text, name, shown) == text, f"the table {name}: run python docs/analysis/coral.py"
+        assert page.fill(text, name, shown) == text, f"the table {name}: run python research/analysis/coral.py"
     assert page.fill(text, "router", "other") != text
     with pytest.raises(SystemExit, match="no table nothing"):
         page.fill(text, "nothing", "")

@@ -1,4 +1,4 @@
-"""A drafter of several sizes, measured: ``python docs/analysis/nested.py recipes/training/s2d.yaml WEIGHTS``.
+"""A drafter of several sizes, measured: ``python research/analysis/nested.py recipes/training/s2d.yaml WEIGHTS``.
 
 Each of its sub-models alone, and the smallest one that is sure by several confidences: tau, its change from all layers
 paired by prompt, and how many of the drafter's layers run for a committed token, prompts left out. A layer that runs

@@ -1,4 +1,4 @@
-"""The verifiers against each other on the embedded target: ``python docs/analysis/verifiers.py`` measures and writes.
+"""The verifiers against each other on the embedded target: ``python research/analysis/verifiers.py``.
 
 All of them judge the very same drafts, so that what differs is the rule alone: tokens per cycle, next to what the rules
 promise for these drafts, and acceptance at one level next to the optimum. Numbers go to verifiers.json and into the

@@ -1,4 +1,4 @@
-"""A server under load, on loopback: ``python docs/analysis/traffic.py texts`` and so on, one analysis after the other.
+"""A server under load, on loopback: ``python research/analysis/traffic.py texts`` and so on.
 
     texts       16 clients at a time, others that vanish, and each text next to that of a lone run with the same seed
     memory      the server's memory while it answers 2,000 requests

@@ -11,6 +11,8 @@ from specframe.components.verifiers.transport import Transport
 from specframe.plugin import Context, SeededRandom
 from specframe.testing.tables import GivenDrafter
 
+pytestmark = pytest.mark.slow
+
 TREES = ["chain", "iid", "without_replacement", "greedy", "top"]
 VOCAB = 5
 
@@ -139,7 +141,7 @@ def test_the_page_shows_the_numbers_that_were_measured(verifiers):
     assert tables.keys() == {"drafts 0.6", "drafts 1.0", "bound 0.6", "bound 1.0"}
     for name, shown in tables.items():
         assert verifiers_page.fill(text, name, shown) == text, (
-            f"the table {name}: run python docs/analysis/verifiers.py"
+            f"the table {name}: run python research/analysis/verifiers.py"
         )
 
 

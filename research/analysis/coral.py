@@ -1,4 +1,4 @@
-"""The analyses of CORAL's paper on the embedded target: ``python docs/analysis/coral.py`` measures, draws and writes.
+"""The analyses of CORAL's paper on the embedded target: ``python research/analysis/coral.py``.
 
 Figure 6 (acceptance by position), Table 6 (InfoNCE between the steps of a training), Table 4's side of cost (what a
 router reads) and Figure 2 (the LM head's share of a drafter's latency). Numbers go to coral.json, figures to SVG, and

@@ -10,7 +10,7 @@ CACHE = "SPECFRAME_CACHE"
 
 
 def cache_folder() -> Path:
-    """Where fetched models and the results of self-tests are kept: SPECFRAME_CACHE, or the user's cache folder."""
+    """The folder of fetched models, compiled kernels and self-tests: SPECFRAME_CACHE, or the user's cache folder."""
     if moved := os.environ.get(CACHE):
         return Path(moved).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specframe"

@@ -13,6 +13,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("passes.cpp")
@@ -71,7 +72,7 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         raise InputError("there is no C++ compiler (g++)")
     sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
     key = sha256(b"\0".join([*sources, *map(str.encode, (compiler, *flags)), processor().encode()])).hexdigest()[:16]
-    library = _folder() / f"quantized-{key}.so"
+    library = cache_folder() / "kernels" / f"quantized-{key}.so"
     if not library.is_file():
         _compile(compiler, flags, library)
     kernels = ctypes.CDLL(str(library))
@@ -106,13 +107,6 @@ def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
             made.replace(library)
     except OSError as error:
         raise InputError(f"the kernels cannot be written to {library.parent}: {error.strerror or error}") from error
-
-
-def _folder() -> Path:
-    """Where compiled kernels are kept: SPECFRAME_CACHE, or `specframe` in the user's cache folder."""
-    moved = os.environ.get("SPECFRAME_CACHE")
-    user = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "specframe"
-    return Path(moved or user).expanduser() / "kernels"
 
 
 def processor() -> str:

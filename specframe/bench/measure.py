@@ -1,21 +1,29 @@
-"""Speed, side by side: contestants take turns in one process, and ratios are taken turn by turn."""
+"""A contest of three in one process: a composition, plain decoding and `generate`, compared turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from time import perf_counter
 from typing import Any
 
-from specframe.decoding.baseline import TextDivergence, find_divergences, generate_with_transformers
-from specframe.decoding.clock import Clock
-from specframe.decoding.pipeline import Pipeline, Prompt
-from specframe.decoding.stats import Acceptance
-from specframe.kernel.interfaces import text_of
+import torch
 
-Contestant = Callable[[], int]
-"""Decodes the whole workload once and returns how many tokens it gave."""
+from specframe.bench.contest.generation import Generate
+from specframe.bench.contest.schedule import take_turns
+from specframe.bench.contest.timing import Timed, settled_objects, time_decoding
+from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
+from specframe.decoding.baseline import TextDivergence, find_divergences
+from specframe.decoding.clock import Clock
+from specframe.decoding.pipeline import Pipeline, Prompt, Result
+from specframe.decoding.settings import SamplingSettings
+from specframe.decoding.stats import Acceptance
+from specframe.kernel.contestant import Contestant
+from specframe.kernel.interfaces import Target, text_of
+from specframe.kernel.types import Outcome
+
+OURS = "ours"
 
 
 @dataclass(frozen=True)
@@ -32,31 +40,56 @@ class Spread:
         return cls(median(values), min(values), max(values))
 
 
-def race(contestants: dict[str, Contestant], repeats: int) -> dict[str, list[float]]:
-    """Tokens per second of each contestant in each turn; who starts rotates from turn to turn.
+class Composed:
+    """A composition that is ready to decode, as a contestant; `results` are its decodings so far."""
+
+    def __init__(self, name: str, pipeline: Pipeline) -> None:
+        self.name = name
+        self.lossless: bool | None = pipeline.lossless
+        self.results: list[Result] = []
+        self._pipeline = pipeline
+
+    def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
+        """Does nothing: the pipeline is bound to its target."""
+
+    def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
+        """Continues the prompts, `run.batch` at a time."""
+        arrivals: list[list[float]] = [[] for _ in rows]
+
+        def arrive(row: int, tokens: list[int]) -> None:
+            arrivals[row] += [perf_counter()] * len(tokens)
+
+        result = self._pipeline.generate(rows, seed=seed, listener=arrive)
+        self.results.append(result)
+        return Outcome(result.tokens, arrivals)
+
+
+def race(
+    contestants: Sequence[Contestant], rows: Sequence[Sequence[int]], repeats: int, seed: int, device: torch.device
+) -> dict[str, list[Timed]]:
+    """The decodings of each contestant by name, one a turn, in the bench's order of turns.
 
     One unrecorded turn warms everything up.
     """
-    names = list(contestants)
-    rates: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(repeats + 1):
-        first = turn % len(names)
-        for name in [*names[first:], *names[:first]]:
-            start = perf_counter()
-            tokens = contestants[name]()
-            if turn:
-                rates[name].append(tokens / (perf_counter() - start))
-    return rates
+    named = {contestant.name: contestant for contestant in contestants}
+    found: dict[str, list[Timed]] = {name: [] for name in named}
+    with settled_objects():
+        for turn in range(repeats + 1):
+            for name in take_turns(list(named), turn, seed):
+                timed = time_decoding(named[name], rows, seed, device)
+                if turn:
+                    found[name].append(timed)
+    return found
 
 
-def ratio(rates: dict[str, list[float]], above: str, below: str) -> Spread:
+def ratio(rates: Mapping[str, Sequence[float]], above: str, below: str) -> Spread:
     """How many times faster one contestant is than another, turn by turn."""
     return Spread.of([a / b for a, b in zip(rates[above], rates[below], strict=True)])
 
 
 @dataclass
 class Figures:
-    """What a measured run found."""
+    """The figures of a measured run."""
 
     acceptance: Acceptance
     tokens_per_second: Spread
@@ -75,45 +108,29 @@ class Figures:
 def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figures:
     """Decodes the prompts with each contestant, `repeats` turns each after a warm-up, and compares."""
     rows = [pipeline.encode(prompt) for prompt in prompts]
-    plain = pipeline.plain()
-    model: Any = text_of(pipeline.parts.target).model
-    ends = frozenset() if pipeline.sampling.ignore_eos else pipeline.ends
-    clocks, acceptance = list[Clock](), Acceptance()
-    mine: list[list[int]] = []
-    theirs: list[list[int]] = []
-
-    def ours() -> int:
-        nonlocal acceptance
-        result = pipeline.generate(rows)
-        clocks.append(result.clock)
-        acceptance, mine[:] = result.acceptance, result.tokens
-        return sum(map(len, mine))
-
-    def autoregressive() -> int:
-        return sum(map(len, plain.generate(rows).tokens))
-
-    def transformers() -> int:
-        theirs.clear()
-        for start in range(0, len(rows), pipeline.run.batch):
-            chunk = rows[start : start + pipeline.run.batch]
-            theirs.extend(generate_with_transformers(model, chunk, pipeline.sampling, ends))
-        return sum(map(len, theirs))
-
-    contestants: dict[str, Contestant] = {"ours": ours, "plain": autoregressive}
+    target = pipeline.parts.target
+    model: Any = text_of(target).model
+    ours = Composed(OURS, pipeline)
+    contestants: list[Contestant] = [ours, Composed(PLAIN, pipeline.plain())]
     if model is not None:
-        contestants["transformers"] = transformers
-    rates = race(contestants, repeats)
+        theirs = Generate()
+        theirs.prepare(target, pipeline.sampling, pipeline.run.batch)
+        contestants.append(theirs)
+    device = getattr(target, "device", None) or torch.device("cpu")
+    turns = race(contestants, rows, repeats, pipeline.run.seed, device)
+    rates = {name: [sum(map(len, t.outcome.tokens)) / t.seconds for t in timed] for name, timed in turns.items()}
     clock = Clock()
-    for later in clocks[1:]:  # the first turn warmed up
-        clock.add(later)
+    for result in ours.results[1:]:  # the first turn warmed up
+        clock.add(result.clock)
     greedy = model is not None and pipeline.sampling.temperature == 0
-    divergences = find_divergences(model, rows, mine, theirs) if greedy else []
+    last = {name: timed[-1].outcome.tokens for name, timed in turns.items()}
+    divergences = find_divergences(model, rows, last[OURS], last[TRANSFORMERS]) if greedy else []
     return Figures(
-        acceptance=acceptance,
-        tokens_per_second=Spread.of(rates["ours"]),
-        speedup=ratio(rates, "ours", "plain"),
-        speedup_hf=ratio(rates, "ours", "transformers") if model is not None else None,
-        plain_vs_hf=ratio(rates, "plain", "transformers") if model is not None else None,
+        acceptance=ours.results[-1].acceptance,
+        tokens_per_second=Spread.of(rates[OURS]),
+        speedup=ratio(rates, OURS, PLAIN),
+        speedup_hf=ratio(rates, OURS, TRANSFORMERS) if model is not None else None,
+        plain_vs_hf=ratio(rates, PLAIN, TRANSFORMERS) if model is not None else None,
         clock=clock,
         identical=all(d.tie for d in divergences) if greedy else None,
         divergences=divergences,

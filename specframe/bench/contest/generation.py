@@ -31,6 +31,7 @@ class Generate:
         self._sampling = SamplingSettings()
         self._ends: frozenset[int] = frozenset()
         self._options: dict[str, Any] = {}
+        self._batch = 1
 
     def prepare(self, target: Target, sampling: SamplingSettings, batch: int) -> None:
         """Takes the target's model. Raises for a target that is none of transformers' models."""
@@ -39,7 +40,7 @@ class Generate:
             raise CompositionError(f"{self.name} needs a target that is a transformers model: {{use: hf, ...}}")
         if self.alone and batch > 1:
             raise InputError(f"{self.name} decodes one prompt at a time (transformers allows no more); use --batch 1")
-        self._sampling = sampling
+        self._sampling, self._batch = sampling, batch
         self._ends = frozenset() if sampling.ignore_eos else frozenset(text_of(target).ends)
         self._options = self._extras(target)
 
@@ -52,12 +53,17 @@ class Generate:
         return {}
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:
-        """Continues the prompts."""
-        ear = Ear()
-        with torch.inference_mode():
-            options = {**self._options, **self._extras_for(rows), "streamer": ear}
-            tokens = generate_with_transformers(self._model, rows, self._sampling, self._ends, options)
-        return Outcome(tokens, [ear.times[: len(row)] for row in tokens])
+        """Continues the prompts, a batch after the other."""
+        tokens: list[list[int]] = []
+        arrivals: list[list[float]] = []
+        for start in range(0, len(rows), self._batch):
+            chunk, ear = rows[start : start + self._batch], Ear()
+            with torch.inference_mode():
+                options = {**self._options, **self._extras_for(chunk), "streamer": ear}
+                found = generate_with_transformers(self._model, chunk, self._sampling, self._ends, options)
+            tokens += found
+            arrivals += [ear.times[: len(row)] for row in found]
+        return Outcome(tokens, arrivals)
 
 
 class GenerateCompiled(Generate):

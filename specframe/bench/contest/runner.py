@@ -15,7 +15,7 @@ from specframe.bench.contest.outcome import Reference, describe, require_sound
 from specframe.bench.contest.own import RecipeContestant
 from specframe.bench.contest.schedule import Round, take_turns
 from specframe.bench.contest.settings import Terms
-from specframe.bench.contest.timing import time_decoding
+from specframe.bench.contest.timing import time_with_memory
 from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
@@ -194,7 +194,7 @@ class Runner:
         """What the contestant gave, or None: then its error is noted."""
         target = self.roster.targets[entrant.target]
         try:
-            timed = time_decoding(entrant.contestant, rows, seed, self.device)
+            timed = time_with_memory(entrant.contestant, rows, seed, self.device)
             require_sound(timed.outcome, len(rows), self.roster.sampling.max_new_tokens, target.vocab_size)
             return Decoded(timed.outcome.tokens, timed.seconds, describe(timed))
         except Exception as error:  # whatever a contestant does, the others go on

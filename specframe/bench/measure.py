@@ -13,7 +13,6 @@ import torch
 from specframe.bench.contest.generation import Generate
 from specframe.bench.contest.schedule import take_turns
 from specframe.bench.contest.timing import Timed, settled_objects, time_decoding
-from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
 from specframe.decoding.baseline import TextDivergence, find_divergences
 from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt, Result
@@ -23,7 +22,7 @@ from specframe.kernel.contestant import Contestant
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.types import Outcome
 
-OURS = "ours"
+OURS, PLAIN, TRANSFORMERS = "ours", "plain", Generate.name
 
 
 @dataclass(frozen=True)

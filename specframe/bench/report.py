@@ -26,7 +26,10 @@ from specframe.bench.format import (
     is_suspect,
 )
 from specframe.files.text import counted, printable, printable_data
-from specframe.kernel.errors import SpecframeError
+from specframe.kernel.errors import SpecframeError, needs_extra
+
+with needs_extra("bench", "specframe bench"):
+    from tabulate import tabulate
 
 HOW_TO_READ = """\
 tau counts the tokens committed per cycle, the bonus included; alpha the share of cycles accepted down to each depth.
@@ -237,5 +240,4 @@ def _fenced(text: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return tabulate(rows, head, tablefmt="github", disable_numparse=True) + "\n"

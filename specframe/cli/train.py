@@ -48,19 +48,17 @@ def execute(options: argparse.Namespace) -> int:
         valid.parts["drafter"] = _afresh(valid.parts["drafter"])
 
     import torch
-    from accelerate import PartialState
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.folders import writing
-    from specframe.training.processes import keep_freed
+    from specframe.training.processes import join, keep_freed
     from specframe.training.progress import watch
     from specframe.training.train import REMEDY, train
 
-    # Under `accelerate launch` and torchrun it gives every process its own device, before models load.
-    state = PartialState(cpu=not torch.accelerator.is_available())
+    main = join()
     torch.manual_seed(settings.seed)
     keep_freed()
-    with writing(settings.out, REMEDY) if state.is_main_process else nullcontext():  # before models load, too
+    with writing(settings.out, REMEDY) if main else nullcontext():  # before models load, too
         pipeline = Pipeline.build(valid)
         report = train(
             pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and names what would fit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from traceback import extract_tb
 
@@ -36,6 +38,16 @@ class WeightsError(SpecframeError):
 
 class InputError(SpecframeError):
     """A prompt, data file or setting that cannot be used as given."""
+
+
+@contextmanager
+def needs_extra(extra: str, user: str) -> Iterator[None]:
+    """Surrounds an import: raises InputError with the command that installs the extra where a package is missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = (error.name or str(error)).partition(".")[0]
+        raise InputError(f'{user} needs the package {missing}: pip install "specframe[{extra}]"') from error
 
 
 def raised_at(error: BaseException) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.files.jsonl import parse, read_lines
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, needs_extra
 
 SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
 
@@ -87,12 +87,9 @@ def _message(message: Any, origin: str) -> dict[str, str]:
 def _hub(source: str) -> Iterator[Document]:
     """The records of a Hub data set, by way of the package `datasets`."""
     name, _, split = source.partition(":")
-    try:
+    with needs_extra("data", f"train.data: there is no file {source}, and reading it from the Hub"):
         from datasets import load_dataset
-    except ImportError as error:
-        raise InputError(
-            f"train.data: there is no file {source}; to read it from the Hub, pip install datasets"
-        ) from error
+
     try:
         records = load_dataset(name, split=split or "train")
     except Exception as error:  # whatever the Hub, the network and the loader come up with

@@ -7,11 +7,13 @@ import sys
 from collections.abc import Sequence
 
 import torch
-from accelerate import PartialState
-from accelerate.utils import reduce
 from torch import Tensor, nn
 
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, needs_extra
+
+with needs_extra("train", "training"):
+    from accelerate import PartialState
+    from accelerate.utils import reduce
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 """Of glibc's mallopt(3)."""
@@ -65,6 +67,14 @@ class Processes:
     def wait(self) -> None:
         """Returns once every process is here."""
         self._state.wait_for_everyone()
+
+
+def join() -> bool:
+    """Joins the processes that `accelerate launch` or torchrun started; True in the main one.
+
+    Called before models load, it gives every process a device of its own.
+    """
+    return bool(PartialState(cpu=not torch.accelerator.is_available()).is_main_process)
 
 
 def keep_freed() -> bool:

@@ -164,7 +164,7 @@ def test_a_worker_with_other_versions_or_folders_is_an_error(here, worker, chang
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["--engine", "ray"], "pip install 'specframe[ray]'"), (["--address", "auto"], "add --engine ray")],
+    [(["--engine", "ray"], 'pip install "specframe[ray]"'), (["--address", "auto"], "add --engine ray")],
 )
 def test_without_ray_one_line_explains_what_to_do(here, capsys, monkeypatch, arguments, words):
     monkeypatch.setitem(sys.modules, "ray", None)

@@ -123,7 +123,7 @@ def test_sets_from_the_hub(monkeypatch):
 
 def test_the_hub_needs_a_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r"pip install 'specframe\[data\]'"):
+    with pytest.raises(InputError, match=r'pip install "specframe\[data\]"'):
         read_sets(["hub:owner/name:test:text"])
 
 

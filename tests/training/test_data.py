@@ -76,7 +76,7 @@ def test_missing_and_unreadable_sources(tmp_path):
 
 def test_hub_names_need_the_package_and_the_network(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match="pip install datasets"):
+    with pytest.raises(InputError, match=r'pip install "specframe\[data\]"'):
         list(documents.read(["some/name"]))
 
     class Datasets:

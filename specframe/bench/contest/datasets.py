@@ -12,7 +12,7 @@ from typing import Any
 
 from specframe.bench.contest.edits import edits
 from specframe.files.prompts import PromptRecord, read_records
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, needs_extra
 from specframe.kernel.registry import suggest
 
 SHIPPED = "specframe"
@@ -117,10 +117,8 @@ def _read_hub(name: str) -> list[PromptRecord]:
     parts = name.removeprefix(HUB).split(":")
     if len(parts) != 3 or not all(parts):
         raise InputError(f"'{name}' is not of the form hub:owner/name:split:column")
-    try:
+    with needs_extra("data", name):
         import datasets
-    except ImportError as error:
-        raise InputError(f"{name} needs the package datasets: pip install 'specframe[data]'") from error
     repository, split, column = parts
     try:
         rows: Any = datasets.load_dataset(repository, split=split)

@@ -19,7 +19,7 @@ from specframe.bench.contest.schedule import Round
 from specframe.bench.contest.settings import Terms
 from specframe.bench.contest.timing import settled_objects
 from specframe.kernel.discovery import discover
-from specframe.kernel.errors import InputError, SpecframeError
+from specframe.kernel.errors import SpecframeError, needs_extra
 from specframe.kernel.registry import one_line
 
 TRIES = 3
@@ -69,10 +69,8 @@ class Ray:
     """
 
     def __init__(self, selection: Selection, terms: Terms, address: str | None = None) -> None:
-        try:
+        with needs_extra("ray", "--engine ray"):
             import ray
-        except ImportError as error:
-            raise InputError("--engine ray needs Ray: pip install 'specframe[ray]'") from error
         self._ray: Any = ray
         self._selection, self._terms, self._address = selection, terms, address
 

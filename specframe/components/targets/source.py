@@ -97,7 +97,7 @@ def read_config(model: str, source: ModelSource) -> Any:
 def require_gguf(model: str) -> None:
     """Raises InputError where the package that reads GGUF files is not installed."""
     if find_spec("gguf") is None:
-        raise InputError(f"{model} needs the package gguf to be read: pip install 'specframe[gguf]'")
+        raise InputError(f'{model} needs the package gguf to be read: pip install "specframe[gguf]"')
 
 
 def has_tokenizer(file: Path) -> bool:

@@ -10,14 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx2
-
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.text import HIDDEN, has_secrets
-from specframe.kernel.errors import InputError, SpecframeError
-from specframe.training.distill.dialogue import Dialogue
+from specframe.kernel.errors import InputError, SpecframeError, needs_extra
+from specframe.training.distill.dialogue import Answer, Dialogue
 from specframe.training.distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer, read_reason
 from specframe.training.schedule import mix
+
+with needs_extra("distill", "asking an endpoint"):
+    import httpx2
+    from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 KEY = "SPECFRAME_API_KEY"
 """The environment variable whose value is sent as the bearer token."""
@@ -132,29 +134,44 @@ class Endpoint:
     async def _ask(self, client: httpx2.AsyncClient, dialogue: Dialogue, failures: Sequence[SpecframeError]) -> None:
         """Asks the dialogue's question, and gives it the answer; after another's failure it is not asked again."""
         path, body = self._request(dialogue)
-        failed = Passing("nothing was tried")
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                dialogue.add(read_answer(await self._send(client, path, body, self.timeout), dialogue.chat))
-                return
-            except Refusal as refusal:
-                refused = str(refusal)
-                dialogue.stop(refused if refused == "too long" else f"{REFUSED}{self._hide(refused)}")
-                return
-            except Unusable as error:
-                raise self._refusal(str(error)) from None
-            except Passing as error:
-                failed = error
-            except FAILURES as error:
-                failed = Passing(reason(error))
-            if failures:
-                break
-            if attempt < ATTEMPTS:
-                pause = self.pause * 2 ** (attempt - 1) if failed.after is None else failed.after
-                await asyncio.sleep(min(pause, LONGEST_PAUSE))
-        raise SpecframeError(
-            f"{self.url}: {self._hide(str(failed))}, {ATTEMPTS} times in a row; the same command goes on from here"
+        try:
+            async for attempt in self._attempts(failures):
+                with attempt:
+                    dialogue.add(await self._read(client, path, body, dialogue.chat))
+        except Refusal as refusal:
+            refused = str(refusal)
+            dialogue.stop(refused if refused == "too long" else f"{REFUSED}{self._hide(refused)}")
+        except Unusable as error:
+            raise self._refusal(str(error)) from None
+        except Passing as error:
+            raise SpecframeError(
+                f"{self.url}: {self._hide(str(error))}, {ATTEMPTS} times in a row; the same command goes on from here"
+            ) from error
+
+    def _attempts(self, failures: Sequence[SpecframeError]) -> AsyncRetrying:
+        """Up to ATTEMPTS tries of one request, none after another's failure, the server's own pauses between them."""
+        backoff = wait_exponential(multiplier=self.pause, max=LONGEST_PAUSE)
+
+        def wait(state: RetryCallState) -> float:
+            failed = state.outcome.exception() if state.outcome else None
+            after = failed.after if isinstance(failed, Passing) else None
+            return backoff(state) if after is None else min(after, LONGEST_PAUSE)
+
+        last = stop_after_attempt(ATTEMPTS)
+        return AsyncRetrying(
+            stop=lambda state: bool(failures) or last(state),
+            retry=retry_if_exception_type(Passing),
+            wait=wait,
+            reraise=True,
         )
+
+    async def _read(self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], chat: bool) -> Answer:
+        """The answer to a request. Raises what `read_answer` does, and Passing for a connection that fails."""
+        try:
+            reply = await self._send(client, path, body, self.timeout)
+        except FAILURES as error:
+            raise Passing(reason(error)) from error
+        return read_answer(reply, chat)
 
     def _request(self, dialogue: Dialogue) -> tuple[str, dict[str, Any]]:
         """Where the question goes, and what is sent; settings that not every server knows only where they matter."""

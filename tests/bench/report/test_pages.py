@@ -34,7 +34,7 @@ def test_the_report_has_tables_plots_and_the_setting(bench, tmp_path):
         assert path.stat().st_size > 1000
     assert dict(mpl.rcParams) == style
     text = (tmp_path / "new" / "report.md").read_text(encoding="utf-8")
-    for expected in ("| falcon |", "code (2 prompts)", "A processor", "specframe bench recipes/falcon.yaml", "Eq. (1)"):
+    for expected in ("| falcon ", "code (2 prompts)", "A processor", "specframe bench recipes/falcon.yaml", "Eq. (1)"):
         assert expected in text
     assert "eagle was left out: no weights" in text
     assert all(f"({name}.png)" in text for name in PLOTS)

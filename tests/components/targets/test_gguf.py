@@ -148,7 +148,7 @@ def test_a_file_that_will_not_do_is_one_line(make, message, tmp_path):
 
 def test_the_package_that_reads_it_may_be_missing(file, monkeypatch):
     monkeypatch.setattr(reading, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'specframe\[gguf\]'"):
+    with pytest.raises(InputError, match=r'pip install "specframe\[gguf\]"'):
         HFTarget(model=str(file))
 
 

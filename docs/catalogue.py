@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,21 @@ Method = Mapping[str, Any]
 
 @cache
 def read_table() -> Mapping[str, Any]:
-    """The hand-written table: `groups` of methods, and the `own` components that are no paper's."""
-    table: Mapping[str, Any] = yaml.safe_load((DOCS / "methods.yaml").read_text(encoding="utf-8"))
-    return table
+    """The hand-written table: `groups` of methods, and the `own` components that are no paper's.
+
+    A plugin's methods.yaml adds rows to groups of the same title, and groups of its own.
+    """
+    tables = [DOCS / "methods.yaml", *sorted(DOCS.parent.glob("plugins/*/methods.yaml"))]
+    return merge([yaml.safe_load(path.read_text(encoding="utf-8")) for path in tables])
+
+
+def merge(tables: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """One table of several, in their order."""
+    groups: dict[str, dict[str, Any]] = {}
+    for group in (each for table in tables for each in table.get("groups", ())):
+        found = groups.setdefault(group["title"], {**group, "methods": []})
+        found["methods"] += group["methods"]
+    return {"groups": list(groups.values()), "own": [name for table in tables for name in table.get("own", ())]}
 
 
 def find_recipe(name: str) -> str | None:

@@ -7,12 +7,12 @@ import contextlib
 import io
 import json
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from measured import render_blocks
 from method_table import render_methods
+from packages import read_plugins, render_project, render_requirements
 from pictures.chart import render_chart
 
 from specframe.cli.main import COMMANDS, build_parser, main
@@ -144,13 +144,14 @@ PAGES = {
     "docs/reference/cli.md": render_commands,
     "docs/methods/index.md": render_methods,
     "docs/pictures/speedup.svg": render_chart,
+    "requirements-plugins.txt": render_requirements,
+    "pyproject.toml": render_project,
 }
 
 
 def repository_packages() -> set[str]:
     """The names of the packages that live in this repository."""
-    projects = [ROOT / "pyproject.toml", *ROOT.glob("plugins/*/pyproject.toml")]
-    return {tomllib.loads(path.read_text(encoding="utf-8"))["project"]["name"] for path in projects}
+    return {"specframe", *(about["project"]["name"] for _, about in read_plugins())}
 
 
 def _render_entry(entry: Registration) -> str:

@@ -7,7 +7,7 @@ from functools import lru_cache
 import torch
 
 from specframe.components.targets.hf import HFTarget
-from specframe.testing import GivenSession, random_teacher, shake, tiny_target
+from specframe.testing import GivenSession, GrowingTree, random_teacher, shake, tiny_target
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
 
@@ -62,3 +62,11 @@ def session(drafter: DFlash, rows: int, length: int = 60) -> GivenSession:
 def taps(drafter: DFlash, session: GivenSession, row: int) -> torch.Tensor:
     """The taps' features of a row, side by side: [n, A D]."""
     return torch.cat([session.tap(tap)[row] for tap in drafter.spec.taps], -1)
+
+
+def proposed(drafter: DFlash) -> torch.Tensor:
+    """The logits below a root, after five pairs."""
+    given = session(drafter, 1)
+    drafter.open(1, 30)
+    drafter.commit(given.admit([5]))
+    return drafter.expand(GrowingTree(given.root, VOCAB).frontier([0])).logits

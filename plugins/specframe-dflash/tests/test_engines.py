@@ -12,7 +12,6 @@ from safetensors.torch import load_file
 
 from specframe import WeightsError
 from specframe.components.heads.trimmed import Trimmed
-from specframe.testing import GrowingTree
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
 
@@ -34,13 +33,6 @@ def rounded(kind: type[DFlash], options: dict[str, Any]) -> DFlash:
     return drafter
 
 
-def proposed(drafter: DFlash) -> torch.Tensor:
-    session = texts.session(drafter, 1)
-    drafter.open(1, 30)
-    drafter.commit(session.admit([5]))
-    return drafter.expand(GrowingTree(session.root, texts.VOCAB).frontier([0])).logits
-
-
 @pytest.mark.parametrize(("kind", "options", "form"), GOES)
 def test_what_an_engine_reads_is_what_was_trained(
     kind: type[DFlash], options: dict[str, Any], form: str, tmp_path: Path
@@ -54,9 +46,9 @@ def test_what_an_engine_reads_is_what_was_trained(
     assert again.layout.plan == drafter.layout.plan
     if "head" in options:  # the rows of the target's LM head are rounded on the way
         assert again.support.tolist() == list(range(6))
-        torch.testing.assert_close(proposed(again), proposed(drafter), rtol=2e-2, atol=2e-2)
+        torch.testing.assert_close(texts.proposed(again), texts.proposed(drafter), rtol=2e-2, atol=2e-2)
     else:
-        assert torch.equal(proposed(again), proposed(drafter))
+        assert torch.equal(texts.proposed(again), texts.proposed(drafter))
     again.save(tmp_path / "two")
     one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
@@ -107,4 +99,4 @@ def test_a_tap_of_the_last_layer_is_stored_as_it_is_read_here(tmp_path: Path) ->
     again = DFlash(weights=str(tmp_path), block_size=4)
     again.bind(texts.target(torch.float32))
     assert again.taps == {"layer.1", "layer.7"}, "before the final norm; `last` is after it"
-    assert torch.equal(proposed(again), proposed(drafter))
+    assert torch.equal(texts.proposed(again), texts.proposed(drafter))

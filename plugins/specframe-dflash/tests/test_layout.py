@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
 from specframe.components.heads.trimmed import Trimmed
-from specframe.testing import GrowingTree, check_plugin
+from specframe.testing import check_plugin
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
 
@@ -25,14 +25,6 @@ def stored(folder: Path, drafter: DFlash) -> Path:
     drafter.network.bfloat16().to(drafter.target.dtype)
     drafter.save(folder)
     return folder
-
-
-def proposed(drafter: DFlash) -> torch.Tensor:
-    """The logits below a root, after five pairs."""
-    session = texts.session(drafter, 1)
-    drafter.open(1, 30)
-    drafter.commit(session.admit([5]))
-    return drafter.expand(GrowingTree(session.root, texts.VOCAB).frontier([0])).logits
 
 
 def change(folder: Path, **entries: Any) -> None:
@@ -62,7 +54,7 @@ def test_dflash_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) ->
     folder = stored(tmp_path, drafter)
     given = {name: value for name, value in options.items() if name in ("causal", "from_anchor")}
     loaded = again(folder, **given)
-    torch.testing.assert_close(proposed(loaded), proposed(drafter), rtol=0, atol=0)
+    torch.testing.assert_close(texts.proposed(loaded), texts.proposed(drafter), rtol=0, atol=0)
     assert loaded.layout.plan == drafter.layout.plan and loaded.taps == drafter.taps
 
 
@@ -70,14 +62,14 @@ def test_dflash_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) ->
 def test_dspark_comes_back_as_it_was(options: dict[str, Any], tmp_path: Path) -> None:
     drafter = texts.dspark(**options)
     loaded = again(stored(tmp_path, drafter), DSpark, from_anchor=options.get("from_anchor", True))
-    torch.testing.assert_close(proposed(loaded), proposed(drafter), rtol=0, atol=0)
+    torch.testing.assert_close(texts.proposed(loaded), texts.proposed(drafter), rtol=0, atol=0)
     assert loaded.layout.markov == drafter.layout.markov
 
 
 def test_a_draft_vocabulary_s_biases_come_back(tmp_path: Path) -> None:
     drafter = texts.dspark(head=Trimmed(keep=6))
     loaded = again(stored(tmp_path, drafter), DSpark, head=Trimmed(keep=6))
-    torch.testing.assert_close(proposed(loaded), proposed(drafter), rtol=0, atol=0)
+    torch.testing.assert_close(texts.proposed(loaded), texts.proposed(drafter), rtol=0, atol=0)
     with pytest.raises(WeightsError, match="biases for 6 tokens, and its head has 11"):
         again(tmp_path, DSpark)
 
@@ -129,7 +121,7 @@ def test_the_form_of_speculators_counts_hidden_states(tmp_path: Path) -> None:
         "sample_from_anchor": False,
     }
     (tmp_path / "config.json").write_text(json.dumps(wrapped))
-    torch.testing.assert_close(proposed(again(tmp_path)), proposed(drafter), rtol=0, atol=0)
+    torch.testing.assert_close(texts.proposed(again(tmp_path)), texts.proposed(drafter), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +186,7 @@ def test_an_lm_head_of_its_own_is_read_and_goes_out_bit_by_bit(listed: bool, tmp
     reduce(stored(tmp_path / "one", drafter), {} if listed else {"t2d": None})
     loaded = again(tmp_path / "one")
     assert loaded.support.tolist() == [0, 1, 4, 5, 8, 10]
-    logits = proposed(loaded)
+    logits = texts.proposed(loaded)
     assert logits.shape[-1] == 6
     states = loaded._session.draft[0].outputs[:, 0]
     rows = load_file(tmp_path / "one" / "model.safetensors")["lm_head.weight"].double()

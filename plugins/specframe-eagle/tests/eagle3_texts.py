@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,3 +37,23 @@ def bound(dtype: torch.dtype = torch.float64, keep: int | None = 6, **options: o
     drafter.bind(target(dtype))
     shake(drafter.module, seed=2)
     return drafter
+
+
+def without(name: str) -> Callable[[dict[str, Any]], object]:
+    """A change of a checkpoint: a tensor is missing."""
+    return lambda tensors: tensors.pop(name)
+
+
+def put(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], object]:
+    """A change of a checkpoint: a tensor has another value."""
+    return lambda tensors: tensors.update({name: value})
+
+
+def load_theirs(kind: Any, folder: Path) -> Any:
+    """A model of speculators from a folder, made once more with plain attention: their default needs a GPU."""
+    read = kind.from_pretrained(folder).float()
+    config = read.config
+    config.transformer_layer_config._attn_implementation = "eager"
+    model = kind(config).double().eval()
+    model.load_state_dict(read.state_dict())
+    return model

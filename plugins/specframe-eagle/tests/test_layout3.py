@@ -148,14 +148,6 @@ def test_a_new_drafter_comes_back_as_it_was(options: dict[str, Any], tmp_path: P
         assert torch.equal(tensor, again.module.state_dict()[name]), name
 
 
-def without(name: str) -> Callable[[dict[str, Any]], object]:
-    return lambda tensors: tensors.pop(name)
-
-
-def put(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], object]:
-    return lambda tensors: tensors.update({name: value})
-
-
 SPOILT = [
     ({"hidden_size": 16}, None, "hidden_size: the checkpoint has 16, needed is 8"),
     ({"vocab_size": 12}, None, "vocab_size: the checkpoint has 12, needed is 11"),
@@ -167,14 +159,14 @@ SPOILT = [
     ({IDS: [1, 3, 7], "eagle_config": {IDS: [1, 3, 7]}}, None, "names two sets of layers"),
     ({IDS: [1, 3]}, None, r"fc.weight: has shape \[8, 24\], should have \[8, 16\]"),
     ({"draft_vocab_size": 7}, None, "has draft_vocab_size 7, and its LM head has 6 rows"),
-    ({"fc_norm": True}, without("fc_norm.0.weight"), "fc_norm.0.weight: missing"),
-    ({}, put("midlayer.self_attn.q_norm.weight", torch.ones(HEAD)), "q_norm.weight: unexpected"),
-    ({}, without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
-    ({}, without("norm.weight"), "norm.weight: missing"),
-    ({}, put("norm.weight", torch.full((H,), torch.nan)), "norm.weight: holds values that are not finite"),
-    ({}, put("d2t", torch.zeros(KEPT, dtype=torch.int64) + 9), "does not give 6 different tokens"),
-    ({}, put("t2d", torch.ones(texts.VOCAB, dtype=torch.bool)), "d2t and t2d of .* name different tokens"),
-    ({}, put("embed_tokens.weight", torch.ones(texts.VOCAB, H)), "was trained on another target"),
+    ({"fc_norm": True}, texts.without("fc_norm.0.weight"), "fc_norm.0.weight: missing"),
+    ({}, texts.put("midlayer.self_attn.q_norm.weight", torch.ones(HEAD)), "q_norm.weight: unexpected"),
+    ({}, texts.without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
+    ({}, texts.without("norm.weight"), "norm.weight: missing"),
+    ({}, texts.put("norm.weight", torch.full((H,), torch.nan)), "norm.weight: holds values that are not finite"),
+    ({}, texts.put("d2t", torch.zeros(KEPT, dtype=torch.int64) + 9), "does not give 6 different tokens"),
+    ({}, texts.put("t2d", torch.ones(texts.VOCAB, dtype=torch.bool)), "d2t and t2d of .* name different tokens"),
+    ({}, texts.put("embed_tokens.weight", torch.ones(texts.VOCAB, H)), "was trained on another target"),
 ]
 
 

@@ -70,13 +70,7 @@ def _no_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loaded(folder: Path) -> Any:
-    """Their model from a folder, made once more with plain attention: what they take by default needs a GPU."""
-    read = eagle3.Eagle3DraftModel.from_pretrained(folder).float()
-    config = read.config
-    config.transformer_layer_config._attn_implementation = "eager"
-    model = eagle3.Eagle3DraftModel(config).double().eval()
-    model.load_state_dict(read.state_dict())
-    return model
+    return texts.load_theirs(eagle3.Eagle3DraftModel, folder)
 
 
 @pytest.mark.parametrize("options", VARIANTS)

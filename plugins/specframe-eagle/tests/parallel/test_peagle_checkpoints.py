@@ -118,14 +118,6 @@ def test_what_vllm_reads(tmp_path: Path) -> None:
             texts.bound(torch.float32, taps=[1, 7]).export(form)
 
 
-def without(name: str) -> Callable[[dict[str, Any]], object]:
-    return lambda tensors: tensors.pop(name)
-
-
-def put(name: str, value: torch.Tensor) -> Callable[[dict[str, Any]], object]:
-    return lambda tensors: tensors.update({name: value})
-
-
 SPOILT = [
     ({"hidden_size": 16}, None, "hidden_size: the checkpoint has 16, needed is 8"),
     ({"vocab_size": 12}, None, "vocab_size: the checkpoint has 12, needed is 11"),
@@ -136,11 +128,11 @@ SPOILT = [
     ({"mask_token_id": 3}, None, "does not record one mask token"),
     ({"mask_token_id": 11, "pard_token": 11}, None, "its mask token is 11, and the target has tokens 0 to 10"),
     ({"layer_types": ["sliding_attention"]}, None, "a sliding window are not supported"),
-    ({}, without("mask_hidden"), "mask_hidden: missing"),
-    ({}, without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
-    ({}, put("mask_hidden", torch.zeros(1, 1, 16)), r"mask_hidden: has shape \[1, 1, 16\], should have"),
-    ({}, put("norm.weight", torch.full((8,), torch.nan)), "norm.weight: holds values that are not finite"),
-    ({}, put("embed_tokens.weight", torch.ones(11, 8)), "was trained on another target"),
+    ({}, eagle3_texts.without("mask_hidden"), "mask_hidden: missing"),
+    ({}, eagle3_texts.without("d2t"), "a draft vocabulary of 6 of 11 tokens and no d2t"),
+    ({}, eagle3_texts.put("mask_hidden", torch.zeros(1, 1, 16)), r"mask_hidden: has shape \[1, 1, 16\], should have"),
+    ({}, eagle3_texts.put("norm.weight", torch.full((8,), torch.nan)), "norm.weight: holds values that are not finite"),
+    ({}, eagle3_texts.put("embed_tokens.weight", torch.ones(11, 8)), "was trained on another target"),
 ]
 
 

@@ -35,13 +35,7 @@ def _no_target(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def loaded(folder: Path) -> Any:
-    """Their model from a folder, made once more with plain attention: what they take by default needs a GPU."""
-    read = core.PEagleDraftModel.from_pretrained(folder).float()
-    config = read.config
-    config.transformer_layer_config._attn_implementation = "eager"
-    model = core.PEagleDraftModel(config).double().eval()
-    model.load_state_dict(read.state_dict())
-    return model
+    return eagle3_texts.load_theirs(core.PEagleDraftModel, folder)
 
 
 def exported(folder: Path, options: dict[str, Any]) -> PEagle:

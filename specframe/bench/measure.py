@@ -18,9 +18,8 @@ from specframe.decoding.clock import Clock
 from specframe.decoding.pipeline import Pipeline, Prompt, Result
 from specframe.decoding.settings import SamplingSettings
 from specframe.decoding.stats import Acceptance
-from specframe.kernel.contestant import Contestant
+from specframe.kernel.contestant import Contestant, Outcome
 from specframe.kernel.interfaces import Target, text_of
-from specframe.kernel.types import Outcome
 
 OURS, PLAIN, TRANSFORMERS = "ours", "plain", Generate.name
 
@@ -115,7 +114,7 @@ def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figu
         theirs = Generate()
         theirs.prepare(target, pipeline.sampling, pipeline.run.batch)
         contestants.append(theirs)
-    device = getattr(target, "device", None) or torch.device("cpu")
+    device = text_of(target).device or torch.device("cpu")
     turns = race(contestants, rows, repeats, pipeline.run.seed, device)
     rates = {name: [sum(map(len, t.outcome.tokens)) / t.seconds for t in timed] for name, timed in turns.items()}
     clock = Clock()

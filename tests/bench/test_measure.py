@@ -6,7 +6,7 @@ import torch
 import specframe
 from specframe.bench import measure as measuring
 from specframe.bench.measure import Spread, measure, race, ratio
-from specframe.kernel.types import Outcome
+from specframe.kernel.contestant import Outcome
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from specframe.decoding.settings import SamplingSettings
 from specframe.files.text import HIDDEN, has_secrets
 from specframe.kernel.errors import InputError, SpecframeError, needs_extra
-from specframe.training.distill.dialogue import Answer, Dialogue
+from specframe.training.distill.dialogue import Dialogue, DialogueAnswer
 from specframe.training.distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer, read_reason
 from specframe.training.schedule import mix
 
@@ -165,7 +165,7 @@ class Endpoint:
             reraise=True,
         )
 
-    async def _read(self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], chat: bool) -> Answer:
+    async def _read(self, client: httpx2.AsyncClient, path: str, body: Mapping[str, Any], chat: bool) -> DialogueAnswer:
         """The answer to a request. Raises what `read_answer` does, and Passing for a connection that fails."""
         try:
             reply = await self._send(client, path, body, self.timeout)

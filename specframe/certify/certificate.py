@@ -26,6 +26,10 @@ class Case:
     """How many tokens' joint law was compared."""
     among_others: bool = False
     """Whether the row was decoded with others."""
+    forced: int = 0
+    """How many of the first tokens were certain."""
+    partly: bool = False
+    """Whether it counts although not every branch was run: what it covers is said."""
 
     @property
     def exact(self) -> bool:
@@ -52,7 +56,18 @@ class Case:
             "first_differing_prefix": list(comparison.prefix),
             "reduced": list(self.reduced),
             "tokens": self.tokens,
+            "forced": self.forced,
         }
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far a certificate's guided texts lead: the deepest accepted level, and cycles decoded."""
+
+    accepted: int = 0
+    """Drafted tokens accepted in them."""
+    levels: int = 0
+    cycles: int = 0
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,11 @@ class Certificate:
     audit: Audit | None
     interrupted: bool = False
     """Ctrl-C: the rest was not looked at."""
+    reach: Reach = field(default_factory=Reach)
+    drafts: bool = True
+    """Whether the composition drafts at all: then a certificate without an accepted token shows nothing."""
+    shortcuts: tuple[str, ...] = ()
+    """Differences between the verifier's fast paths and its rule."""
     real: dict[str, Any] | None = field(default=None)
     """What happened on the recipe's own model, where that was asked for."""
 
@@ -80,24 +100,38 @@ class Certificate:
     @property
     def exhausted(self) -> bool:
         """Whether the certificate rests on complete enumerations (a larger tree may have been added in part)."""
-        complete = {case.name.removesuffix(REDUCED) for case in self.cases if case.comparison.enumeration.exhausted}
-        return {case.name.removesuffix(REDUCED) for case in self.cases} <= complete
+        needed = [case for case in self.cases if not case.partly]
+        complete = {case.name.removesuffix(REDUCED) for case in needed if case.comparison.enumeration.exhausted}
+        return {case.name.removesuffix(REDUCED) for case in needed} <= complete
 
     @property
     def batches(self) -> bool:
         """Whether all cases of a row among others are complete: without them nothing is known about batches."""
-        runs = [case.comparison.enumeration for case in self.cases if case.among_others]
+        runs = [case.comparison.enumeration for case in self.cases if case.among_others and not case.partly]
         return bool(runs) and all(run.exhausted for run in runs)
 
     @property
     def exact(self) -> bool:
-        """Whether no case was seen to emit anything but the target's law."""
-        return bool(self.cases) and all(case.exact for case in self.cases)
+        """Whether no case was seen to emit anything but the target's law, and no fast path to differ from its rule."""
+        return bool(self.cases) and all(case.exact for case in self.cases) and not self.shortcuts
+
+    @property
+    def accepting(self) -> bool:
+        """Whether drafted tokens were accepted in the guided texts, if the composition drafts at all."""
+        return self.reach.accepted > 0 or not self.drafts
+
+    @property
+    def smaller(self) -> tuple[str, ...]:
+        """What the complete enumerations have smaller than the recipe, where its own trees were too large."""
+        own = {case.name for case in self.cases if not case.reduced and case.comparison.enumeration.exhausted}
+        stand_ins = [case for case in self.cases if case.reduced and not case.among_others]
+        return next((case.reduced for case in stand_ins if case.name.removesuffix(REDUCED) not in own), ())
 
     @property
     def lossless(self) -> bool:
         """Whether every case emits the target's law, was run to its end, and the controls failed."""
-        return self.exact and self.exhausted and self.batches and bool(self.control_failed) and not self.interrupted
+        shown = self.exhausted and self.batches and self.accepting and bool(self.control_failed)
+        return self.exact and shown and not self.interrupted
 
     @property
     def worst(self) -> Case:
@@ -113,6 +147,12 @@ class Certificate:
             "tv": worst.tv,
             "exhausted": self.exhausted,
             "batches": self.batches,
+            "accepted": self.reach.accepted,
+            "levels": self.reach.levels,
+            "cycles": self.reach.cycles,
+            "accepting": self.accepting,
+            "smaller": list(self.smaller),
+            "shortcuts": list(self.shortcuts),
             "interrupted": self.interrupted,
             "branches": sum(case.comparison.enumeration.branches for case in self.cases),
             "mass": min(case.comparison.enumeration.mass for case in self.cases),

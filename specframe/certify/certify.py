@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import product
 
-from specframe.certify.certificate import REDUCED, Case, Certificate
+from specframe.certify.certificate import REDUCED, Case, Certificate, Reach
 from specframe.certify.compositions.audit import Audit, audit_drafts
-from specframe.certify.compositions.batch import Accompanied
+from specframe.certify.compositions.batch import COMPANIES, Accompanied
 from specframe.certify.compositions.branches import Forks
-from specframe.certify.compositions.controls import NAME, WRONG, Captured, ReplayedStreams, Wrong, WrongBonus
+from specframe.certify.compositions.controls import NAME, WRONG, Captured, Parent, ReplayedStreams, Wrong, WrongBonus
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.certify.compositions.enumeration import EnumerationProgress, ForkedStreams
+from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced, guide
+from specframe.certify.compositions.shortcuts import check_shortcuts
 from specframe.certify.compositions.shrink import ladder, reduced
-from specframe.certify.compositions.small import EOS, LENGTH, Miniature, small_sampling
+from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, Miniature, small_sampling
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
+from specframe.kernel.interfaces import Verifier
+from specframe.kernel.types import Cycle, TokenTree
 from specframe.sampling.laws import Sampling
 
 Listener = Callable[[str, EnumerationProgress], None]
 """Called with the name of the case and how far its enumeration has come."""
 
-COMPANIES = 4
-"""So many times the other rows draw other numbers."""
 ALONE = 250
 """The most branches of a case whose branches change each other's draws: one at a time is a thousand times slower."""
 PLAIN = Sampling(temperature=1.0)
@@ -35,10 +37,11 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
     """The exact part of a recipe's certificate: its drafter, tree, verifier and sampling in miniature.
 
     Cases: a row between two others that are admitted before and after it, because a part may mix rows up; the recipe's
-    sampling over `seeds` targets; the same with an end of sequence; and where that sampling leaves one token possible
-    everywhere, temperature 1 as well, because such a run has one branch only. A case too large to be exhausted with a
-    fifth of `budget` branches is complemented by smaller ones, the first that `budget` branches exhaust. A composition
-    that promises to be lossless and fails a case is not looked at any further.
+    sampling over `seeds` targets; the same with an end of sequence; the same behind texts that are certain, which lead
+    to the deepest level that a draft is accepted to, and to a late cycle; and where that sampling leaves one token
+    possible everywhere, temperature 1 as well, because such a run has one branch only. A case too large to be exhausted
+    with a fifth of `budget` branches is complemented by smaller ones, the first that `budget` branches exhaust. A
+    composition that promises to be lossless and fails a case is not looked at any further.
     """
     certifier = _Certifier(ladder(Miniature.of(plan)), budget, seeds, listener)
     settings: SamplingSettings = plan.settings["sampling"]
@@ -54,9 +57,12 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
     return Certificate(
         promised=promised,
         cases=tuple(cases),
-        controls=() if interrupted or failed else tuple(certifier.controls()),
+        controls=() if interrupted or failed else tuple(certifier.controls(settings)),
         audit=None if interrupted else certifier.audit(),
         interrupted=interrupted,
+        reach=certifier.reach,
+        drafts=(certifier.ladder[0].promise.nodes or 2) > 1,
+        shortcuts=() if interrupted or not promised else tuple(certifier.shortcuts(settings)),
     )
 
 
@@ -68,6 +74,8 @@ class _Certifier:
     listener: Listener | None
     rung: int = 1
     """The largest of the smaller compositions that was not found to be too large yet."""
+    reach: Reach = field(default_factory=Reach)
+    """How far the guided texts have led."""
 
     def cases(self, settings: SamplingSettings) -> Iterator[Case]:
         """All cases, those first that are cheap and find most."""
@@ -78,6 +86,7 @@ class _Certifier:
             yield from self.case(f"{label}, end of sequence", sampling, seed=0, eos=EOS)
             for seed in range(self.seeds):
                 yield from self.case(f"{label}, target {seed}", sampling, seed=seed)
+            yield from self.behind_certain_text(label, sampling)
 
     def samplings(self, settings: SamplingSettings) -> dict[str, Sampling]:
         """The recipe's sampling, and temperature 1 if that leaves nothing to chance."""
@@ -106,20 +115,97 @@ class _Certifier:
             self.rung += 1
 
     def among_others(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """A row with others, whose random numbers are different ones every time."""
+        """A row with others, whose random numbers are different ones every time; at last with one other alone."""
         company, rung = 0, 1
         while company < COMPANIES and rung < len(self.ladder):
-            emission = self.ladder[rung].emission(f"{label}, among other rows {company + 1}", sampling)
-            given = {field.name: getattr(emission, field.name) for field in fields(emission)}
-            comparison = self.compare(Accompanied(**given, company=company))
-            case = replace(self.as_case(emission, comparison, self.ladder[rung]), among_others=True)
+            case = self.in_company(f"{label}, among other rows {company + 1}", sampling, company, rung)
             if _settled(case) or rung + 1 == len(self.ladder):
                 yield case
                 company += 1
             else:
                 rung += 1
+        pair = self.in_company(f"{label}, with one other row", sampling, COMPANIES, -1)
+        yield replace(pair, partly=True)
 
-    def controls(self) -> Iterator[Case]:
+    def in_company(self, name: str, sampling: Sampling, company: int, rung: int) -> Case:
+        """A row of one of the smaller compositions with others."""
+        miniature = self.ladder[rung]
+        emission = miniature.emission(name, sampling)
+        given = {each.name: getattr(emission, each.name) for each in fields(emission)}
+        accompanied = Accompanied(**given, company=company)
+        # A batch of two rows has one branch.
+        comparison = self.compare(accompanied, ALONE, rows=1) if accompanied.pair else self.compare(accompanied)
+        return replace(self.as_case(emission, comparison, miniature), among_others=True)
+
+    def behind_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
+        """What follows a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
+        text = self.guided(sampling)
+        whole = self.forced(self.whole, f"{label}, certain text", sampling, text.tokens, 0)
+        reached = decode(whole)
+        self.reach = Reach(
+            accepted=self.reach.accepted + reached.accepted,
+            levels=max(self.reach.levels, reached.levels),
+            cycles=max(self.reach.cycles, len(reached.counts) - 1),
+        )
+        yield self.case_behind(whole, text.tokens, 0)
+        if sampling.greedy:
+            return
+        places = {f"from level {text.levels} on": text.deep, f"from cycle {CYCLES} on": text.before(CYCLES)}
+        for where, count in places.items():
+            if count < len(text.tokens):
+                yield from self.from_place(f"{label}, {where}", sampling, text.tokens[:count])
+
+    def from_place(self, name: str, sampling: Sampling, text: tuple[int, ...]) -> Iterator[Case]:
+        """Two tokens behind a certain text, or one where two have too many branches."""
+        for free in (2, 1):
+            case = self.case_behind(self.forced(self.whole, name, sampling, text, free), text, free)
+            if _settled(case):
+                break
+        yield replace(case, partly=True)
+
+    def case_behind(self, emission: Emission, text: tuple[int, ...], free: int) -> Case:
+        """The case of an emission that a certain text begins."""
+        case = self.as_case(emission, self.compare(emission, self.budget // 5), self.whole)
+        return replace(case, forced=len(text), tokens=free)
+
+    @property
+    def whole(self) -> Miniature:
+        """The recipe's own composition; where a draft's cost decides, one so low that all nodes pay."""
+        own = self.ladder[0]
+        return own if own.costs is None else replace(own, costs=CHEAP)
+
+    def guided(self, sampling: Sampling) -> Guide:
+        """The text that the composition drafts."""
+        return guide(partial(self.whole.emission, "", sampling))
+
+    def forced(
+        self,
+        miniature: Miniature,
+        name: str,
+        sampling: Sampling,
+        text: tuple[int, ...],
+        free: int,
+        broken: Callable[[Verifier], Verifier] | None = None,
+    ) -> Emission:
+        """A composition's emission behind a certain text."""
+        return forced(miniature.emission(name, sampling, broken=broken), text, free)
+
+    def shortcuts(self, settings: SamplingSettings) -> list[str]:
+        """The verifier's fast paths on the trees of the guided texts, and of some texts that are drawn."""
+        trees: dict[tuple[object, ...], TokenTree] = {}
+
+        def keep(cycle: Cycle) -> None:
+            tree = cycle.draft
+            columns = (tree.tokens, tree.parent, tree.valid)
+            trees.setdefault(tuple(tuple(column[0].tolist()) for column in columns), tree)
+
+        for sampling in self.samplings(settings).values():
+            decode(self.forced(self.whole, "", sampling, self.guided(sampling).tokens, 0), keep)
+            for seed in range(self.seeds):
+                decode(self.whole.emission("", sampling, seed=seed), keep)
+        return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB)
+
+    def controls(self, settings: SamplingSettings) -> Iterator[Case]:
         """Broken copies of the composition, each of which must fail.
 
         A copy may have nothing to do wrong over one target, such as after a refusal where all drafts are accepted: then
@@ -137,6 +223,17 @@ class _Certifier:
                     break
             if any(differed):
                 yield case
+        yield from self.too_early(settings)
+
+    def too_early(self, settings: SamplingSettings) -> Iterator[Case]:
+        """A copy whose bonus comes one node too early, by the recipe's own sampling, if it accepts anything."""
+        sampling, differed = small_sampling(settings), list[bool]()
+        text = self.guided(sampling).tokens
+        broken = partial(WrongBonus, wrong=Parent(), differed=differed)
+        emission = self.forced(self.whole, f"control: {Parent.name}", sampling, text, 0, broken)
+        case = self.case_behind(emission, text, 0)
+        if any(differed):
+            yield case
 
     def broken(self) -> Iterator[tuple[str, Callable[[Callable[..., Emission], list[bool]], Emission]]]:
         """What is done wrong in the controls; each notes whether it made a difference."""
@@ -149,14 +246,14 @@ class _Certifier:
         emission = self.ladder[self.rung].emission("audit", PLAIN)
         return audit_drafts(emission.parts, PLAIN, prompt=emission.prompt, budget=self.budget, alone=ALONE)
 
-    def compare(self, emission: Emission, budget: int | None = None) -> Comparison:
+    def compare(self, emission: Emission, budget: int | None = None, rows: int = 4096) -> Comparison:
         """The comparison, within a budget of at least one branch."""
 
         def progress(now: EnumerationProgress) -> None:
             if self.listener is not None:
                 self.listener(emission.name, now)
 
-        return emission.compare(budget=max(1, budget or self.budget), alone=ALONE, progress=progress)
+        return emission.compare(budget=max(1, budget or self.budget), rows=rows, alone=ALONE, progress=progress)
 
     def as_case(self, emission: Emission, comparison: Comparison, miniature: Miniature) -> Case:
         """The comparison with what was made smaller for it."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.certify.compositions.batch import Accompanied
+from specframe.certify.compositions.batch import COMPANIES, Accompanied
 from specframe.components.targets.table import TableTarget
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
@@ -157,3 +157,39 @@ def test_a_policy_that_looks_at_the_number_of_rows_is_fine():
 
     found = emission(tree=Shared, length=2).compare()
     assert found.enumeration.exhausted and found.tv < 1e-12
+
+
+class WrongForTwo(Rule):
+    """In a batch of exactly two rows, the bonus is a fair choice."""
+
+    def verify(self, tree, p, random):
+        found = super().verify(tree, p, random)
+        if len(p) != 2 or not tree.levels:
+            return found
+        return replace(found, bonus=random.categorical(torch.full_like(p[:, 0], 1 / p.shape[-1])))
+
+
+def test_what_is_wrong_for_exactly_two_rows_is_caught_with_one_other_row():
+    def tv(company, rows=4096):
+        return emission(WrongForTwo, length=2, company=company).compare(budget=250, rows=rows).tv
+
+    assert tv(COMPANIES, rows=1) > 0.005 and tv(0) < 1e-9
+
+
+class StaysPut(ForgetsOrder):
+    """Its rows do not move when an earlier one leaves; alone, and behind rows that stay, that changes nothing."""
+
+    def commit(self, committed):
+        fresh = committed.prompt is not None
+        self.roots = torch.cat([self.roots, committed.root]) if fresh else committed.root
+
+    def propose(self, root, tree, context):
+        drafted = tree.grow(self.expand, self.roots[: len(root)], context)
+        return replace(drafted, tokens=torch.cat([root[:, None], drafted.tokens[:, 1:]], 1))
+
+
+def test_an_earlier_row_that_leaves_moves_the_watched_one():
+    staying, leaving = (
+        emission(drafter=StaysPut, length=3, company=company).compare(budget=250).tv for company in (0, 2)
+    )
+    assert leaving > 0.005 > staying

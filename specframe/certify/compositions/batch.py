@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import torch
 from torch import Tensor
@@ -23,44 +24,82 @@ from specframe.sampling.random import SeededRandom
 
 WATCHED = -1
 """The seed of the row that is enumerated; the others have seeds of their own."""
+COMPANIES = 4
+"""The companies of more than one row; the next one is a single other row."""
+
+
+class Stay(Enum):
+    """When a row is there; the moment is the watched row's first cycle."""
+
+    TO_THE_END = auto()
+    UNTIL_THEN = auto()
+    LATE = auto()
+
+
+@dataclass(frozen=True)
+class Other:
+    """A row next to the watched one."""
+
+    shift: int
+    """Makes its prompt another one."""
+    prompt: int
+    """How many tokens its prompt has."""
+    stay: Stay
+
+
+STAYING = (Other(1, 3, Stay.TO_THE_END), Other(2, 5, Stay.TO_THE_END), Other(0, 4, Stay.LATE))
+LEAVING = (Other(1, 3, Stay.UNTIL_THEN), Other(2, 5, Stay.TO_THE_END))
+"""An earlier row leaves while the watched row is the last one, which takes its place."""
+LINES = (STAYING, STAYING, LEAVING, LEAVING, (Other(1, 3, Stay.TO_THE_END),))
 
 
 @dataclass(frozen=True)
 class Accompanied(Emission):
-    """An emission whose row is decoded with others: two admitted earlier, one that joins later and ends first."""
+    """An emission whose row is decoded with others, who stay, leave before it, join later, or are one alone."""
 
     company: int = 0
-    """Names the random numbers of the others."""
+    """Chooses the others, and names their random numbers."""
+
+    @property
+    def pair(self) -> bool:
+        """Whether there is one other row; with a single branch the batch then has exactly two."""
+        return self.company >= COMPANIES
 
     def program(self, random: Forks, rows: int) -> Tensor:
-        """The real session on `rows` branches and three other rows: [rows, length] int64, END after the last token."""
+        """The real session on `rows` branches and other rows: [rows, length] int64, END after the last token."""
         parts = self.parts()
-        vocab = parts.target.vocab_size
-        longest = (self.length + 2) * parts.nodes  # the first two of the others are there to the end
+        longest = (self.length + 2) * parts.nodes
         watched = Request(
             tokens=self.prompt, sampling=self.sampling, seed=WATCHED, max_new_tokens=self.length, ends=self.ends
         )
-        others = [
-            Request(
-                tokens=[(token + shift) % vocab for token in self.prompt[:count]],
-                sampling=self.sampling,
-                seed=3 * self.company + shift,
-                max_new_tokens=length,
-            )
-            for shift, count, length in ((1, 3, longest), (2, 5, longest), (0, 4, 2))
-        ]
-        room = len(self.prompt) + longest + parts.nodes
-        session = Session(parts, rows + len(others), room, random=CompanyStreams(random))
-        for other in others[:2]:
-            session.admit([other])
-            session.step()
+        line = LINES[min(self.company, COMPANIES)]
+        requests = [self._request(other, longest, parts.target.vocab_size) for other in line]
+        session = Session(
+            parts, rows + len(line), len(self.prompt) + longest + parts.nodes, random=CompanyStreams(random)
+        )
+        leaving = []
+        for other, request in zip(line, requests, strict=True):
+            if other.stay is not Stay.LATE:
+                [entry] = session.admit([request])
+                leaving += [entry] if other.stay is Stay.UNTIL_THEN else []
+                session.step()
         entries = session.admit([watched] * rows)
         if any(entry.ended is None for entry in entries):
             session.step()
-        session.admit(others[2:])
+        for entry in leaving:
+            session.cancel(entry)
+        session.admit([request for other, request in zip(line, requests, strict=True) if other.stay is Stay.LATE])
         while any(entry.ended is None for entry in entries):
             session.step()
         return torch.tensor([entry.tokens + [END] * (self.length - len(entry.tokens)) for entry in entries])
+
+    def _request(self, other: Other, length: int, vocab: int) -> Request:
+        return Request(
+            tokens=[(token + other.shift) % vocab for token in self.prompt[: other.prompt]],
+            sampling=self.sampling,
+            seed=3 * self.company + other.shift,
+            max_new_tokens=2 if other.stay is Stay.LATE else length,
+        )
 
 
 @dataclass

@@ -60,6 +60,18 @@ class Unreduced:
         return p, bool((refused & (p.gather(1, tree.tokens) > 0)).any())
 
 
+class Parent:
+    """The distribution after the node before the last accepted one. It shows where a draft is accepted."""
+
+    name = "bonus drawn one node too early"
+
+    def law(self, tree: TokenTree, last: Tensor, p: Tensor) -> tuple[Tensor, bool]:
+        """The token of the last accepted node once more: certain, as a forced text makes it; p after the root."""
+        again = one_hot(tree.tokens.gather(1, last)[:, 0], p.shape[-1]).to(p.dtype)
+        drafted = last > 0  # [B, 1]
+        return again.where(drafted, p), bool((drafted & (again != p)).any())
+
+
 WRONG: tuple[Wrong, ...] = (Unprocessed(), Unreduced())
 """Every way in which the certificate breaks a composition to see whether it notices."""
 

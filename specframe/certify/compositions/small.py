@@ -27,6 +27,8 @@ PROMPT = (0, 1, 2, 0, 1)
 EOS = 1
 COSTS = Costs(((1, 1.0), (2, 1.2), (8, 3.5)), draft=0.1, rows=1)
 """Made up, so that likely nodes pay and others do not: the distribution has to stay whatever a machine's times are."""
+CHEAP = Costs(((1, 1.0), (256, 1.001)), draft=0.0001, rows=1)
+"""Every node pays."""
 
 
 @dataclass(frozen=True)

@@ -105,18 +105,30 @@ def verdict(certificate: dict[str, Any]) -> str:
     if certificate["tv"] >= EXACT:
         off = f"not lossless: total variation {certificate['tv']:.4g}"
         return off if certificate["promised"] else off + ", as its verifier declares"
+    if certificate["shortcuts"]:
+        return f"not lossless: the verifier's {certificate['shortcuts'][0]}"
     if not certificate["control_failed"]:
         if not certificate["exhausted"]:
             return NOT_SHOWN
         return "refused: a copy broken on purpose was not noticed, so this certificate would prove nothing"
+    if not certificate["accepting"]:
+        return "not shown: no drafted token was accepted in any case"
     if certificate["lossless"]:
-        shown = f"{_branches(certificate['branches'])}, total variation {certificate['tv']:.1e}"
+        shown = f"{_branches(certificate['branches'])}, total variation {certificate['tv']:.1e}; {_reach(certificate)}"
         if certificate["real"] is not None and not certificate["real"]["passed"]:
             return f"not lossless on the recipe's own model, though by enumeration: {shown}"
         if certificate["real"] is not None and not certificate["real"]["sampled"]["conclusive"]:
             shown += "; not shown by sampling on the recipe's own model"
         return f"lossless: {shown}"
     return NOT_SHOWN
+
+
+def _reach(certificate: dict[str, Any]) -> str:
+    """The tokens, levels and cycles that were compared, and the smaller tree that stood in for the recipe's."""
+    tokens = max((case["tokens"] for case in certificate["cases"] if not case["forced"]), default=0)
+    level, cycles = certificate["levels"], counted(certificate["cycles"], "cycle")
+    compared = f"{counted(tokens, 'token')} from the start, to level {level}, {cycles}"
+    return compared + (f"; of a smaller tree: {', '.join(certificate['smaller'])}" if certificate["smaller"] else "")
 
 
 def _cases(cases: list[dict[str, Any]]) -> Table:
@@ -133,7 +145,11 @@ def _cases(cases: list[dict[str, Any]]) -> Table:
 def _notes(certificate: dict[str, Any]) -> Iterator[str]:
     for reduced in dict.fromkeys(tuple(case["reduced"]) for case in certificate["cases"] if case["reduced"]):
         yield f"small tree: {', '.join(reduced)} (the recipe's own was run as far as the budget went)"
-    short = [case["name"] for case in certificate["cases"] if case["exhausted"] and case["tokens"] < THREE]
+    short = [
+        case["name"]
+        for case in certificate["cases"]
+        if case["exhausted"] and case["tokens"] < THREE and not case["forced"]
+    ]
     if short:
         where = counted(len(short), "case")
         yield f"two tokens only are compared in {where}: what depends on a cycle's length is not in them"

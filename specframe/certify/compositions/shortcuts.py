@@ -1,0 +1,113 @@
+"""A verifier's fast paths, held against its rule on the trees that the composition drafts.
+
+A session decodes by the fast paths, so at temperature 0 an enumeration sees one text, and of a rule that has an asking
+form `verify` is not seen at all. Here every node of a tree is made the end of the accepted path once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from specframe.certify.compositions.branches import Forks
+from specframe.certify.compositions.emission import distance
+from specframe.certify.compositions.enumeration import Outcome, enumerate_outcomes
+from specframe.kernel.composition import greedy_of, visiting_of
+from specframe.kernel.interfaces import RandomSource, Verifier
+from specframe.kernel.types import TokenTree, Verdict
+from specframe.sampling.lazy import AllLaws
+from specframe.sampling.random import SeededRandom, uniforms
+
+NOISE = 1e-9
+"""Total variation below this is rounding."""
+BRANCHES = 20_000
+"""The most branches of one comparison; the likeliest go first."""
+
+Judge = Callable[[TokenTree, Tensor, RandomSource], Verdict]
+"""A rule: a tree, p [B, N, V] and random numbers make a verdict."""
+
+
+def check_shortcuts(verifier: Verifier, trees: Iterable[TokenTree], vocab: int) -> list[str]:
+    """The differences between a lossless verifier's fast paths and its rule, in words; empty where there are none.
+
+    Each tree has one row. At temperature 0 every form must emit the target's tokens, whichever these are; elsewhere
+    the asking form must have the distribution of `verify`.
+    """
+    found: dict[str, None] = {}
+    for index, tree in enumerate(trees):
+        for name, judge in _greedy_forms(verifier):
+            if wrong := _leads_astray(judge, tree, vocab):
+                found[f"`{name}` at temperature 0: {wrong}"] = None
+        visiting = visiting_of(verifier)
+        if visiting is not None:
+            p = _distributions(tree, vocab, index)
+            off = distance(_law(verifier.verify, tree, p), _law(_asking(visiting.verify_on_demand), tree, p))
+            if off > NOISE:
+                found[f"`verify_on_demand` and `verify` differ: total variation {off:.4g}"] = None
+    return list(found)
+
+
+def _greedy_forms(verifier: Verifier) -> Iterator[tuple[str, Judge]]:
+    """All forms of a rule, as judges of one-hot distributions."""
+    yield "verify", verifier.verify
+    if (greedy := greedy_of(verifier)) is not None:
+        yield "follow", lambda tree, p, random: greedy.follow(tree, p.argmax(-1))
+    if (visiting := visiting_of(verifier)) is not None:
+        yield "verify_on_demand", _asking(visiting.verify_on_demand)
+
+
+def _asking(verify: Callable[[TokenTree, AllLaws, RandomSource], Verdict]) -> Judge:
+    return lambda tree, p, random: verify(tree, AllLaws(p), random)
+
+
+def _leads_astray(judge: Judge, tree: TokenTree, vocab: int) -> str | None:
+    """A tree and tokens by which a judge emits another token than the target's: in words, or None."""
+    argmax = _leading(tree, vocab)  # [R, N]
+    rows = tree.take(torch.zeros(len(argmax), dtype=torch.int64))
+    verdict = judge(rows, one_hot(argmax, vocab).double(), SeededRandom(0, len(argmax)).verify)
+    nodes = verdict.slots  # [R, A + 1], -1 padded
+    there = nodes >= 0
+    due = argmax.gather(1, nodes.clamp(min=0)).where(there, -1)
+    emitted = verdict.emitted(rows).where(there, -1)
+    apart = rows.parent.gather(1, nodes[:, 1:].clamp(min=0)) != nodes[:, :-1]
+    wrong = ((emitted != due) | torch.nn.functional.pad(apart & there[:, 1:], (1, 0))).any(1).nonzero()[:, 0]
+    if not len(wrong):
+        return None
+    row = int(wrong[0])
+    pair = ([token for token in found[row].tolist() if token >= 0] for found in (emitted, due))
+    return "{} is emitted where {} is due".format(*pair)
+
+
+def _leading(tree: TokenTree, vocab: int) -> Tensor:
+    """The target's tokens after the nodes of a tree [1, N], such that paths end at each node by each token: [R, N]."""
+    nodes = [node for node, valid in enumerate(tree.valid[0].tolist()) if valid]
+    parents, tokens = tree.parent[0].tolist(), tree.tokens[0].tolist()
+    rows = []
+    for end in nodes:
+        for bonus in range(vocab):
+            for fill in range(vocab):
+                row = [(node + fill) % vocab for node in range(len(tokens))]
+                row[end], node = bonus, end
+                while (above := parents[node]) >= 0:
+                    row[above], node = tokens[node], above
+                rows.append(row)
+    return torch.tensor(rows)
+
+
+def _distributions(tree: TokenTree, vocab: int, seed: int) -> Tensor:
+    """Distributions of a target that is made up, p [1, N, V]."""
+    return (4 * uniforms(seed, tree.tokens.shape[1], vocab)).softmax(-1)[None].double()
+
+
+def _law(judge: Judge, tree: TokenTree, p: Tensor) -> dict[Outcome, float]:
+    """The distribution of a judge's verdicts on a tree of one row."""
+
+    def program(forks: Forks, rows: int) -> Tensor:
+        which = torch.zeros(rows, dtype=torch.int64)
+        verdict = judge(tree.take(which), p[which], forks.of_rows(torch.arange(rows)))
+        return torch.cat([verdict.path, verdict.bonus[:, None]], 1)
+
+    return enumerate_outcomes(program, budget=BRANCHES).law

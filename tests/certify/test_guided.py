@@ -1,0 +1,183 @@
+"""Parts that are wrong where four tokens do not reach: deep in a tree, late in a text, in a fast path."""
+
+import pytest
+import torch
+
+from specframe.certify.certify import certify_plan
+from specframe.certify.compositions.guided import CYCLES, decode, forced, guide
+from specframe.certify.compositions.shortcuts import check_shortcuts
+from specframe.certify.compositions.small import Miniature
+from specframe.cli.render.certificate import verdict
+from specframe.components.verifiers.block import Block
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
+from specframe.sampling.laws import Sampling
+
+COPIES = """
+specframe: 1
+target: {use: table}
+drafter: {use: lookup, length: 6}
+verifier: VERIFIER
+sampling: {temperature: TEMPERATURE}
+"""
+DRAWN = """
+specframe: 1
+target: {use: table}
+drafter: {use: falcon}
+tree: {use: TREE, depth: 5, draw: iid}
+verifier: recursive
+sampling: {temperature: 1.0}
+"""
+BROKEN = '''
+from dataclasses import replace
+
+import torch
+
+from specframe.components.trees.fixed import Chain
+from specframe.components.verifiers.match import Match
+
+
+class EarlyBonus(Match):
+    """Greedily, the bonus is the target's token after the last accepted node's parent."""
+
+    def follow(self, tree, argmax, gaps=None):
+        found = super().follow(tree, argmax, gaps)
+        last = found.slots.gather(1, found.length[:, None])
+        above = tree.parent.gather(1, last).clamp(min=0)
+        return type(found)(path=found.path, length=found.length, bonus=argmax.gather(1, above)[:, 0])
+
+
+class AfterFour(Match):
+    """The bonus after four accepted nodes is a fair choice."""
+
+    def verify_on_demand(self, tree, laws, random):
+        found = super().verify_on_demand(tree, laws, random)
+        law = laws.after(found.length * 0)
+        fair = torch.ones_like(law) / law.shape[1]
+        certain = torch.nn.functional.one_hot(found.bonus, law.shape[1]).to(law.dtype)
+        bonus = random.categorical(torch.where((found.length >= 4)[:, None], fair, certain))
+        return replace(found, bonus=bonus)
+
+
+class Late(Match):
+    """From a session's fourth cycle on, the bonus is a fair choice."""
+
+    def open(self, slots, room):
+        self.cycles = -1
+
+    def keep(self, rows):
+        pass
+
+    def observe(self, cycle):
+        self.cycles += 1
+
+    def verify_on_demand(self, tree, laws, random):
+        found = super().verify_on_demand(tree, laws, random)
+        if self.cycles < 3:
+            return found
+        law = laws.after(found.length * 0)
+        return replace(found, bonus=random.categorical(torch.ones_like(law) / law.shape[1]))
+
+
+class Sharpened(Chain):
+    """It records another distribution than it draws from, from the fourth level on."""
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        sharp = tree.q**2
+        sharp = sharp / sharp.sum(-1, keepdim=True)
+        deep = torch.arange(tree.q.shape[1]) >= 3
+        return replace(tree, q=torch.where(deep[:, None], sharp, tree.q))
+'''
+
+
+def read(folder, text):
+    path = folder / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    (folder / "broken.py").write_text(BROKEN, encoding="utf-8")
+    return plan(Recipe.read(path), discover())
+
+
+def copies(folder, verifier="match", temperature=1.0):
+    return read(folder, COPIES.replace("VERIFIER", verifier).replace("TEMPERATURE", str(temperature)))
+
+
+def drawn(folder, tree="chain"):
+    return read(folder, DRAWN.replace("TREE", tree))
+
+
+def certified(planned):
+    return certify_plan(planned, budget=8000, seeds=1)
+
+
+def test_a_guided_text_is_drafted_by_the_real_rule_too(tmp_path):
+    miniature = Miniature.of(copies(tmp_path))
+
+    def make(broken=None):
+        return miniature.emission("", Sampling(temperature=1.0), broken=broken)
+
+    text = guide(make)
+    again = decode(forced(make(), text.tokens, 0))
+    assert again.tokens == text.tokens and again.counts == text.counts
+    assert len(text.counts) == CYCLES + 1 and text.levels >= 4 and text.accepted >= 8
+
+
+def test_what_is_compared_stands_in_the_certificate(tmp_path):
+    certificate = certified(copies(tmp_path, temperature=0.0))
+    assert certificate.lossless and certificate.reach.levels >= 4 and certificate.reach.cycles == CYCLES
+    assert f"to level {certificate.reach.levels}, {CYCLES} cycles" in verdict(certificate.as_dict())
+    assert any("too early" in case.name for case in certificate.controls)
+
+
+def test_a_greedy_shortcut_with_the_bonus_of_the_parent_is_refused(tmp_path):
+    certificate = certified(copies(tmp_path, "./broken.py:EarlyBonus", 0.0))
+    assert not certificate.lossless and certificate.worst.comparison.tv == 1.0
+    assert any("`follow` at temperature 0" in line for line in certificate.shortcuts)
+
+
+@pytest.mark.parametrize("name", ["AfterFour", "Late"])
+def test_a_rule_that_goes_wrong_deep_or_late_is_refused(tmp_path, name):
+    certificate = certified(copies(tmp_path, f"./broken.py:{name}"))
+    assert not certificate.exact
+    wrong = [case.name for case in certificate.cases if not case.exact]
+    assert any("certain text" in case or "from " in case for case in wrong)
+
+
+def test_a_tree_that_records_another_distribution_deep_down_is_refused(tmp_path):
+    assert not certified(drawn(tmp_path, "./broken.py:Sharpened")).exact
+
+
+def test_nothing_is_shown_of_a_drafter_whose_drafts_are_never_accepted(tmp_path):
+    certificate = certified(copies(tmp_path))
+    nothing = certificate.as_dict() | {"accepting": False, "lossless": False}
+    assert certificate.accepting and "no drafted token was accepted" in verdict(nothing)
+
+
+class AsksForAnother(Recursive):
+    """Its asking form draws the bonus uniformly."""
+
+    def verify_on_demand(self, tree, laws, random):
+        root = torch.zeros(len(tree.tokens), dtype=torch.int64)
+        law = laws.after(root)
+        nothing = Match().verify_on_demand(tree.take(root * 0 + torch.arange(len(root))), laws, random)
+        return type(nothing)(nothing.path, nothing.length, random.categorical(torch.ones_like(law) / law.shape[1]))
+
+
+@pytest.mark.parametrize("verifier", [Match, Recursive, Block])
+def test_the_shipped_rules_keep_to_themselves(verifier, tmp_path):
+    assert check_shortcuts(verifier(), trees(tmp_path), 3) == []
+
+
+def test_an_asking_form_with_another_distribution_is_named(tmp_path):
+    found = check_shortcuts(AsksForAnother(), trees(tmp_path), 3)
+    assert any("`verify_on_demand`" in line for line in found)
+
+
+def trees(folder):
+    kept = []
+    emission = Miniature.of(drawn(folder)).emission("", Sampling(temperature=1.0))
+    decode(emission, lambda cycle: kept.append(cycle.draft))
+    return kept

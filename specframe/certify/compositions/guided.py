@@ -19,7 +19,7 @@ from specframe.certify.compositions.emission import Emission
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Session
 from specframe.kernel.capabilities import Needs
-from specframe.kernel.interfaces import RandomSource
+from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 CYCLES = 4

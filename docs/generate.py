@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import io
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
 from measured import render_blocks
 from method_table import render_methods
 from packages import read_plugins, render_project, render_requirements
 from pictures.chart import render_chart
 
-from specframe.cli.main import COMMANDS, build_parser, main
+from specframe.cli.group import COMMANDS, plugin_commands, specframe
+from specframe.cli.main import main
 from specframe.decoding.generate_support import ARGUMENTS, FIELDS, Support
 from specframe.kernel.discovery import discover
 from specframe.kernel.options import about
@@ -58,7 +61,6 @@ def render_components() -> str:
 
 def render_commands() -> str:
     """The page of every command's help text."""
-    parser = build_parser()
     parts = [
         "# Command line\n",
         NOTE,
@@ -69,39 +71,28 @@ def render_commands() -> str:
         "| 130 | interrupted from the keyboard |\n"
         "| 141 | the reader of a pipe went away |\n",
     ]
-    subparsers = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    packages = {
-        entry.name: entry.package for entry in discover().of("command") if entry.package in repository_packages()
-    }
-    for name in (*COMMANDS, *packages):
-        parts.append(_render_command(name, subparsers.choices[name], packages.get(name)))
+    packages = {name: entry.package for name, entry in plugin_commands().items()}
+    ours = repository_packages()
+    with click.Context(specframe, info_name="specframe", show_default=True) as context:
+        for name in (*COMMANDS, *(name for name, package in packages.items() if package in ours)):
+            command = specframe.get_command(context, name)
+            assert command is not None
+            parts.append(_render_command(click.Context(command, context, info_name=name), packages.get(name)))
     return "\n".join(parts)
 
 
-def _render_command(name: str, command: argparse.ArgumentParser, package: str | None) -> str:
-    actions = [action for action in command._actions if action.dest != "help"]
-    places = [_placed(action) for action in actions if not action.option_strings]
-    usage = " ".join(["specframe", name, *places, *(["[options]"] if len(places) < len(actions) else [])])
-    about = command.description or ""
-    lines = [f"## specframe {name}\n", f"{about}\n", f"```text\n{usage}\n```\n"]
+def _render_command(context: click.Context, package: str | None) -> str:
+    command = context.command
+    records = [param.get_help_record(context) for param in command.params]
+    lines = [f"## {context.command_path}\n", f"{inspect.cleandoc(command.help or '')}\n"]
+    lines += [f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```\n"]
     if package:
         lines.insert(1, f"Of the package `{package}`.\n")
     lines += ["| argument | |", "|---|---|"]
-    lines += [f"| `{_shown(action)}` | {action.help or ''} |" for action in actions]
+    lines += [
+        f"| `{shown.replace('|', ' or ')}` | {about.replace('  [', ' [')} |" for shown, about in filter(None, records)
+    ]
     return "\n".join([*lines, ""])
-
-
-def _placed(action: argparse.Action) -> str:
-    return f"[{_shown(action)} ...]" if action.nargs == "*" else _shown(action)
-
-
-def _shown(action: argparse.Action) -> str:
-    value = str(action.metavar or action.dest.upper())
-    if action.choices is not None:
-        value = "{" + ",".join(map(str, action.choices)) + "}"
-    if not action.option_strings:
-        return value
-    return action.option_strings[-1] + ("" if action.nargs == 0 else f" {value}")
 
 
 def render_generate() -> str:

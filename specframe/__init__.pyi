@@ -1,8 +1,7 @@
 """The names for users."""
 
 from specframe._version import __version__ as __version__
-from specframe.cli.main import add_recipe_arguments as add_recipe_arguments
-from specframe.cli.main import read_plan as read_plan
+from specframe.cli.arguments import recipe_command as recipe_command
 from specframe.components.targets.conversion import convert_gguf as convert_gguf
 from specframe.decoding.compose import compose as compose
 from specframe.decoding.custom_generate import decoder as decoder

@@ -20,7 +20,6 @@ from specframe.kernel.capabilities import Shrinkable as Shrinkable
 from specframe.kernel.capabilities import Untrained as Untrained
 from specframe.kernel.contestant import Contestant as Contestant
 from specframe.kernel.contestant import Outcome as Outcome
-from specframe.kernel.discovery import Command as Command
 from specframe.kernel.discovery import Register as Register
 from specframe.kernel.discovery import hookimpl as hookimpl
 from specframe.kernel.interfaces import ChunkedTarget as ChunkedTarget

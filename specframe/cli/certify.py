@@ -2,75 +2,83 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import click
+
+from specframe.cli.arguments import (
+    allow_env_option,
+    json_option,
+    no_local_code_option,
+    overrides_argument,
+    read_plan,
+    recipe_argument,
+)
 
 if TYPE_CHECKING:
     from specframe.certify.compositions.enumeration import EnumerationProgress
+    from specframe.decoding.pipeline import Prompt
+    from specframe.kernel.build import Plan
 
 LENGTHS = (3, 2)
 """The first tokens whose joint law is compared for a function: fewer where more are out of the budget's reach."""
-SUMMARY = "prove that a recipe is lossless: enumerate every random outcome of the real code"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_environment_argument
+@click.command()
+@recipe_argument(required=False)
+@overrides_argument
+@no_local_code_option
+@allow_env_option
+@json_option("print the certificate as one JSON object")
+@click.option("--budget", default=100_000, metavar="N", help="branches to enumerate per case, at most")
+@click.option("--exact-only", is_flag=True, help="only enumerate; do not load the recipe's own model")
+@click.option("--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead")
+def certify(
+    recipe: str | None,
+    overrides: Sequence[str],
+    no_local_code: bool,
+    allow_env: bool,
+    as_json: bool,
+    budget: int,
+    exact_only: bool,
+    against: str | None,
+) -> int:
+    """Prove that a recipe is lossless: enumerate every random outcome of the real code.
 
-    parser.add_argument("recipe", nargs="?", help="a recipe file, or the name of one that `specframe recipes` lists")
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="values that replace the recipe's")
-    parser.add_argument("--no-local-code", action="store_true", help="refuse components from ./file.py:Name")
-    add_environment_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the certificate as one JSON object")
-    parser.add_argument(
-        "--budget",
-        type=int,
-        default=100_000,
-        metavar="N",
-        help="branches to enumerate per case, at most (default: 100000)",
-    )
-    parser.add_argument("--exact-only", action="store_true", help="only enumerate; do not load the recipe's own model")
-    parser.add_argument(
-        "--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead"
-    )
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Prints the certificate; 1 if what promises to be lossless is not, or was not shown to be."""
+    The exit status is 1 if what promises to be lossless is not, or was not shown to be.
+    """
     from specframe.kernel.errors import InputError
 
-    if options.budget < 1:
-        raise InputError(f"a budget of {options.budget} branches runs nothing; use 1 or more")
-    if options.against is not None and options.recipe is not None:
-        raise InputError(f"give either a recipe or --against: {options.recipe} and {options.against} are two things")
-    if options.against is not None:
-        return _certify_function(options)
-    if options.recipe is None:
+    if budget < 1:
+        raise InputError(f"a budget of {budget} branches runs nothing; use 1 or more")
+    if against is not None and recipe is not None:
+        raise InputError(f"give either a recipe or --against: {recipe} and {against} are two things")
+    if against is not None:
+        return _certify_function(against, budget, as_json=as_json)
+    if recipe is None:
         raise InputError("give a recipe, or --against FILE.py:FUNCTION")
-    return _certify_recipe(options)
+    plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
+    return _certify_plan(plan, budget, [] if exact_only else plan.settings["run"].prompts, as_json=as_json)
 
 
-def _certify_recipe(options: argparse.Namespace) -> int:
+def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json: bool) -> int:
     from dataclasses import replace
 
-    from specframe.cli.main import read_plan
     from specframe.cli.target import fetch_target
     from specframe.kernel.errors import InputError, SpecframeError, raised_at
 
-    valid = read_plan(options)
-    prompts = [] if options.exact_only else valid.settings["run"].prompts
     if prompts:
-        fetch_target(valid)  # now, and not after minutes of enumeration
+        fetch_target(plan)  # now, and not after minutes of enumeration
 
     from specframe.certify.certify import certify_plan
     from specframe.cli.render.certificate import print_certificate, progress_shown
 
-    with progress_shown(quiet=options.json) as listener:
+    with progress_shown(quiet=as_json) as listener:
         try:
-            certificate = certify_plan(valid, budget=options.budget, listener=listener)
+            certificate = certify_plan(plan, budget=budget, listener=listener)
         except SpecframeError:
             raise
         except Exception as error:  # a part that is being written raises what it likes
@@ -82,31 +90,31 @@ def _certify_recipe(options: argparse.Namespace) -> int:
         from specframe.decoding.pipeline import Pipeline
 
         def listen(step: str) -> None:
-            if not options.json:
+            if not as_json:
                 print(f"the recipe's own model: {step}", file=sys.stderr, flush=True)
 
-        report = certify_real(Pipeline.build(valid), prompts, listener=listen)
+        report = certify_real(Pipeline.build(plan), prompts, listener=listen)
         certificate, real_passed = replace(certificate, real=report.as_dict()), report.passed
-    if options.json:
+    if as_json:
         print(json.dumps(certificate.as_dict()))
     else:
-        print_certificate(certificate.as_dict(), valid.recipe.path.name)
+        print_certificate(certificate.as_dict(), plan.recipe.path.name)
     kept = certificate.lossless and real_passed
     return 0 if kept or (not certificate.promised and not certificate.interrupted) else 1
 
 
-def _certify_function(options: argparse.Namespace) -> int:
+def _certify_function(against: str, budget: int, *, as_json: bool) -> int:
     from specframe.certify.functions.against import NEARLY, Foreign, load_function
     from specframe.cli.render.certificate import print_function, progress_shown
 
-    accept = load_function(options.against)
+    accept = load_function(against)
     found: list[dict[str, Any]] = []
-    with progress_shown(quiet=options.json) as listener:
+    with progress_shown(quiet=as_json) as listener:
         for seed in range(3):
             for length in LENGTHS:
                 name = f"laws {seed}" + (f", {length} tokens" if length < LENGTHS[0] else "")
                 foreign = Foreign(accept, seed=seed, length=length)
-                comparison = foreign.compare(budget=options.budget, progress=_named(listener, name))
+                comparison = foreign.compare(budget=budget, progress=_named(listener, name))
                 run = comparison.enumeration
                 if run.exhausted or run.interrupted or comparison.tv >= NEARLY:
                     break
@@ -126,13 +134,9 @@ def _certify_function(options: argparse.Namespace) -> int:
             )
     worst = max(found, key=lambda case: case["tv"])
     lossless = worst["tv"] < NEARLY and all(case["exhausted"] for case in found)
-    summary = (
-        {"function": options.against, "lossless": lossless, "different": worst["tv"] >= NEARLY}
-        | worst
-        | {"cases": found}
-    )
+    summary = {"function": against, "lossless": lossless, "different": worst["tv"] >= NEARLY} | worst | {"cases": found}
     del summary["name"]
-    if options.json:
+    if as_json:
         print(json.dumps(summary))
     else:
         print_function(summary)

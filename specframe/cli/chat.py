@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import click
+
+from specframe.cli.arguments import local_code_allowed, recipe_command
 from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
@@ -14,39 +16,32 @@ if TYPE_CHECKING:
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.decoding.requests import Entry
+    from specframe.kernel.build import Plan
     from specframe.kernel.types import Cycle
 
-SUMMARY = "chat with the recipe's target in the terminal, with drafted tokens in colour"
 NEW = "/new"
 """What begins another conversation."""
 HALVES = ("\ufffd", "\r")
 """What a text ends with while a character, or a line's end, is there by half."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments
-
-    add_recipe_arguments(parser)
-    parser.add_argument("--system", metavar="TEXT", help="the system message that the conversation begins with")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Reads questions until the end of the input, and streams the answers."""
-    from specframe.cli.main import read_plan
+@recipe_command
+@click.option("--system", metavar="TEXT", help="the system message that the conversation begins with")
+def chat(plan: Plan, system: str | None) -> int:
+    """Chat with the recipe's target in the terminal, with drafted tokens in colour."""
     from specframe.cli.target import choose_target, describe_target
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.text import open_console
     from specframe.kernel.errors import InputError
 
-    plan, target = choose_target(read_plan(options), local_code=not options.no_local_code)
+    plan, target = choose_target(plan, local_code_allowed())
     console = open_console()
     console.print(describe_target(target))
     pipeline = Pipeline.build(plan)
     if not getattr(pipeline.tokenizer, "chat_template", None):
         raise InputError("this target cannot chat: its tokenizer has no chat template; use `specframe run`")
     console.print(f"Drafted tokens are green, the target's own are plain. {NEW} begins anew, Ctrl-D ends.", style="dim")
-    first = [{"role": "system", "content": options.system}] if options.system else []
+    first = [{"role": "system", "content": system}] if system else []
     turns = list(first)
     while (question := _ask(console)) is not None:
         if question == NEW:

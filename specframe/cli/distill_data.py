@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -12,7 +11,11 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from specframe.cli.arguments import PATH, asked_recipe, json_option, limit_option, recipe_command
 from specframe.files.text import counted, open_console, printable
+from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline
@@ -23,77 +26,90 @@ if TYPE_CHECKING:
 
 MANY = 32
 """For fewer prompts, finding the fastest way would take longer than it saves."""
-SUMMARY = "let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments, as_path
-
-    add_recipe_arguments(parser)
-    parser.add_argument(
-        "--prompts",
-        type=as_path,
-        required=True,
-        metavar="FILE",
-        help="chats, questions or texts, as JSONL or as lines of text",
-    )
-    parser.add_argument(
-        "--out", type=as_path, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)"
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed of all sampling (default: the recipe's run.seed)")
-    parser.add_argument(
-        "--finished-only", action="store_true", help="drop answers that were cut off at the token budget"
-    )
-    parser.add_argument(
-        "--endpoint", metavar="URL", help="ask an OpenAI-compatible server, such as http://localhost:8000/v1"
-    )
-    parser.add_argument("--model", metavar="NAME", help="the target's name at the endpoint")
-    parser.add_argument(
-        "--concurrency", type=int, default=8, metavar="N", help="conversations answered at the same time (default: 8)"
-    )
-    parser.add_argument(
-        "--timeout",
-        type=float,
-        default=600.0,
-        metavar="SECONDS",
-        help="time limit for one answer of the endpoint (default: 600)",
-    )
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object on the last line")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Answers what is not yet answered, and prints the figures."""
-    from specframe.cli.main import read_plan
+@recipe_command
+@click.option(
+    "--prompts",
+    type=PATH,
+    required=True,
+    metavar="FILE",
+    help="chats, questions or texts, as JSONL or as lines of text",
+)
+@click.option("--out", type=PATH, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)")
+@limit_option
+@click.option("--seed", type=int, metavar="N", help="seed of all sampling (default: the recipe's run.seed)")
+@click.option("--finished-only", is_flag=True, help="drop answers that were cut off at the token budget")
+@click.option("--endpoint", metavar="URL", help="ask an OpenAI-compatible server, such as http://localhost:8000/v1")
+@click.option("--model", metavar="NAME", help="the target's name at the endpoint")
+@click.option("--concurrency", default=8, metavar="N", help="conversations answered at the same time")
+@click.option("--timeout", default=600.0, metavar="SECONDS", help="time limit for one answer of the endpoint")
+@json_option("print the figures as one JSON object on the last line")
+def distill_data(
+    plan: Plan,
+    prompts: Path,
+    out: Path | None,
+    limit: int | None,
+    seed: int | None,
+    finished_only: bool,
+    endpoint: str | None,
+    model: str | None,
+    concurrency: int,
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes."""
     from specframe.files.folders import writing
     from specframe.files.provenance import describe_run
-    from specframe.training.distill.dialogue import read_dialogues
+    from specframe.training.distill.dialogue import fingerprint, read_dialogues
     from specframe.training.distill.store import AnswerStore
 
-    valid = read_plan(options)
-    _check(options, valid)
-    sampling, run = valid.settings["sampling"], valid.settings["run"]
-    seed = run.seed if options.seed is None else options.seed
-    dialogues = read_dialogues(options.prompts, chat=run.chat, limit=options.limit, finished_only=options.finished_only)
-    out = options.out or Path("runs") / f"{valid.recipe.path.stem}-data"
-    with writing(out):
-        store = AnswerStore.open(out, _settings(options, valid, seed))
+    _check(plan, endpoint, model, limit)
+    sampling, run = plan.settings["sampling"], plan.settings["run"]
+    seed = run.seed if seed is None else seed
+    dialogues = read_dialogues(prompts, chat=run.chat, limit=limit, finished_only=finished_only)
+    settings = {  # all that decides the answers, up to the order in which they come
+        "target": model or plan.recipe.data["target"],
+        "sampling": vars(sampling),
+        "chat": run.chat,
+        "seed": seed,
+        "prompts": fingerprint(prompts),
+        "finished_only": finished_only,
+    }
+    folder = out or Path("runs") / f"{plan.recipe.path.stem}-data"
+    with writing(folder):
+        store = AnswerStore.open(folder, settings)
         left = [dialogue for dialogue in dialogues if dialogue.line not in store.done]
         if len(left) < len(dialogues):
             print(f"{len(dialogues) - len(left)} of {len(dialogues)} prompts are done already", file=sys.stderr)
         rate = None
         if left:
-            about = {"model": options.model or _name_target(valid), "temperature": sampling.temperature}
-            rate = _answer(
-                _find_answerer(options, valid, seed, left, store.tally.conversations > 0), left, store, about
-            )
+            about = {"model": model or _name_target(plan), "temperature": sampling.temperature}
+            answerer: Answerer
+            if endpoint is None or model is None:
+                answerer = _decoding(plan, seed, left)
+            else:
+                from specframe.training.distill.endpoint import Endpoint, read_key
+
+                answered = store.tally.conversations > 0
+                answerer = Endpoint(
+                    url=endpoint,
+                    model=model,
+                    sampling=sampling,
+                    seed=seed,
+                    concurrency=concurrency,
+                    timeout=timeout,
+                    key=read_key(os.environ),
+                    answered=answered,
+                )
+                answerer.check()
+            rate = _answer(answerer, left, store, about)
         if left or not store.described:
-            store.describe(describe_run(valid, vars(store.tally) | {"tokens_per_second": rate}))
-    if options.json:
+            store.describe(describe_run(plan, vars(store.tally) | {"tokens_per_second": rate}))
+    if as_json:
         print(json.dumps({"answers": str(store.answers), **vars(store.tally), "tokens_per_second": rate}))
     else:
-        print(printable("\n".join(show(store, options.recipe, rate))))
+        print(printable("\n".join(show(store, asked_recipe(), rate))))
     return 0
 
 
@@ -131,62 +147,29 @@ def show(store: AnswerStore, recipe: str, rate: float | None) -> list[str]:
     ]
 
 
-def _check(options: argparse.Namespace, valid: Plan) -> None:
+def _check(plan: Plan, endpoint: str | None, model: str | None, limit: int | None) -> None:
     """Raises InputError for options that do not go together."""
-    from specframe.kernel.errors import InputError
-
-    if (options.endpoint is None) != (options.model is None):
+    if (endpoint is None) != (model is None):
         raise InputError("--endpoint URL and --model NAME belong together")
-    if options.limit is not None and options.limit < 1:
-        raise InputError(f"--limit {options.limit} answers nothing; use 1 or more")
-    verifier = valid.parts["verifier"]
-    if options.endpoint is None and not verifier.build().lossless:
+    if limit is not None and limit < 1:
+        raise InputError(f"--limit {limit} answers nothing; use 1 or more")
+    verifier = plan.parts["verifier"]
+    if endpoint is None and not verifier.build().lossless:
         raise InputError(
             f"the verifier {verifier.entry.name} is lossy: its texts are not distributed as the target's; "
             "add verifier.use=match"
         )
 
 
-def _settings(options: argparse.Namespace, valid: Plan, seed: int) -> dict[str, Any]:
-    """What decides the answers, up to the order in which they come."""
-    from specframe.training.distill.dialogue import fingerprint
+def _decoding(plan: Plan, seed: int, left: Sequence[Dialogue]) -> Decoding:
+    """The recipe's own decoding, in batches of the fastest size where there are many prompts."""
+    from specframe.decoding.pipeline import Pipeline
+    from specframe.training.distill.decoding import Decoding
 
-    return {
-        "target": options.model or valid.recipe.data["target"],
-        "sampling": vars(valid.settings["sampling"]),
-        "chat": valid.settings["run"].chat,
-        "seed": seed,
-        "prompts": fingerprint(options.prompts),
-        "finished_only": options.finished_only,
-    }
-
-
-def _find_answerer(
-    options: argparse.Namespace, valid: Plan, seed: int, left: Sequence[Dialogue], answered: bool
-) -> Answerer:
-    if options.endpoint is None:
-        from specframe.decoding.pipeline import Pipeline
-        from specframe.training.distill.decoding import Decoding
-
-        decoding = Decoding(Pipeline.build(valid), seed)
-        if "batch" in (valid.recipe.data.get("run") or {}) or len(left) < MANY:
-            return decoding
-        return Decoding(_fastest(decoding, left), seed)
-
-    from specframe.training.distill.endpoint import Endpoint, read_key
-
-    endpoint = Endpoint(
-        url=options.endpoint,
-        model=options.model,
-        sampling=valid.settings["sampling"],
-        seed=seed,
-        concurrency=options.concurrency,
-        timeout=options.timeout,
-        key=read_key(os.environ),
-        answered=answered,
-    )
-    endpoint.check()
-    return endpoint
+    decoding = Decoding(Pipeline.build(plan), seed)
+    if "batch" in (plan.recipe.data.get("run") or {}) or len(left) < MANY:
+        return decoding
+    return Decoding(_fastest(decoding, left), seed)
 
 
 def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
@@ -201,9 +184,9 @@ def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
     return trials[0].pipeline
 
 
-def _name_target(valid: Plan) -> str:
+def _name_target(plan: Plan) -> str:
     """The target's model as the recipe has it, or the target's name where it has none."""
-    target = valid.parts["target"]
+    target = plan.parts["target"]
     return str(target.options.get("model", target.entry.name))
 
 

@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from specframe.cli.arguments import json_option, limit_option, prompts_option, prompts_to_measure, recipe_command
 
 if TYPE_CHECKING:
     from specframe.inspect.doctor import Diagnosis
-
-SUMMARY = "check that a drafter reads its target as it was trained to, and find the mistake if it does not"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_prompts_arguments, add_recipe_arguments
-
-    add_recipe_arguments(parser)
-    add_prompts_arguments(parser)
-    parser.add_argument("--json", action="store_true", help="print the diagnosis as one JSON object")
+    from specframe.kernel.build import Plan
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Prints the diagnosis; 1 if something is wrong."""
-    from specframe.cli.main import prompts_to_measure, read_plan
-    from specframe.cli.render.columns import fitted, terminal_columns
+@recipe_command
+@prompts_option
+@limit_option
+@json_option("print the diagnosis as one JSON object")
+def doctor(plan: Plan, prompts: Path | None, limit: int | None, as_json: bool) -> int:
+    """Check that a drafter reads its target as it was trained to, and find the mistake if it does not.
+
+    The exit status is 1 if something is wrong.
+    """
+    from specframe.cli.render import print_lines
     from specframe.kernel.errors import InputError
 
-    if options.limit is not None and options.prompts is None:
+    if limit is not None and prompts is None:
         raise InputError("--limit needs --prompts FILE; the recipe's own prompts are all decoded")
-    valid = read_plan(options)
-    prompts = prompts_to_measure(options, valid)
+    texts = prompts_to_measure(prompts, limit, plan)
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.doctor import examine, require_draft
 
-    pipeline = Pipeline.build(valid)
+    pipeline = Pipeline.build(plan)
     require_draft(pipeline)
-    found = examine(pipeline, prompts)
-    if options.json:
+    found = examine(pipeline, texts)
+    if as_json:
         print(json.dumps(asdict(found) | {"finding": found.finding}))
     else:
-        print("\n".join(fitted(show(found), terminal_columns())))
+        print_lines(show(found))
     return 1 if found.finding else 0
 
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-import argparse
 import inspect
 import json
+import re
 from typing import Any
 
-SUMMARY = "show what a component is and the options it takes"
+import click
+
+from specframe.cli.arguments import json_option
+from specframe.cli.candidates import complete_component
+
+LISTED = re.compile(r"^(\* |- |\|| )", re.MULTILINE)
+"""How a line begins that is no running text: of a list, a table, code."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("name", help="a component, package/component, or a section: sampling, run, train")
-    parser.add_argument("--kind", help="the component's kind, where several kinds share a name")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per component")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Prints every component of that name."""
-    from specframe.cli.render.columns import fitted, paragraphs, terminal_columns
+@click.command()
+@click.argument(
+    "name",
+    help="a component, package/component, or a section: sampling, run, train",
+    shell_complete=complete_component,
+)
+@click.option("--kind", metavar="KIND", help="the component's kind, where several kinds share a name")
+@json_option("print one JSON object per component")
+def explain(name: str, kind: str | None, as_json: bool) -> int:
+    """Show what a component is and the options it takes."""
+    from specframe.cli.render import print_lines
     from specframe.kernel.discovery import discover
     from specframe.kernel.errors import PluginError
     from specframe.kernel.options import about
@@ -27,17 +34,13 @@ def execute(options: argparse.Namespace) -> int:
 
     registry = discover()
     matches = [
-        entry
-        for entry in registry.entries
-        if options.name in (entry.name, entry.qualified) and options.kind in (None, entry.kind)
+        entry for entry in registry.entries if name in (entry.name, entry.qualified) and kind in (None, entry.kind)
     ]
-    if not matches and (others := sorted({e.kind for e in registry.entries if options.name in (e.name, e.qualified)})):
-        raise PluginError(f"there is no {options.kind} named '{options.name}'; it is a {' and a '.join(others)}")
+    if not matches and (others := sorted({e.kind for e in registry.entries if name in (e.name, e.qualified)})):
+        raise PluginError(f"there is no {kind} named '{name}'; it is a {' and a '.join(others)}")
     if not matches:
         names = {entry.name for entry in registry.entries}
-        raise PluginError(
-            f"nothing is named '{options.name}'{suggest(options.name, names)} (`specframe plugins` lists all)"
-        )
+        raise PluginError(f"nothing is named '{name}'{suggest(name, names)} (`specframe plugins` lists all)")
     for entry in matches:
         component = entry.load()
         if entry.kind == "model":
@@ -46,19 +49,29 @@ def execute(options: argparse.Namespace) -> int:
             described = {"options": []}  # `specframe NAME --help` has them
         else:
             described = {"options": _options(component)}
-        document = inspect.getdoc(component) or ""
-        if options.json:
+        document = (component.help if entry.kind == "command" else inspect.getdoc(component)) or ""
+        if as_json:
             print(json.dumps({"kind": entry.kind, "name": entry.qualified, "doc": document, **described}))
             continue
-        columns = terminal_columns()
-        lines = [f"{entry.kind} {entry.qualified}", "", *paragraphs(about(document), columns, indent=2), ""]
+        lines = [f"{entry.kind} {entry.qualified}", "", *_paragraphs(about(document)), ""]
         for option in described["options"]:
             default = "required" if option["required"] else f"default {option['default']}"
             lines.append(f"  {option['name']}: {option['type']} ({default})")
             if option["help"]:
                 lines.append(f"      {option['help']}")
-        print("\n".join(fitted(lines, columns)))
+        print_lines(lines)
     return 0
+
+
+def _paragraphs(text: str) -> list[str]:
+    """A text's lines, set in; for a terminal, which breaks them, a running paragraph is one line."""
+    from specframe.cli.render import terminal_columns
+
+    filled = [
+        paragraph if terminal_columns() is None or LISTED.search(paragraph) else " ".join(paragraph.split())
+        for paragraph in text.split("\n\n")
+    ]
+    return [f"  {line}".rstrip() for line in "\n\n".join(filled).splitlines()]
 
 
 def _options(component: Any) -> list[dict[str, Any]]:

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-SUMMARY = "read a published drafter, check that it fits the recipe's target, and write it as specframe stores it"
+import click
 
+from specframe.cli.arguments import PATH, json_option, recipe_command
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments, as_path
-
-    add_recipe_arguments(parser)
-    parser.add_argument("--out", required=True, type=as_path, metavar="FOLDER", help="where to write it")
-    parser.add_argument("--json", action="store_true", help="print folder, size and checklist as one JSON object")
+if TYPE_CHECKING:
+    from specframe.kernel.build import Plan
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Writes the folder and prints what was read."""
-    from specframe.cli.main import read_plan
+@recipe_command
+@click.option("--out", required=True, type=PATH, metavar="FOLDER", help="where to write it")
+@json_option("print folder, size and checklist as one JSON object")
+def imports(plan: Plan, out: Path, as_json: bool) -> int:
+    """Read a published drafter, check that it fits the recipe's target, and write it as specframe stores it."""
     from specframe.cli.target import fetch_target
 
-    plan = read_plan(options)
     fetch_target(plan)
 
     from specframe.interchange.imports import bring_in
 
-    found = bring_in(plan, options.out)
-    if options.json:
-        print(json.dumps({"folder": str(options.out), "numbers": found.numbers, "checklist": dict(found.checklist)}))
+    found = bring_in(plan, out)
+    if as_json:
+        print(json.dumps({"folder": str(out), "numbers": found.numbers, "checklist": dict(found.checklist)}))
         return 0
-    print(f"{options.out}: {found.numbers:,} numbers, as {found.name} reads them")
+    print(f"{out}: {found.numbers:,} numbers, as {found.name} reads them")
     width = max(len(word) for word, _ in found.checklist)
     for word, meaning in found.checklist:
         print(f"  {word:<{width}}  {meaning}")
-    print(f"drafter.weights={options.out}")
+    print(f"drafter.weights={out}")
     return 0

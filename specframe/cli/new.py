@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import keyword
 import re
@@ -12,7 +11,9 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-SUMMARY = "write a plugin package: a small working component of a kind, and its tests"
+import click
+
+from specframe.cli.arguments import PATH, json_option
 
 TEMPLATES = files("specframe.cli") / "templates"
 FILES = {
@@ -45,47 +46,31 @@ NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 LONGEST = 24
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import as_path
-
-    parser.add_argument("what", help="what to write: `plugin`")
-    parser.add_argument("name", help="the component's name in recipes; `bigram` becomes the package specframe-bigram")
-    parser.add_argument(
-        "--kind",
-        default="drafter",
-        metavar="KIND",
-        help=f"what the component is: {', '.join(COMMANDS)} (default: drafter)",
-    )
-    parser.add_argument(
-        "--out",
-        type=as_path,
-        default=Path(),
-        metavar="DIR",
-        help="where to create the package's folder (default: the current folder)",
-    )
-    parser.add_argument("--json", action="store_true", help="print what was written, as one JSON object")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Writes the package, and prints what to do with it."""
+@click.command()
+@click.argument("what", help="what to write: `plugin`")
+@click.argument("name", help="the component's name in recipes; `bigram` becomes the package specframe-bigram")
+@click.option("--kind", default="drafter", metavar="KIND", help=f"what the component is: {', '.join(COMMANDS)}")
+@click.option("--out", type=PATH, metavar="DIR", help="where to create the package's folder (default: here)")
+@json_option("print what was written, as one JSON object")
+def new(what: str, name: str, kind: str, out: Path | None, as_json: bool) -> int:
+    """Write a plugin package: a small working component of a kind, and its tests."""
     from specframe.kernel.errors import InputError
     from specframe.kernel.registry import suggest
 
-    if options.what != "plugin":
-        raise InputError(f"there is no template for a '{options.what}': write `specframe new plugin NAME`")
-    if options.kind not in COMMANDS:
-        hint = suggest(options.kind, COMMANDS)
-        raise InputError(f"there is no kind '{options.kind}'{hint} (kinds: {', '.join(COMMANDS)})")
-    words = name_parts(options.name, options.kind)
-    folder = options.out / words["package"]
+    if what != "plugin":
+        raise InputError(f"there is no template for a '{what}': write `specframe new plugin NAME`")
+    if kind not in COMMANDS:
+        hint = suggest(kind, COMMANDS)
+        raise InputError(f"there is no kind '{kind}'{hint} (kinds: {', '.join(COMMANDS)})")
+    words = name_parts(name, kind)
+    folder = (out or Path()) / words["package"]
     package = render(words)
     write(package, folder)
-    if options.json:
-        about = {name: words[name] for name in ("kind", "name", "package", "module", "command")}
+    if as_json:
+        about = {word: words[word] for word in ("kind", "name", "package", "module", "command")}
         print(json.dumps({"folder": str(folder), "files": sorted(package), **about}))
         return 0
-    print(f"{folder} has a {options.kind}, '{words['name']}', that works. Make it yours:\n")
+    print(f"{folder} has a {kind}, '{words['name']}', that works. Make it yours:\n")
     place, testing = shlex.quote(str(folder)), shlex.quote(f"{folder}[test]")
     print(f"  pip install -e {testing}\n  pytest {place}\n  {words['command']}")
     return 0

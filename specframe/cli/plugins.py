@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from importlib.metadata import PackageNotFoundError, version
 
+import click
+
 from specframe._version import __version__
-from specframe.cli.render.columns import in_columns, terminal_columns
+from specframe.cli.arguments import json_option
+from specframe.cli.render import print_rows
 from specframe.files.text import printable
 
-SUMMARY = "list every installed component, by package"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Prints the registry."""
+@click.command()
+@json_option("print one JSON object")
+def plugins(as_json: bool) -> int:
+    """List every installed component, by package."""
     from specframe.kernel.discovery import discover
 
     registry = discover()
-    if options.json:
+    if as_json:
         found = [
             {"kind": e.kind, "name": e.name, "package": e.package, "summary": e.summary}
             for e in registry.entries
@@ -39,8 +36,7 @@ def execute(options: argparse.Namespace) -> int:
             for entry in registry.entries
             if entry.package == package and entry.kind != "section"
         ]
-        for line in in_columns(rows, terminal_columns(), indent=2):
-            print(printable(line))
+        print_rows(rows, indent=2)
     for package, reason in registry.broken.items():
         print(printable(f"{package} BROKEN  {reason}"))
     return 0

@@ -2,142 +2,167 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from specframe.cli.arguments import (
+    PATH,
+    json_option,
+    limit_option,
+    prompts_option,
+    prompts_to_measure,
+    recipe_command,
+    replanned,
+)
+
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Prompt
     from specframe.inspect.profile import Profile
     from specframe.kernel.build import Plan
 
-SUMMARY = "measure acceptance by level and rank, and compute the best tree from it"
+MEASURED = Path("-")
+"""The prompts that were measured, where --check names no file of others."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_prompts_arguments, add_recipe_arguments, as_path
+class Sizes(click.ParamType):
+    """Sizes of trees: whole numbers with commas between them."""
 
-    add_recipe_arguments(parser)
-    add_prompts_arguments(parser)
-    parser.add_argument(
-        "--context",
-        type=int,
-        default=0,
-        metavar="N",
-        help="lengthen each prompt to at least N tokens by other prompts before it",
-    )
-    parser.add_argument("--depth", type=int, default=4, metavar="N", help="levels to measure (default: 4)")
-    parser.add_argument("--width", type=int, default=8, metavar="N", help="choices to measure per node (default: 8)")
-    parser.add_argument(
-        "--draw",
-        choices=("top", "iid", "without_replacement"),
-        default="top",
-        help="how the choices are drawn (default: top)",
-    )
-    parser.add_argument(
-        "--sizes",
-        type=int,
-        nargs="+",
-        default=[1, 4, 8, 16, 32],
-        metavar="N",
-        help="sizes of trees to time, in nodes, root included; 1 is plain decoding (default: 1 4 8 16 32)",
-    )
-    parser.add_argument(
-        "--check",
-        type=as_path,
-        nargs="?",
-        const=True,
-        metavar="FILE",
-        help="decode these prompts (default: those measured) with the fastest tree, to see if its forecast holds",
-    )
-    parser.add_argument(
-        "--precisions",
-        action="store_true",
-        help="time the target's forward passes in float32, bfloat16, int8 and int4, with kernels, on fewer threads "
-        "and, with target.compile=true, compiled; recommend one of them and its tree",
-    )
-    parser.add_argument(
-        "--skip",
-        action="store_true",
-        help="search for layers that the target can skip when it drafts for itself; forecast what drafter `self` gains",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print what --out would write, as one JSON object, instead of the table"
-    )
-    parser.add_argument(
-        "--out",
-        type=as_path,
-        metavar="FILE",
-        help="where to write the profile, which the trees `sequoia`, `adaptive`, `goodput` and `dynamic` read",
-    )
+    name = "sizes"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[int]:
+        """The numbers."""
+        try:
+            return [int(number) for number in str(value).split(",")]
+        except ValueError:
+            self.fail(f"'{value}' is no list of numbers such as 1,4,8", param, ctx)
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Prints the table and the best trees; writes the table when asked to."""
-    from specframe.cli.main import prompts_to_measure, read_plan
+@recipe_command
+@prompts_option
+@limit_option
+@click.option(
+    "--context", default=0, metavar="N", help="lengthen each prompt to at least N tokens by other prompts before it"
+)
+@click.option("--depth", default=4, metavar="N", help="levels to measure")
+@click.option("--width", default=8, metavar="N", help="choices to measure per node")
+@click.option(
+    "--draw",
+    type=click.Choice(["top", "iid", "without_replacement"]),
+    default="top",
+    help="how the choices are drawn",
+)
+@click.option(
+    "--sizes",
+    type=Sizes(),
+    default="1,4,8,16,32",
+    metavar="N,N,..",
+    help="sizes of trees to time, in nodes, root included; 1 is plain decoding",
+)
+@click.option(
+    "--check",
+    type=PATH,
+    is_flag=False,
+    flag_value=str(MEASURED),
+    metavar="[FILE]",
+    help="decode these prompts (default: those measured) with the fastest tree, to see if its forecast holds",
+)
+@click.option(
+    "--precisions",
+    is_flag=True,
+    help="time the target's forward passes in float32, bfloat16, int8 and int4, with kernels, on fewer threads "
+    "and, with target.compile=true, compiled; recommend one of them and its tree",
+)
+@click.option(
+    "--skip",
+    is_flag=True,
+    help="search for layers that the target can skip when it drafts for itself; forecast what drafter `self` gains",
+)
+@json_option("print what --out would write, as one JSON object, instead of the table")
+@click.option(
+    "--out",
+    type=PATH,
+    metavar="FILE",
+    help="where to write the profile, which the trees `sequoia`, `adaptive`, `goodput` and `dynamic` read",
+)
+def profile(
+    plan: Plan,
+    prompts: Path | None,
+    limit: int | None,
+    context: int,
+    depth: int,
+    width: int,
+    draw: str,
+    sizes: list[int],
+    check: Path | None,
+    precisions: bool,
+    skip: bool,
+    as_json: bool,
+    out: Path | None,
+) -> int:
+    """Measure acceptance by level and rank, and compute the best tree from it."""
     from specframe.files.folders import check_file
     from specframe.files.prompts import read_prompts
     from specframe.kernel.errors import InputError
     from specframe.kernel.types import Draw
 
-    valid = read_plan(options)
-    prompts = prompts_to_measure(options, valid)
-    if min(options.depth, options.width) < 1:
+    texts = prompts_to_measure(prompts, limit, plan)
+    if min(depth, width) < 1:
         raise InputError("--depth and --width must be at least 1")
-    if min(options.sizes) < 1:
-        raise InputError(f"a tree has a node at least: --sizes {min(options.sizes)} times none")
-    if options.json and (options.precisions or options.check is not None):
+    if min(sizes) < 1:
+        raise InputError(f"a tree has a node at least: --sizes {min(sizes)} times none")
+    if as_json and (precisions or check is not None):
         raise InputError("--json prints the measured tables alone: leave --check and --precisions out")
 
-    if options.out is not None:
-        check_file(options.out, "give --out another place")
-    if options.skip:
-        if options.out is not None or options.precisions or options.check is not None or options.context:
+    if out is not None:
+        check_file(out, "give --out another place")
+    if skip:
+        if out is not None or precisions or check is not None or context:
             raise InputError("--skip measures the target alone: leave --out, --check, --context and --precisions out")
-        return search_layers(valid, prompts, as_json=options.json)
+        return search_layers(plan, texts, as_json=as_json)
 
-    from specframe.cli.render.columns import fitted, terminal_columns
+    from specframe.cli.render import print_lines, terminal_columns
     from specframe.cli.render.profile import show_check, show_table, show_trees
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.profile import lengthen, profile
 
-    draw = Draw[options.draw.upper()]
-    pipeline = Pipeline.build(valid)
-    if options.context:
-        prompts = lengthen(pipeline, prompts, options.context)
-    others = read_prompts(options.check, options.limit) if isinstance(options.check, Path) else prompts
-    found = profile(pipeline, prompts, depth=options.depth, width=options.width, draw=draw, sizes=options.sizes)
-    if options.json:
+    drawn = Draw[draw.upper()]
+    pipeline = Pipeline.build(plan)
+    if context:
+        texts = lengthen(pipeline, texts, context)
+    others = texts if check is None or check == MEASURED else read_prompts(check, limit)
+    found = profile(pipeline, texts, depth=depth, width=width, draw=drawn, sizes=sizes)
+    if as_json:
         print(json.dumps(found.as_data()), flush=True)
-        if options.out is not None:
-            found.write(options.out)
+        if out is not None:
+            found.write(out)
         return 0
     columns = terminal_columns()
-    print("\n".join([*show_table(found, columns), "", *show_trees(found, options.depth, columns)]))
-    if options.precisions:
-        print("\n".join(["", *fitted(show_precisions(options, found), columns)]))
-    choice = found.fastest(options.depth)
-    if options.check is not None:
+    print_lines([*show_table(found, columns), "", *show_trees(found, depth, columns)])
+    if precisions:
+        print_lines(["", *show_precisions(plan, found, sizes, depth)])
+    choice = found.fastest(depth)
+    if check is not None:
         from dataclasses import replace
 
         from specframe.components.trees.fixed import Fixed
         from specframe.components.trees.shape import dotted
         from specframe.inspect.forecast import measure_tau
 
-        tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=draw)
+        tree = Fixed(paths=[dotted(path) for path in choice.shape.paths], draw=drawn)
         again = replace(pipeline, run=replace(pipeline.run, seed=pipeline.run.seed + 1))
         fastest = measure_tau(again.with_parts(tree=tree), others)
         own = measure_tau(again, others, found.calibration)
-        print("\n".join(["", *fitted(show_check(choice, fastest, own), columns)]))
-    if options.out is not None:
-        found.write(options.out)
+        print_lines(["", *show_check(choice, fastest, own)])
+    if out is not None:
+        found.write(out)
         size = f"nodes: {choice.shape.nodes - 1}, depth: {choice.shape.depth}"
-        print(f"\ntree: {{use: dynamic, calibration: {options.out}}}")
-        print(f"tree: {{use: sequoia, acceptance: {options.out}, {size}, draw: {options.draw}}}")
+        print(f"\ntree: {{use: dynamic, calibration: {out}}}")
+        print(f"tree: {{use: sequoia, acceptance: {out}, {size}, draw: {draw}}}")
     return 0
 
 
@@ -164,30 +189,28 @@ def search_layers(plan: Plan, prompts: Sequence[Prompt], *, as_json: bool) -> in
     return 0
 
 
-def show_precisions(options: argparse.Namespace, found: Profile) -> list[str]:
+def show_precisions(plan: Plan, found: Profile, sizes: Sequence[int], depth: int) -> list[str]:
     """The forecast for each precision of the target as lines of text, the fastest marked, and its section."""
-    from specframe.cli.main import read_plan
     from specframe.decoding.costs import time_forwards
     from specframe.files.text import counted
     from specframe.inspect.precisions import PRECISIONS, fastest_tree, section, time_threads
     from specframe.kernel.errors import SpecframeError
 
     lines = [f"{'target':20}  ms plain  nodes  levels    tau   ms a cycle  tokens/s   (forecast from forward passes)"]
-    compiles = read_plan(options).parts["target"].options.get("compile", False)
+    compiles = plan.parts["target"].options.get("compile", False)
     speeds: dict[str, float] = {}
     fastest: Any = None
     size = 1
     for name, values in PRECISIONS.items():
         if values["compile"] == "true" and not compiles:  # it takes minutes
             continue
-        overrides = [*options.overrides, *(f"target.{key}={value}" for key, value in values.items())]
         try:
-            target = read_plan(argparse.Namespace(**{**vars(options), "overrides": overrides})).parts["target"].build()
-            forwards = time_forwards(target, {1, *options.sizes})
+            target = replanned(f"target.{key}={value}" for key, value in values.items()).parts["target"].build()
+            forwards = time_forwards(target, {1, *sizes})
         except SpecframeError as error:
             lines.append(f"{name:20}  {error}")
             continue
-        tree = fastest_tree(found, forwards, options.depth)
+        tree = fastest_tree(found, forwards, depth)
         nodes, levels = (1, 0) if tree is None else (tree.shape.nodes, tree.shape.depth)
         tau, seconds = (1.0, forwards[1]) if tree is None else (tree.tau, tree.seconds)
         speeds[name] = tau / seconds

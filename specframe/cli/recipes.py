@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 
-from specframe.cli.render.columns import in_columns, terminal_columns
+import click
+
+from specframe.cli.arguments import PATH, json_option
+from specframe.cli.candidates import complete_recipe
+from specframe.cli.render import print_rows
 from specframe.files.text import printable
 
-SUMMARY = "list the recipes that come with specframe, or copy one to change it"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import as_path
-
-    parser.add_argument(
-        "name", nargs="?", help="print this recipe, with everything that it extends (default: list all recipes)"
-    )
-    parser.add_argument("--out", type=as_path, metavar="FILE", help="write the recipe to a new file instead")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per recipe")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Prints the list, or one recipe as a whole."""
+@click.command()
+@click.argument(
+    "name",
+    required=False,
+    help="print this recipe, with everything that it extends, in place of the list",
+    shell_complete=complete_recipe,
+)
+@click.option("--out", type=PATH, metavar="FILE", help="write the recipe to a new file instead")
+@json_option("print one JSON object per recipe")
+def recipes(name: str | None, out: Path | None, as_json: bool) -> int:
+    """List the recipes that come with specframe, or copy one to change it."""
     from specframe.kernel.errors import InputError
     from specframe.kernel.shipped import shipped_recipes
 
-    if options.name is not None:
-        text = whole(options.name)
-        if options.out is None:
+    if name is not None:
+        text = whole(name)
+        if out is None:
             print(text, end="")
             return 0
-        if options.out.exists():
-            raise InputError(f"{options.out} exists already; choose another --out")
+        if out.exists():
+            raise InputError(f"{out} exists already; choose another --out")
         try:
-            options.out.write_text(text, encoding="utf-8")
+            out.write_text(text, encoding="utf-8")
         except OSError as error:
-            raise InputError(f"{options.out} cannot be written: {error.strerror}; choose another --out") from error
-        print(printable(f"{options.out}: change it, then `specframe run {options.out}`"))
+            raise InputError(f"{out} cannot be written: {error.strerror}; choose another --out") from error
+        print(printable(f"{out}: change it, then `specframe run {out}`"))
         return 0
-    if options.out is not None:
+    if out is not None:
         raise InputError("--out takes a copy of one recipe: name it")
-    found = [(name, about(path)) for name, path in shipped_recipes()]
-    if options.json:
-        lines = [json.dumps({"name": name, "about": summary}) for name, summary in found]
+    found = [(shipped, about(path)) for shipped, path in shipped_recipes()]
+    if as_json:
+        print("\n".join(json.dumps({"name": shipped, "about": summary}) for shipped, summary in found))
     else:
-        lines = in_columns(found, terminal_columns())
-    print("\n".join(map(printable, lines)))
+        print_rows(found)
     return 0
 
 

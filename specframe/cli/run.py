@@ -2,55 +2,50 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from specframe.cli.arguments import PATH, json_option, limit_option, local_code_allowed, prompts_option, recipe_command
 from specframe.files.text import printable
 
 if TYPE_CHECKING:
     from specframe.bench.measure import Figures, Spread
     from specframe.decoding.pipeline import Pipeline
     from specframe.decoding.stats import Result
-
-SUMMARY = "decode the recipe's prompts and measure tau, alpha, speed and overhead"
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments, as_path
-
-    add_recipe_arguments(parser)
-    parser.add_argument(
-        "--prompt", action="append", metavar="TEXT", help="decode this prompt instead of the recipe's; may be repeated"
-    )
-    parser.add_argument(
-        "--prompts", type=as_path, metavar="FILE", help="decode the prompts of a JSON, JSONL or text file"
-    )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N prompts of the file")
-    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object on the last line")
-    parser.add_argument("--out", type=as_path, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
+    from specframe.kernel.build import Plan
 
 
-def execute(options: argparse.Namespace) -> int:
-    """Streams the continuations, measures, prints the figures, then writes run.json."""
-    from specframe.cli.main import read_plan
+@recipe_command
+@click.option("--prompt", multiple=True, metavar="TEXT", help="decode this prompt; may be repeated")
+@prompts_option
+@limit_option
+@json_option("print the figures as one JSON object on the last line")
+@click.option("--out", type=PATH, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
+def run(
+    plan: Plan, prompt: Sequence[str], prompts: Path | None, limit: int | None, as_json: bool, out: Path | None
+) -> int:
+    """Decode the recipe's prompts and measure tau, alpha, speed and overhead.
+
+    Texts are printed as they come, then the figures, which run.json holds with the recipe, versions and hardware.
+    """
     from specframe.cli.target import choose_target, describe_target, drafter_of
     from specframe.kernel.errors import InputError
 
-    asked = read_plan(options)
-    prompts = options.prompt or asked.settings["run"].prompts
-    if options.prompts is not None:
+    texts = list(prompt) or plan.settings["run"].prompts
+    if prompts is not None:
         from specframe.files.prompts import read_prompts
 
-        if options.prompt:
+        if prompt:
             raise InputError("--prompt and --prompts were both given: choose one")
-        prompts = read_prompts(options.prompts, options.limit)
-    elif options.limit is not None:
+        texts = read_prompts(prompts, limit)
+    elif limit is not None:
         raise InputError("--limit counts the prompts of a file: give --prompts FILE, too")
-    if not prompts:
+    if not texts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
 
     from specframe.bench.measure import measure
@@ -59,26 +54,26 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.files.folders import make_folder
     from specframe.files.provenance import describe_run, write_json
 
-    folder = options.out or Path("runs") / asked.recipe.path.stem
+    folder = out or Path("runs") / plan.recipe.path.stem
     make_folder(folder)
-    valid, target = choose_target(asked, local_code=not options.no_local_code)
-    if not options.json:
+    valid, target = choose_target(plan, local_code_allowed())
+    if not as_json:
         print(f"{describe_target(target)}\n", flush=True)
     pipeline = Pipeline.build(valid)
     target |= drafter_of(valid, pipeline.parts.target)
-    result = _decode(pipeline, prompts, quiet=options.json)
-    figures = measure(pipeline, prompts, pipeline.run.repeats) if pipeline.run.repeats else None
+    result = _decode(pipeline, texts, quiet=as_json)
+    figures = measure(pipeline, texts, pipeline.run.repeats) if pipeline.run.repeats else None
     summary = summarise(pipeline, result, figures)
-    out = folder / "run.json"
+    written = folder / "run.json"
     try:
-        if options.json:
+        if as_json:
             print(json.dumps(summary | {"target": target}), flush=True)
         else:
             print_figures(summary)
     finally:  # neither of a full disk and a pipe without a reader costs more than its own
-        write_json(out, describe_run(valid, summary, target))
-    if not options.json:
-        print_place(out)
+        write_json(written, describe_run(valid, summary, target))
+    if not as_json:
+        print_place(written)
     return 0
 
 

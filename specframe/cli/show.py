@@ -2,40 +2,35 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import click
+
+from specframe.cli.arguments import PATH, json_option, recipe_command
 from specframe.kernel.errors import InputError
 
-SUMMARY = "draw what happened while decoding: draft trees, verdicts, and where each token came from"
+if TYPE_CHECKING:
+    from specframe.kernel.build import Plan
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments, as_path
-
-    add_recipe_arguments(parser)
-    parser.add_argument("--prompt", metavar="TEXT", help="decode this prompt (default: the recipe's first)")
-    parser.add_argument(
-        "--cycles", type=int, default=4, metavar="N", help="print the trees of the first N cycles (default: 4)"
-    )
-    parser.add_argument("--html", type=as_path, metavar="FILE", help="write a page with every cycle's tree")
-    parser.add_argument("--json", action="store_true", help="print the whole trace as one JSON object instead")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Decodes one prompt, then prints trees, text and figures, and writes the page."""
-    from specframe.cli.main import read_plan
+@recipe_command
+@click.option("--prompt", metavar="TEXT", help="decode this prompt in place of the recipe's first")
+@click.option("--cycles", default=4, metavar="N", help="print the trees of the first N cycles")
+@click.option("--html", type=PATH, metavar="FILE", help="write a page with every cycle's tree")
+@json_option("print the whole trace as one JSON object instead")
+def show(plan: Plan, prompt: str | None, cycles: int, html: Path | None, as_json: bool) -> int:
+    """Draw what happened while decoding: draft trees, verdicts, and where each token came from."""
     from specframe.files.folders import check_file
 
-    if options.cycles < 0:
-        raise InputError(f"--cycles {options.cycles} is negative; 0 prints no trees")
-    valid = read_plan(options)
-    prompts = valid.settings["run"].prompts if options.prompt is None else [options.prompt]
+    if cycles < 0:
+        raise InputError(f"--cycles {cycles} is negative; 0 prints no trees")
+    prompts = plan.settings["run"].prompts if prompt is None else [prompt]
     if not prompts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
-    if options.html is not None:
-        check_file(options.html, "give --html another place")  # before minutes of loading and decoding, not after
+    if html is not None:
+        check_file(html, "give --html another place")  # before minutes of loading and decoding, not after
 
     from specframe.cli.render.trees import print_trace
     from specframe.decoding.pipeline import Pipeline
@@ -43,11 +38,11 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.inspect.page import render
     from specframe.inspect.trace import trace
 
-    found = trace(Pipeline.build(valid), prompts[0])
-    if options.html is not None:
-        write_text(options.html, render(found))
-    if options.json:
+    found = trace(Pipeline.build(plan), prompts[0])
+    if html is not None:
+        write_text(html, render(found))
+    if as_json:
         print(json.dumps(found.as_dict()))
     else:
-        print_trace(found, cycles=options.cycles, page=options.html)
+        print_trace(found, cycles=cycles, page=html)
     return 0

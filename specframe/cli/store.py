@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
+from specframe.cli.arguments import PATH, json_option, split_overrides
+from specframe.cli.candidates import complete_recipe
 from specframe.files.text import counted
 from specframe.kernel.interfaces import text_of
 
-SUMMARY = "build a store of texts for drafters that copy from it"
 
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    parser.add_argument("action", choices=("build",), help="`build` tokenizes and indexes texts")
-    parser.add_argument(
-        "files", nargs="+", type=Path, metavar="FILE", help="a text file, a JSONL file, or a folder of them"
-    )
-    parser.add_argument("--recipe", required=True, metavar="RECIPE", help="the recipe whose target tokenizes the texts")
-    parser.add_argument(
-        "--out", type=Path, metavar="FOLDER", help="where to write the store (default: `path` of the recipe's store)"
-    )
-    parser.add_argument("--json", action="store_true", help="print folder, tokens and texts as one JSON object")
-    parser.set_defaults(overrides=[])  # KEY=VALUE may follow
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Writes the store and prints its size."""
+@click.command()
+@click.argument("action", type=click.Choice(["build"]), help="`build` tokenizes and indexes texts")
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    help="a text file, a JSONL file, or a folder of them; or KEY=VALUE, which replaces a value of the recipe",
+)
+@click.option(
+    "--recipe",
+    required=True,
+    metavar="RECIPE",
+    help="the recipe whose target tokenizes the texts",
+    shell_complete=complete_recipe,
+)
+@click.option(
+    "--out", type=PATH, metavar="FOLDER", help="where to write the store (default: `path` of the recipe's store)"
+)
+@json_option("print folder, tokens and texts as one JSON object")
+def store(action: str, files: Sequence[str], recipe: str, out: Path | None, as_json: bool) -> int:
+    """Build a store of texts for drafters that copy from it."""
     from specframe.components.stores.corpus import build
     from specframe.components.stores.documents import read_texts
     from specframe.kernel.build import Part, plan
@@ -35,22 +43,22 @@ def execute(options: argparse.Namespace) -> int:
     from specframe.kernel.errors import InputError
     from specframe.kernel.recipe import Recipe
 
-    recipe = Recipe.read(options.recipe, options.overrides)
-    parts = plan(recipe, discover()).parts
-    store = parts["drafter"].options.get("store")
-    folder = options.out or (store.options.get("path") if isinstance(store, Part) else None)
+    words, overrides = split_overrides(files)
+    parts = plan(Recipe.read(recipe, overrides), discover()).parts
+    described = parts["drafter"].options.get("store")
+    folder = out or (described.options.get("path") if isinstance(described, Part) else None)
     if folder is None:
-        raise InputError(f"{options.recipe} names no store with a path; give --out FOLDER")
+        raise InputError(f"{recipe} names no store with a path; give --out FOLDER")
     target = parts["target"].build()
     tokenizer = text_of(target).tokenizer
     if tokenizer is None:
-        raise InputError(f"the target of {options.recipe} has no tokenizer to read texts with")
+        raise InputError(f"the target of {recipe} has no tokenizer to read texts with")
     texts = [
         tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        for text in read_texts(path.expanduser() for path in options.files)
+        for text in read_texts(Path(word).expanduser() for word in words)
     ]
     tokens = build(folder.expanduser(), texts, target)
-    if options.json:
+    if as_json:
         print(json.dumps({"folder": str(folder), "tokens": tokens - len(texts), "texts": len(texts)}))
     else:
         print(f"{folder}: {counted(tokens - len(texts), 'token')} of {counted(len(texts), 'text')}")

@@ -2,50 +2,40 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+import click
+
+from specframe.cli.arguments import asked_recipe, json_option, recipe_command
 from specframe.files.text import counted, printable
-from specframe.kernel.build import Part
+from specframe.kernel.build import Part, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from specframe.decoding.pipeline import Pipeline
 
-SUMMARY = "train the recipe's drafter; an interrupted run resumes"
-
 EVALUATION_TOKENS = 48
 """New tokens per prompt when a validation decodes the recipe's prompts."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the command's arguments."""
-    from specframe.cli.main import add_recipe_arguments
-
-    add_recipe_arguments(parser)
-    parser.add_argument(
-        "--warm-start", action="store_true", help="start from the recipe's drafter.weights, not from new weights"
-    )
-    parser.add_argument("--json", action="store_true", help="print the outcome as one JSON object on the last line")
-
-
-def execute(options: argparse.Namespace) -> int:
-    """Trains, and prints where the checkpoint is and how to run it."""
-    from specframe.cli.main import read_plan
+@recipe_command
+@click.option("--warm-start", is_flag=True, help="start from the recipe's drafter.weights, not from new weights")
+@json_option("print the outcome as one JSON object on the last line")
+def train(plan: Plan, warm_start: bool, as_json: bool) -> int:
+    """Train the recipe's drafter; the same command resumes an interrupted run."""
     from specframe.kernel.errors import InputError
 
-    valid = read_plan(options)
-    settings = valid.settings.get("train")
+    settings = plan.settings.get("train")
     if settings is None:
-        raise InputError(f"{options.recipe}: there is no train section; it needs at least data and a rollout")
-    if options.warm_start:
+        raise InputError(f"{asked_recipe()}: there is no train section; it needs at least data and a rollout")
+    if warm_start:
         settings = replace(settings, fit=0)
     else:
-        valid.parts["drafter"] = _afresh(valid.parts["drafter"])
+        plan.parts["drafter"] = _afresh(plan.parts["drafter"])
 
     import torch
 
@@ -59,23 +49,23 @@ def execute(options: argparse.Namespace) -> int:
     torch.manual_seed(settings.seed)
     keep_freed()
     with writing(settings.out, REMEDY) if main else nullcontext():  # before models load, too
-        pipeline = Pipeline.build(valid)
+        pipeline = Pipeline.build(plan)
         report = train(
             pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and names what would fit
             pipeline.parts.drafter,  # type: ignore[arg-type]
-            [(part.build(), weight, part.entry.name) for part, weight in valid.losses],
+            [(part.build(), weight, part.entry.name) for part, weight in plan.losses],
             settings,
             watcher=watch(),
             evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,
         )
-    trained = ".".join(["drafter", *_trained(valid.parts["drafter"])])
+    trained = ".".join(["drafter", *_trained(plan.parts["drafter"])])
     weights = f"{trained}.weights={report.folder}"
-    if options.json:
+    if as_json:
         print(json.dumps({**asdict(report), "folder": str(report.folder), "override": weights}))
         return 0
     best = f", best tau {report.best:.2f}" if report.best is not None else ""
     print(printable(f"{counted(report.steps, 'step')} in {report.seconds:.0f} s{best}; checkpoint in {report.folder}"))
-    print(printable(f"run it: specframe run {options.recipe} {weights}"))
+    print(printable(f"run it: specframe run {asked_recipe()} {weights}"))
     return 0
 
 

@@ -63,7 +63,7 @@ def read_costs(path: Path) -> Costs:
     except OSError as error:
         raise InputError(f"cannot read the costs in {path}: {error.strerror}") from error
     except InputError as error:
-        raise InputError(f"{path}: {error}; time it with `specframe profile --sizes 1 2 4 8 16`") from error
+        raise InputError(f"{path}: {error}; time it with `specframe profile --sizes 1,2,4,8,16`") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path} holds no costs: expected what `specframe profile --out` writes") from error
 

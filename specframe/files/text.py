@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from rich.console import Console
-
 from specframe.kernel.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What steers a terminal or the direction of writing, or cannot be encoded; line feed and tab may stay."""
@@ -74,4 +75,6 @@ def counted(count: int, noun: str) -> str:
 
 def open_console(stderr: bool = False) -> Console:
     """A console that shows text as it is: neither markup nor the names of emoji mean anything in it."""
+    from rich.console import Console  # not at the start: every command imports this module
+
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)

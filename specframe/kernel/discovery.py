@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import pluggy
 
@@ -13,10 +13,6 @@ from specframe._version import __version__
 from specframe.kernel.errors import PluginError
 from specframe.kernel.registry import Registration, Registry, one_line
 from specframe.kernel.versions import Renamed, require
-
-if TYPE_CHECKING:
-    from argparse import ArgumentParser, Namespace
-
 
 GROUP = "specframe"
 """The entry-point group that pip-installed plugins name themselves in."""
@@ -33,21 +29,6 @@ class Register(Protocol):
 
         `renamed` marks the name as an old one, kept for a while next to the new one.
         """
-        ...
-
-
-class Command(Protocol):
-    """A command that a plugin adds to the command line: a class of this shape, registered as the kind `command`.
-
-    Its module is imported when the command is called or its help is asked for.
-    """
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        """Adds the command's arguments."""
-        ...
-
-    def execute(self, options: Namespace) -> int:
-        """Runs the command and returns its exit status. A SpecframeError is printed as one line, with status 2."""
         ...
 
 

@@ -30,7 +30,7 @@ KINDS: dict[str, type] = {
 """Every kind of component a plugin can provide, by the word recipes use."""
 OTHER_KINDS = ("section", "model", "command")
 """Registered things that are no components: recipe sections' settings, embedded models (functions that return a
-folder), and commands of the command line (classes as of `Command`)."""
+folder), and click commands of the command line."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

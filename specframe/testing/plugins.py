@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable
 from typing import Any
+
+import click
 
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import SpecframeError
@@ -63,9 +64,10 @@ def check_registration(package: str) -> None:
 def check_entry(entry: Registration) -> None:
     """One component: it loads, has a summary and readable options, and keeps its kind's contract."""
     component = entry.load()
-    assert (component.__doc__ or "").strip(), f"{entry.kind} '{entry.name}' has no docstring"
+    about = component.help if isinstance(component, click.Command) else component.__doc__
+    assert (about or "").strip(), f"{entry.kind} '{entry.name}' has no docstring"
     if entry.kind == "command":
-        component().add_arguments(ArgumentParser())
+        assert isinstance(component, click.Command), f"command '{entry.name}' is no click command"
         return
     options = read_options(component)
     if entry.kind not in CHECKS or any(option.required for option in options.values()):

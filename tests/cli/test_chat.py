@@ -90,8 +90,5 @@ def test_a_target_without_a_chat_template_is_refused(recipe, capsys):
 
 @pytest.mark.parametrize("arguments", [["nothing.yaml"], []])
 def test_what_cannot_be_read_is_refused(arguments, capsys):
-    try:
-        status = main(["chat", *arguments])
-    except SystemExit as exit:
-        status = exit.code
-    assert status == 2 and "Traceback" not in capsys.readouterr().err
+    assert main(["chat", *arguments]) == 2
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,45 +1,15 @@
 """Lists in a terminal: side by side where there is room, one below the other where there is not, whole in a pipe."""
 
 import re
+import sys
 
 import pytest
 
 from specframe.cli.main import main
-from specframe.cli.render import columns
-from specframe.cli.render.columns import fitted, in_columns, paragraphs
+from specframe.cli.render import print_lines, print_rows
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 ROWS = [("short", "a word"), ("a-longer-name", " ".join(["explained"] * 12))]
-
-
-def test_with_room_an_explanation_stands_next_to_its_name():
-    lines = in_columns(ROWS, 80, indent=2)
-    assert lines[0] == "  short          a word"
-    assert [line[17:26] for line in lines[1:]] == ["explained"] * len(lines[1:]) and len(lines) > 2
-
-
-@pytest.mark.parametrize("width", [20, 40, 60])
-def test_without_it_stands_below(width):
-    lines = in_columns(ROWS, width)
-    assert lines[:2] == ["short", "    a word"] and lines[2] == "a-longer-name"
-    assert all(len(line) <= width for line in lines) and all(line.startswith("    ") for line in lines[3:])
-
-
-def test_in_a_pipe_a_line_stays_a_line():
-    assert in_columns(ROWS, None) == [f"short          {ROWS[0][1]}", f"a-longer-name  {ROWS[1][1]}"]
-    assert in_columns([], None) == in_columns([], 40) == []
-
-
-def test_a_line_that_is_too_long_is_broken_and_set_in():
-    assert fitted(["  a " + "word " * 6, "short"], 16) == ["  a word word", "    word word", "    word word", "short"]
-    assert fitted(["a " * 40], None) == ["a " * 40], "in a pipe a line stays a line"
-    assert all(len(line) <= 10 for line in fitted(["unbroken" * 4], 10))
-
-
-def test_running_text_is_filled_and_lists_stay_lists():
-    text = "one two three four\nfive six\n\n* first of the list\n* second"
-    assert paragraphs(text, 12) == ["one two", "three four", "five six", "", "* first of", "  the list", "* second"]
-    assert paragraphs(text, None, indent=2)[:4] == ["  one two three four", "  five six", "", "  * first of the list"]
 
 
 @pytest.fixture
@@ -47,11 +17,49 @@ def terminal(monkeypatch):
     """Makes the output that of a terminal of so many columns."""
 
     def make(width):
-        monkeypatch.setattr(columns.sys.stdout, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
         monkeypatch.setenv("COLUMNS", str(width))
         monkeypatch.setenv("NO_COLOR", "1")
 
     return make
+
+
+def test_with_room_an_explanation_stands_next_to_its_name(terminal, capsys):
+    terminal(80)
+    print_rows(ROWS, indent=2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "  short          a word"
+    assert [line[17:26] for line in lines[1:]] == ["explained"] * len(lines[1:]) and len(lines) > 2
+
+
+@pytest.mark.parametrize("width", [20, 40, 60])
+def test_without_both_are_broken(width, terminal, capsys):
+    terminal(width)
+    print_rows(ROWS)
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= width and line == line.rstrip() for line in lines)
+    assert "".join("".join(line.split()) for line in lines).count("explained"[:5]) == 12
+
+
+def test_in_a_pipe_a_line_stays_a_line(capsys):
+    print_rows(ROWS)
+    print_lines(["a " * 400, "", "  b"])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [f"short          {ROWS[0][1]}", f"a-longer-name  {ROWS[1][1]}"]
+    assert lines[2:] == [("a " * 400).rstrip(), "", "  b"]
+
+
+def test_a_line_that_is_too_long_is_broken_and_set_in(terminal, capsys):
+    terminal(16)
+    print_lines(["  a " + "word " * 6, "short", "unbroken" * 4])
+    assert capsys.readouterr().out.splitlines() == [
+        "  a word word",
+        "  word word word",
+        "  word",
+        "short",
+        "unbroken" * 2,
+        "unbroken" * 2,
+    ]
 
 
 @pytest.mark.parametrize("command", ["recipes", "plugins"])
@@ -89,7 +97,7 @@ def test_an_explanation_in_a_pipe_is_as_it_is_written(capsys):
 @pytest.mark.parametrize("width", [40, 50, 60, 80, 200])
 def test_a_profile_keeps_to_the_terminal_and_shows_all_of_it(width, recipe, terminal, capsys):
     terminal(width)
-    assert main(["profile", str(recipe), "--sizes", "1", "4", "--width", "5", "--depth", "2"]) == 0
+    assert main(["profile", str(recipe), "--sizes", "1,4", "--width", "5", "--depth", "2"]) == 0
     printed = capsys.readouterr().out
     assert max(map(len, printed.splitlines())) <= width
     words = printed.split()

@@ -4,26 +4,47 @@ import sys
 from importlib.metadata import EntryPoint
 from types import ModuleType
 
+import click
 import pytest
 
-from specframe.cli import extensions
-from specframe.cli.main import main, parse
+from specframe import recipe_command
+from specframe.cli import group
+from specframe.cli.main import main
 from specframe.kernel import discovery
+from specframe.kernel.build import Plan
 from specframe.plugin import hookimpl
 
 
+@click.command()
+@click.argument("whom")
+@click.option("--loud", is_flag=True)
+def greet(whom, loud):
+    """Greet."""
+    print(f"hello {whom}{'!' if loud else ''}")
+    return 3
+
+
+@recipe_command
+@click.option("--times", default=1)
+def count(plan: Plan, times: int) -> int:
+    """Count prompts."""
+    print(plan.parts["drafter"].entry.name, plan.settings["run"].seed, times * len(plan.settings["run"].prompts))
+    return 0
+
+
+@click.command()
+@click.pass_context
+def leave(context):
+    """Leave without a word."""
+    if context.info_name == "leave":
+        context.exit(4)
+
+
 class Greet:
-    """Greets."""
-
-    def add_arguments(self, parser):
-        parser.add_argument("whom")
-
-    def execute(self, options):
-        print(f"hello {options.whom}")
-        return 3
+    """No click command."""
 
 
-def plugin(name, command, target="tests.cli.test_extensions:Greet"):
+def plugin(name, command, target="tests.cli.test_extensions:greet"):
     module = ModuleType(name)
 
     @hookimpl
@@ -50,30 +71,70 @@ def installed(monkeypatch):
 def test_a_plugins_command_is_a_command(installed, capsys):
     installed(one=plugin("one", "greet"))
     assert main(["greet", "you"]) == 3 and capsys.readouterr().out == "hello you\n"
-    with pytest.raises(SystemExit):
-        main(["--help"])
+    assert main(["greet", "--loud", "you"]) == 3 and capsys.readouterr().out == "hello you!\n"
+    assert main(["--help"]) == 0
     assert "greet" in capsys.readouterr().out
+
+
+def test_what_a_plugins_command_returns_is_the_status(installed):
+    installed(
+        one=plugin("one", "leave", "tests.cli.test_extensions:leave"),
+        two=plugin("two", "go", "tests.cli.test_extensions:leave"),
+    )
+    assert main(["leave"]) == 4
+    assert main(["go"]) == 0, "a function that returns nothing has succeeded"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [(["--lout", "you"], "'--loud'"), (["you", "too"], "extra argument (too)"), ([], "'WHOM'")]
+)
+def test_wrong_arguments_of_a_plugins_command_are_one_line(installed, words, said, capsys):
+    installed(one=plugin("one", "greet"))
+    assert main(["greet", *words]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert (
+        line.startswith("specframe greet: ") and said in line and line.endswith("(`specframe greet --help` lists all)")
+    )
+
+
+def test_a_recipe_command_gets_the_plan(installed, capsys):
+    installed(one=plugin("one", "count", "tests.cli.test_extensions:count"))
+    table = ["target={use: table, vocab: 16}", "run.prompts=[a, b]"]
+    assert main(["count", "small/lookup", *table, "--times", "3", "run.seed=7"]) == 0
+    assert capsys.readouterr().out == "lookup 7 6\n", "overrides may stand anywhere"
+    assert main(["count", "small/lookup", "drafter.lenght=3"]) == 2
+    assert "did you mean 'length'" in capsys.readouterr().err
+    assert main(["count", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("RECIPE", "[KEY=VALUE]...", "--no-local-code", "--allow-env", "--times"))
 
 
 def test_names_that_are_taken_are_written_in_full(installed, capsys):
     installed(one=plugin("one", "greet"), two=plugin("two", "greet"), three=plugin("three", "run"))
     for name in ("one/greet", "two/greet", "three/run"):
         assert main([name, "you"]) == 3
-    assert parse(["run", "recipe.yaml"]).execute.__module__ == "specframe.cli.run"
+    assert main(["run", "--help"]) == 0
+    assert "Decode the recipe's prompts" in capsys.readouterr().out
 
 
 def test_a_command_that_cannot_be_imported_harms_the_others_only_when_it_is_called(installed, capsys):
-    installed(one=plugin("one", "greet", "tests.no_such:Greet"), two=plugin("two", "wave"))
+    installed(one=plugin("one", "greet", "tests.no_such:greet"), two=plugin("two", "wave"))
     assert main(["wave", "you"]) == 3
     assert main(["greet", "you"]) == 2
     assert "command 'greet' of one cannot be loaded" in capsys.readouterr().err
+
+
+def test_a_command_of_another_kind_is_refused(installed, capsys):
+    installed(one=plugin("one", "greet", "tests.cli.test_extensions:Greet"))
+    assert main(["greet", "you"]) == 2
+    assert capsys.readouterr().err == "`specframe greet` is no click command, but a type\n"
 
 
 def test_what_has_a_package_of_its_own_names_it(installed, capsys, monkeypatch):
     installed()
     assert main(["serve", "recipe.yaml"]) == 2
     assert capsys.readouterr().err.strip() == "`specframe serve` needs another package: pip install specframe-serve"
-    monkeypatch.setitem(extensions.PACKAGES, "serve", "one")
+    monkeypatch.setitem(group.PACKAGES, "serve", "one")
     installed(one=ModuleType("one"))
     assert main(["serve", "recipe.yaml"]) == 2
     assert "which is broken: it implements no specframe hook" in capsys.readouterr().err

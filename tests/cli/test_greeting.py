@@ -2,12 +2,14 @@
 
 import json
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from specframe.cli.greeting import TRY, greeting
-from specframe.cli.main import COMMANDS, build_parser, main
+from specframe.cli.group import COMMANDS, MODULES, TRY
+from specframe.cli.main import main
 from specframe.cli.render.figures import print_figures, print_place
 from specframe.files.text import counted, open_console
 
@@ -45,8 +47,12 @@ def test_no_arguments_greet(capsys):
 
 
 @pytest.mark.parametrize("columns", [40, 60, 80, 99, 100, 120, 200])
-def test_it_fits_every_width(columns):
-    lines = greeting(columns).splitlines()
+def test_it_fits_every_width(columns, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= columns
     assert " ".join(" ".join(lines).split()).count("specframe ") >= len(TRY)
 
@@ -91,9 +97,9 @@ def test_counts_read_as_words(count, shown):
 )
 def test_help_names_recipes_by_file_and_name(command, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    assert "a recipe file, or the name of one that `specframe recipes` lists" in capsys.readouterr().out
+    assert main([command, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "a recipe file, or the name of one that `specframe recipes` lists" in shown
 
 
 def test_no_colour_where_none_is_wanted(monkeypatch, capsys):
@@ -112,7 +118,39 @@ def test_validate_gives_values_and_origins_as_json(capsys):
     assert found["values"]["run.seed"] == {"value": 7, "origin": "command line"}
 
 
-def test_completion_tools_can_read_the_parser():
-    """What `shtab specframe.cli.main.build_parser` asks for: every command and its options, plugins' included."""
-    commands = next(action for action in build_parser()._actions if action.choices)
-    assert {*COMMANDS, "serve"} <= set(commands.choices)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_help_is_coloured_in_a_terminal_alone(wanted, monkeypatch, capsys):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("NO_COLOR", "" if wanted else "1")
+    assert main(["run", "--help"]) == 0
+    assert (ESCAPE in capsys.readouterr().out) is wanted
+
+
+LOADED = """
+import sys
+from specframe.cli.main import main
+assert main({words!r}) == 0
+print(*sys.modules, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["--version"], [], *([name, "--help"] for name in ("run", "bench", "import", "serve"))]
+)
+def test_help_imports_one_command_at_most_and_no_torch(words):
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED.format(words=words)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    loaded = set(done.stderr.split())
+    modules = {f"specframe.cli.{MODULES.get(name, name)}" for name in COMMANDS}
+    own = {f"specframe.cli.{MODULES.get(name, name)}" for name in words[:1]}
+    assert loaded & modules == own & modules and not loaded & {"torch", "transformers", "uvicorn"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_commands_line_in_the_list_agrees_with_its_help(name, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main([name, "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split()).lower()
+    assert COMMANDS[name].partition(";")[0].lower() in shown

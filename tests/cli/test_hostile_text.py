@@ -101,11 +101,11 @@ def test_errors_are_one_visible_line(tmp_path, monkeypatch, capsys):
     output = capsys.readouterr().err
     assert "\\x1b[2J" in output and "no such recipe" in output
     check(output)
-    with pytest.raises(SystemExit, match="2"):
-        main(["plugins", f"--{NAME}"])
-    output = capsys.readouterr().err
-    assert "unrecognized arguments: " in output
-    check(output)
+    for words in (["plugins", f"--{NAME}"], [NAME], ["plugins", NAME], ["profile", "falcon", "--draw", NAME]):
+        assert main(words) == 2
+        output = capsys.readouterr().err
+        assert "\\x1b" in output and "--help` lists all" in output and len(output.splitlines()) == 1
+        check(output)
 
 
 def test_messages_of_broken_plugins_are_text(monkeypatch, capsys):

@@ -57,7 +57,7 @@ def test_the_command_recommends_one(tmp_path: Path, capsys):
         f"target: {{use: hf, model: '{file}'}}\ndrafter: {{use: model, model: '{file}'}}\n"
         "tree: {use: chain, depth: 2}\nverifier: match\nsampling: {max_new_tokens: 8}\nrun: {prompts: [abab, baba]}\n"
     )
-    assert main(["profile", str(recipe), "--precisions", "--sizes", "1", "4", "--depth", "2", "--width", "2"]) == 0
+    assert main(["profile", str(recipe), "--precisions", "--sizes", "1,4", "--depth", "2", "--width", "2"]) == 0
     printed = capsys.readouterr().out
     assert all(f"\n{name}  " in printed for name in PRECISIONS if "compiled" not in name)
     assert "compiled" not in printed, "that takes minutes, and is timed where the recipe compiles"

@@ -159,9 +159,7 @@ def test_what_cannot_be_profiled_is_refused():
 def test_the_command_prints_the_table_and_writes_it(recipe, tmp_path, capsys):
     out = tmp_path / "table.json"
     assert (
-        main(
-            ["profile", str(recipe), "--depth", "2", "--width", "3", "--sizes", "1", "4", "--out", str(out), "--check"]
-        )
+        main(["profile", str(recipe), "--depth", "2", "--width", "3", "--sizes", "1,4", "--out", str(out), "--check"])
         == 0
     )
     output = capsys.readouterr().out

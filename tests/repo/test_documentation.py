@@ -15,7 +15,8 @@ import specframe
 import specframe.neural
 import specframe.plugin
 import specframe.testing
-from specframe.cli.main import COMMANDS, main
+from specframe.cli.group import COMMANDS
+from specframe.cli.main import main
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import RecipeError
@@ -94,7 +95,7 @@ def test_commands_run(project, request, capsys):
     for block in executed(page, "console"):
         wanted = int((block.mark or "exit 0").removeprefix("exit "))
         for command, expected in commands(block):
-            status = execute(smoke(command))
+            status = main(smoke(command))
             shown, aside = capsys.readouterr()  # progress and errors are in the second
             printed = shown + aside
             assert status == wanted, f"{block}: specframe {shlex.join(command)}\n{printed}"
@@ -113,7 +114,7 @@ def test_shell_commands_of_the_first_pages_run(project, request, capsys):
     found = [line for block in executed(page, "bash") for line in SHELL.findall(block.text)]
     assert found
     for line in found:
-        assert execute(smoke(shlex.split(line))) == 0, f"specframe {line}\n{capsys.readouterr()}"
+        assert main(smoke(shlex.split(line))) == 0, f"specframe {line}\n{capsys.readouterr()}"
 
 
 def test_the_readme_is_short():
@@ -133,13 +134,6 @@ def commands(block: Block) -> list[tuple[list[str], str]]:
         assert program == "specframe", f"{block}: only specframe's commands are executed"
         found.append((arguments, output))
     return found
-
-
-def execute(command: list[str]) -> int:
-    try:
-        return main(command)
-    except SystemExit as exit:  # argparse
-        return int(exit.code or 0)
 
 
 def same(expected: str, printed: str) -> bool:

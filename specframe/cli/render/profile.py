@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from specframe.cli.render.columns import fitted
-
 if TYPE_CHECKING:
     from specframe.components.trees.optimal import Choice
     from specframe.inspect.forecast import Measured
@@ -31,7 +29,7 @@ def show_table(found: Profile, columns: int | None = None) -> list[str]:
         lines += [*([""] if lines else []), *_ranks(found, first, min(first + together, ranks))]
     powers = "".join(f"{power:7.2f}" for power in found.calibration.powers)
     about = f"calibration{powers}  (powers of the drafter's distribution, by level)"
-    return [*lines, "", *fitted([about], columns)]
+    return [*lines, "", about]
 
 
 def _ranks(found: Profile, first: int, last: int) -> Iterator[str]:

@@ -16,6 +16,6 @@ def specframe_register(register: Register) -> None:
     register(
         "command",
         "serve",
-        "specframe_serve.command:Serve",
+        "specframe_serve.command:serve",
         summary="serve OpenAI clients over HTTP, decoding their requests together",
     )

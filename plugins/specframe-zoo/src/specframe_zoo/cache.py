@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
-
-from filelock import FileLock, Timeout
+from typing import TYPE_CHECKING
 
 from specframe import InputError
 from specframe.plugin import cache_folder as cache_folder
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 CACHE = "SPECFRAME_CACHE"
 """Environment variable: the folder to keep fetched models in."""
@@ -40,6 +42,8 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
 
 def _locked(folder: Path) -> FileLock:
     """A lock that is held by this process alone, and given back by the system when the process is killed."""
+    from filelock import FileLock, Timeout  # not at the start: listing this package's models reads this module
+
     lock = FileLock(folder.with_name(f".{folder.name}.lock"))
     try:
         lock.acquire(timeout=0)

@@ -1,0 +1,136 @@
+"""The arguments that several commands take, and `recipe_command`, which makes a recipe's plan of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specframe.cli.candidates import complete_override, complete_recipe
+from specframe.kernel.errors import InputError
+
+if TYPE_CHECKING:
+    from specframe.decoding.pipeline import Prompt
+    from specframe.kernel.build import Plan
+
+RECIPE = "a recipe file, or the name of one that `specframe recipes` lists"
+
+
+class UserPath(click.Path):
+    """A path; shells leave the `~` of --out=~/runs as it is, and so it is resolved here."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path with the home folder in it."""
+        try:
+            return super().convert(Path(value).expanduser(), param, ctx)
+        except RuntimeError:
+            self.fail(f"there is no such home folder: {value}", param, ctx)
+
+
+PATH = UserPath()
+
+overrides_argument = click.argument(
+    "overrides",
+    nargs=-1,
+    metavar="[KEY=VALUE]...",
+    help="a value that replaces the recipe's",
+    shell_complete=complete_override,
+)
+no_local_code_option = click.option(
+    "--no-local-code", is_flag=True, help="refuse components from ./file.py:Name in the recipe's folder"
+)
+allow_env_option = click.option(
+    "--allow-env",
+    is_flag=True,
+    help="let recipes read environment variables, as ${oc.env:NAME}, and use OmegaConf's other resolvers",
+)
+prompts_option = click.option(
+    "--prompts", type=PATH, metavar="FILE", help="prompts of a JSON, JSONL or text file, in place of the recipe's"
+)
+limit_option = click.option("--limit", type=int, metavar="N", help="only the first N prompts of the file")
+
+
+def recipe_argument(required: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The recipe of a command."""
+    return click.argument("recipe", required=required, help=RECIPE, shell_complete=complete_recipe)
+
+
+def recipe_command(function: Callable[..., int]) -> click.Command:
+    """A click command that reads a recipe and hands its plan to the function, with the function's own options.
+
+    It adds the arguments RECIPE and KEY=VALUE, and the options --no-local-code and --allow-env. The function returns
+    the exit status. What is wrong with the recipe is one line a problem, with status 2.
+    """
+
+    @functools.wraps(function)
+    def read_and_call(
+        recipe: str, overrides: Sequence[str], no_local_code: bool, allow_env: bool, **options: Any
+    ) -> int:
+        plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
+        return function(plan, **options)
+
+    command: Callable[..., Any] = read_and_call
+    for add in (allow_env_option, no_local_code_option, overrides_argument, recipe_argument()):
+        command = add(command)
+    return click.command(command)
+
+
+def read_plan(recipe: str, overrides: Sequence[str], *, local_code: bool, environment: bool) -> Plan:
+    """The plan of a recipe, by file or name. Raises RecipeError with every problem."""
+    from specframe.kernel.build import plan
+    from specframe.kernel.discovery import discover
+    from specframe.kernel.recipe import Recipe
+
+    return plan(Recipe.read(recipe, list(overrides), environment=environment), discover(), local_code=local_code)
+
+
+def replanned(changes: Iterable[str]) -> Plan:
+    """The plan of the command that runs, with further overrides."""
+    given = click.get_current_context().params
+    return read_plan(
+        given["recipe"],
+        [*given["overrides"], *changes],
+        local_code=not given["no_local_code"],
+        environment=given["allow_env"],
+    )
+
+
+def asked_recipe() -> str:
+    """The recipe of the command that runs, in the words of the command line."""
+    return str(click.get_current_context().params["recipe"])
+
+
+def local_code_allowed() -> bool:
+    """True unless the command that runs was given --no-local-code."""
+    return not click.get_current_context().params["no_local_code"]
+
+
+def split_overrides(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """The words, and the overrides among them: KEY=VALUE that is no file."""
+    found: tuple[list[str], list[str]] = [], []
+    for word in words:
+        found["=" in word and not Path(word).is_file()].append(word)
+    return found
+
+
+def json_option(about: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option --json, `as_json` in Python, where the module has that name."""
+    return click.option("--json", "as_json", is_flag=True, help=about)
+
+
+def prompts_to_measure(prompts: Path | None, limit: int | None, plan: Plan) -> Sequence[Prompt]:
+    """The prompts of the file, or the recipe's own without one. Raises InputError where there are none."""
+    from specframe.files.prompts import read_prompts
+
+    found: Sequence[Prompt] = plan.settings["run"].prompts
+    if prompts is not None:
+        found = read_prompts(prompts, limit)
+    if not found:
+        raise InputError("there is nothing to decode: give --prompts FILE, or put run.prompts into the recipe")
+    return found

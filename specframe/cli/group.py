@@ -1,0 +1,170 @@
+"""The group of all commands, built-in and of plugins: one is imported when it is called or its help is asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from importlib import import_module
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from specframe._version import __version__
+
+if TYPE_CHECKING:
+    from specframe.kernel.registry import Registration
+
+PROGRAM = "specframe"
+COMPLETE = "_SPECFRAME_COMPLETE"
+"""The environment variable by which a shell's script asks for completions."""
+COMMANDS = {
+    "run": "decode the recipe's prompts and measure tau, alpha, speed and overhead",
+    "chat": "chat with the recipe's target in the terminal, with drafted tokens in colour",
+    "show": "draw what happened while decoding: draft trees, verdicts, and where each token came from",
+    "bench": "measure recipes side by side over prompt sets, against transformers' own generation",
+    "profile": "measure acceptance by level and rank, and compute the best tree from it",
+    "doctor": "check that a drafter reads its target as it was trained to, and find the mistake if it does not",
+    "store": "build a store of texts for drafters that copy from it",
+    "train": "train the recipe's drafter; an interrupted run resumes",
+    "distill-data": "let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes",
+    "certify": "prove that a recipe is lossless: enumerate every random outcome of the real code",
+    "export": "write a recipe's trained drafter in the form that vLLM, SGLang or another program reads",
+    "import": "read a published drafter, check that it fits the recipe's target, and write it as specframe stores it",
+    "recipes": "list the recipes that come with specframe, or copy one to change it",
+    "plugins": "list every installed component, by package",
+    "explain": "show what a component is and the options it takes",
+    "validate": "check a recipe: names, options, types, and whether its parts fit together",
+    "new": "write a plugin package: a small working component of a kind, and its tests",
+    "completion": "print the script by which bash, zsh or fish completes commands, recipes and overrides",
+}
+"""The built-in commands: each is a click command in the module of its name in this package."""
+MODULES = {"import": "imports", "distill-data": "distill_data"}
+"""The modules of commands whose names cannot be a module's."""
+PACKAGES = {"serve": "specframe-serve"}
+"""Commands of this project that have a package of their own, because they need more than the core does."""
+TRY = {
+    "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",
+    "specframe run suffix-recycling": "the same assistant, sped up without training",
+    "specframe run suffix-recycling target.model=MODEL": "your own model: a folder, a GGUF file or a Hub name",
+    "specframe show falcon": "which tokens were drafted, accepted and rejected, cycle by cycle",
+    "specframe certify falcon": "prove that the output's distribution is the target's",
+    "specframe recipes": "list the recipes, or copy one to change it",
+    "specframe new plugin NAME": "begin a method of your own",
+}
+"""Commands, in the order in which a newcomer may try them."""
+
+
+class HelpFormatter(click.HelpFormatter):
+    """click's own help, with headings and names in colour.
+
+    rich-click would draw boxes, too, but it imports all of rich, and every command for its line in the group's help.
+    """
+
+    def write_heading(self, heading: str) -> None:
+        """Writes a heading in bold."""
+        super().write_heading(click.style(heading, bold=True))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Writes names in colour, and their explanations."""
+        super().write_dl([(click.style(name, fg="cyan"), about) for name, about in rows], col_max, col_spacing)
+
+
+class HelpContext(click.Context):
+    """A context whose help is coloured."""
+
+    formatter_class = HelpFormatter
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands by the table above and by plugins' registrations."""
+
+    context_class = HelpContext
+
+    def summaries(self) -> dict[str, str]:
+        """Every command's line in the list of all."""
+        return COMMANDS | {name: entry.summary for name, entry in plugin_commands().items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names of all commands."""
+        return list(self.summaries())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported. Raises PluginError and UsageError for one that is broken, missing or unknown."""
+        from specframe.kernel.errors import PluginError
+
+        try:
+            command = _load(ctx, cmd_name)
+        except (PluginError, click.UsageError):
+            if ctx.resilient_parsing:  # completion
+                return None
+            raise
+        command.context_class = HelpContext
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the list of all commands, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.summaries().items()))
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """The commands that begin so, without importing any, and the group's own options."""
+        found = [
+            CompletionItem(name, help=about) for name, about in self.summaries().items() if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+@click.group(
+    cls=LazyGroup, invoke_without_command=True, context_settings={"max_content_width": 120, "show_default": True}
+)
+@click.version_option(__version__, message="specframe %(version)s")
+@click.pass_context
+def specframe(context: click.Context) -> None:
+    """Speculative decoding from parts, by recipe, certified lossless."""
+    if context.invoked_subcommand is None:
+        from specframe.cli.render import print_lines, print_rows
+
+        about = f"specframe {__version__}: speculative decoding from parts, by recipe, certified lossless."
+        print_lines([about, "", "Try next:", ""])
+        print_rows(TRY.items(), indent=2)
+        print_lines(["", "`specframe --help` lists all commands."])
+
+
+def plugin_commands() -> dict[str, Registration]:
+    """The commands of plugins, in full (`package/name`) where a built-in one or another plugin's has the name."""
+    from specframe.kernel.discovery import discover
+
+    entries = discover().of("command")
+    names = Counter([*COMMANDS, *(entry.name for entry in entries)])
+    return {entry.name if names[entry.name] == 1 else entry.qualified: entry for entry in entries}
+
+
+def _load(ctx: click.Context, name: str) -> click.Command:
+    from specframe.kernel.errors import PluginError
+
+    if name in COMMANDS:
+        module = MODULES.get(name, name)
+        command = getattr(import_module(f"specframe.cli.{module}"), module)
+    elif (entry := plugin_commands().get(name)) is not None:
+        command = entry.load()
+    elif name in PACKAGES:
+        _require_package(name)
+    else:
+        from specframe.kernel.registry import suggest
+
+        ctx.fail(f"there is no command '{name}'{suggest(name, [*COMMANDS, *plugin_commands()])}")
+    if not isinstance(command, click.Command):
+        raise PluginError(f"`specframe {name}` is no click command, but a {type(command).__name__}")
+    return command
+
+
+def _require_package(name: str) -> NoReturn:
+    """Raises PluginError with what to do about a command whose package is missing or broken."""
+    from specframe.kernel.discovery import discover
+    from specframe.kernel.errors import PluginError
+
+    package, broken = PACKAGES[name], discover().broken
+    if package in broken:
+        raise PluginError(f"`specframe {name}` is in {package}, which is broken: {broken[package]}")
+    raise PluginError(f"`specframe {name}` needs another package: pip install {package}")

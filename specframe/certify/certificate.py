@@ -29,7 +29,7 @@ class Case:
     forced: int = 0
     """How many of the first tokens were certain."""
     partly: bool = False
-    """Whether it counts although not every branch was run: what it covers is said."""
+    """Whether it counts although not every branch was run: its coverage is printed."""
 
     @property
     def exact(self) -> bool:

@@ -42,7 +42,7 @@ DRAFTED = 16
 def costs_of(parts: Parts, run: RunSettings, drafter: object = None) -> Costs | None:
     """The costs that `run.costs` names. Raises InputError for a file without any.
 
-    `drafter` says which drafter it is, as a recipe's section does; None: it is known by its class.
+    `drafter` identifies the drafter, as a recipe's section does; None: it is known by its class.
 
     They are those of as many rows as are decoded at the time, where a row's text does not depend on what it drafts;
     else of `run.batch` rows, so that a row's random numbers do not depend on its neighbours.

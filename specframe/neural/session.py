@@ -22,7 +22,7 @@ from specframe.neural.rows import Pending, RowSession
 
 
 class PairNetwork(Protocol):
-    """A network of one decoder layer over pairs, as its session calls it; `FeatureNetwork` says what each part is."""
+    """A network of one decoder layer over pairs, as its session calls it; `FeatureNetwork` documents each part."""
 
     spec: PairSpec
     block: int

@@ -12,13 +12,13 @@ from specframe.testing.heads import check_head as check_head
 from specframe.testing.losses import check_loss as check_loss
 from specframe.testing.plugins import check_plugin as check_plugin
 from specframe.testing.policies import check_tree as check_tree
+from specframe.testing.proposals import check_depth as check_depth
 from specframe.testing.proposals import check_proposals as check_proposals
+from specframe.testing.proposals import check_refusals as check_refusals
 from specframe.testing.recipes import TREES as TREES
 from specframe.testing.recipes import check_decoding as check_decoding
 from specframe.testing.recipes import check_training as check_training
 from specframe.testing.references.layer import literal_layer as literal_layer
-from specframe.testing.refusals import check_depth as check_depth
-from specframe.testing.refusals import check_refusals as check_refusals
 from specframe.testing.sessions import GivenSession as GivenSession
 from specframe.testing.sessions import GrowingTree as GrowingTree
 from specframe.testing.tables import GivenDrafter as GivenDrafter

@@ -1,10 +1,13 @@
-"""The processes that train together, as Accelerate launched them, and the memory of one; one is the plain case."""
+"""Processes that train together, as Accelerate launched them, the memory of one, and its end by Ctrl-C."""
 
 from __future__ import annotations
 
 import ctypes
+import signal
 import sys
+import threading
 from collections.abc import Sequence
+from types import FrameType
 
 import torch
 from torch import Tensor, nn
@@ -89,3 +92,31 @@ def keep_freed() -> bool:
     if not hasattr(library, "gnu_get_libc_version"):
         return False
     return bool(library.mallopt(MMAP_MAX, 0)) and bool(library.mallopt(TRIM_THRESHOLD, KEPT))
+
+
+class Interruption:
+    """A context in which the first SIGINT or SIGTERM only sets `asked`; a second one interrupts at once.
+
+    Outside the main thread, where signals cannot be caught, it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Interruption:
+        """Begins to listen."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._interrupt)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Puts the earlier handlers back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True

@@ -18,8 +18,7 @@ from specframe.files.text import counted
 from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.training import SteppedRollout, Trainable
 from specframe.training import precision, randomness, state
-from specframe.training.interruption import Interruption
-from specframe.training.processes import Processes
+from specframe.training.processes import Interruption, Processes
 from specframe.training.progress import Watcher
 from specframe.training.report import Report, describe, make_report, record
 from specframe.training.schedule import Order, learning_rate

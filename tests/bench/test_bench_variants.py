@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from specframe.bench.contest.own import RecipeContestant
-from specframe.bench.contest.variants import Variant, make_variants
+from specframe.bench.contest.settings import Variant, make_variants
 from specframe.bench.figures.optimum import best_at_root
 from specframe.bench.figures.summary import summarise
 from specframe.kernel.errors import InputError, RecipeError

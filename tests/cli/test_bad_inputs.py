@@ -31,7 +31,7 @@ FILES = {
     "torn.jsonl": '{"prompt": ',
     "other.jsonl": '{"answer": "a"}\n',
     "accept.py": "def one(x):\n    return 1\nnumber = 3\ndef fails(paths, p, q):\n    return paths.gone\n",
-    "rules.py": "from specframe import Needs\n\n\nclass Base:\n    lossless, needs = True, Needs()\n\n\n"
+    "rules.py": "from specframe.plugin import Needs\n\n\nclass Base:\n    lossless, needs = True, Needs()\n\n\n"
     "class Fails(Base):\n    def verify(self, tree, p, random):\n        raise RuntimeError('boom')\n\n\n"
     "class Empty(Base):\n    def verify(self, tree, p, random):\n        return None\n\n\n"
     "class Unbuilt(Base):\n    def __init__(self):\n        raise ValueError('not today')\n",
@@ -187,7 +187,10 @@ ARGUMENTS = [
     ("--halp", "specframe: No such option '--halp'. Did you mean '--help'?"),
     ("run falcon --promt a", "specframe run: No such option '--promt'. (Did you mean one of: "),
     ("run falcon --warm-start", "specframe run: No such option '--warm-start'."),
-    ("serve falcon --prot 1", "specframe serve: No such option '--prot'. Did you mean '--port'?"),
+    (
+        "serve falcon --prot 1",
+        "specframe serve: No such option '--prot'. (Did you mean one of: '--host', '--port', '--slots'?)",
+    ),
     ("recipes --copy falcon", "specframe recipes: No such option '--copy'."),
     ("plugins falcon", "specframe plugins: Got unexpected extra argument (falcon)"),
     ("run", "specframe run: Missing argument 'RECIPE'."),
@@ -197,8 +200,8 @@ ARGUMENTS = [
     ("run falcon --limit 2.5", "Invalid value for '--limit': '2.5' is not a valid integer."),
     ("export falcon --out e", "Missing option '--to'."),
     (
-        "profile falcon --draw luck",
-        "Invalid value for '--draw': 'luck' is not one of 'top', 'iid', 'without_replacement'.",
+        "profile falcon --draw chance",
+        "Invalid value for '--draw': 'chance' is not one of 'top', 'iid', 'without_replacement'.",
     ),
     ("profile falcon --sizes 1,x", "Invalid value for '--sizes': '1,x' is no list of numbers such as 1,4,8"),
     ("completion tcsh", "Invalid value for '{bash|zsh|fish}': 'tcsh' is not one of 'bash', 'zsh', 'fish'."),

@@ -25,8 +25,8 @@ def complete(words, incomplete="", shell="zsh"):
 def here(tmp_path, monkeypatch):
     (tmp_path / "mine.yaml").write_text("specframe: 1\n")
     (tmp_path / "notes.txt").touch()
-    (tmp_path / "own" / "deep").mkdir(parents=True)
-    (tmp_path / "own" / "recipe.yaml").write_text("specframe: 1\n")
+    (tmp_path / "kept" / "deep").mkdir(parents=True)
+    (tmp_path / "kept" / "recipe.yaml").write_text("specframe: 1\n")
     (tmp_path / ".hidden.yaml").touch()
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -47,11 +47,11 @@ def test_options_of_a_command(here):
 @pytest.mark.parametrize("command", ["run", "certify", "bench", "serve", "recipes", "train"])
 def test_recipes_by_name_and_path(command, here):
     names = [name for name, _ in shipped_recipes()]
-    assert complete([command]) == [*names, "mine.yaml", "own/"]
+    assert complete([command]) == [*names, "kept/", "mine.yaml"]
     assert complete([command], "small/lo") == ["small/lookup"]
     assert complete([command], "mi") == ["mine.yaml"]
-    assert complete([command], "ow") == ["own/deep/", "own/recipe.yaml"], "one folder alone is opened"
-    assert complete([command], "own/r") == ["own/recipe.yaml"]
+    assert complete([command], "ke") == ["kept/deep/", "kept/recipe.yaml"], "one folder alone is opened"
+    assert complete([command], "kept/r") == ["kept/recipe.yaml"]
     assert complete([command], f"{here}/m") == [f"{here}/mine.yaml"]
     assert complete([command], ".h") == [".hidden.yaml"]
 
@@ -61,7 +61,7 @@ def test_nothing_where_a_folder_cannot_be_read(here, monkeypatch):
         raise PermissionError(13, "Permission denied", folder)
 
     monkeypatch.setattr(os, "scandir", refuse)
-    assert complete(["run"], "own/") == complete(["run"]) == []
+    assert complete(["run"], "kept/") == complete(["run"]) == []
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -106,7 +106,7 @@ def test_options_of_the_component_in_question(here):
 
 def test_what_cannot_be_read_is_not_completed(here):
     Path("torn.yaml").write_text("specframe: [")
-    for recipe in ("torn.yaml", "gone.yaml", "own"):
+    for recipe in ("torn.yaml", "gone.yaml", "kept"):
         assert complete(["run", recipe], "drafter.l") == []
         assert complete(["run", recipe], "tree.use=d") == ["tree.use=dynamic", "tree.use=dyspec"]
     assert complete(["nonsense"], "x") == complete(["run", "small/lookup"], "a.b.c.") == []

@@ -86,14 +86,16 @@ def test_what_a_plugins_command_returns_is_the_status(installed):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"), [(["--lout", "you"], "'--loud'"), (["you", "too"], "extra argument (too)"), ([], "'WHOM'")]
+    ("words", "reason"), [(["--lout", "you"], "'--loud'"), (["you", "too"], "extra argument (too)"), ([], "'WHOM'")]
 )
-def test_wrong_arguments_of_a_plugins_command_are_one_line(installed, words, said, capsys):
+def test_wrong_arguments_of_a_plugins_command_are_one_line(installed, words, reason, capsys):
     installed(one=plugin("one", "greet"))
     assert main(["greet", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert (
-        line.startswith("specframe greet: ") and said in line and line.endswith("(`specframe greet --help` lists all)")
+        line.startswith("specframe greet: ")
+        and reason in line
+        and line.endswith("(`specframe greet --help` lists all)")
     )
 
 

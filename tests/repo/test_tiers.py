@@ -68,7 +68,7 @@ def test_slow_tests_and_those_that_are_named_run_on_any_day(collected, pytester)
     assert collected(f"{file.name}::test_full") == ["test_full"]
 
 
-def test_the_header_says_how_to_repeat_it(pytester):
+def test_the_header_shows_how_to_repeat_it(pytester):
     profile = settings.get_current_profile_name()
     pytester.makepyfile("def test(): pass")
     output = pytester.runpytest_inprocess("-p", "tests.tiers", f"--day={TODAY}").stdout.str()

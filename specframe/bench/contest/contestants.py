@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from specframe.bench.contest.own import RecipeContestant
-from specframe.bench.contest.variants import Variant, make_variants
+from specframe.bench.contest.settings import Variant, make_variants
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan, plan
 from specframe.kernel.contestant import Contestant

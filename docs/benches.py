@@ -1,4 +1,4 @@
-"""The benches whose results are in docs/benchmark, and what each of them found."""
+"""The benches whose results are in docs/benchmark, and their figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TITLES = {
     "smollm2": "SmolLM2-135M-Instruct, with AMX",
     "smollm2-avx512": "SmolLM2-135M-Instruct, with AVX-512 and without AMX",
 }
-"""What a bench of a folder decoded, and on which kind of processor where there are several of a target."""
+"""Labels of the benched models, by folder; with the kind of processor where one target has several benches."""
 
 
 @dataclass(frozen=True)
@@ -25,23 +25,23 @@ class Bench:
     """One bench."""
 
     name: str
-    """Its folder below docs/benchmark; empty for that folder itself."""
+    """Folder below docs/benchmark; empty for that folder itself."""
     results: Mapping[str, Any]
 
     @property
     def title(self) -> str:
-        """What it decoded."""
+        """Label of the model that the bench decoded."""
         return TITLES[self.name]
 
     @property
     def made(self) -> str:
-        """When its results were written."""
+        """Date on which the results were written."""
         made: str = self.results["provenance"]["made"]
         return made
 
     @property
     def machine(self) -> str:
-        """What it ran on."""
+        """Hardware that the bench ran on."""
         hardware = self.results["provenance"]["hardware"]
         return f"{hardware['accelerator'] or hardware['processor']}, {hardware['cores']} cores"
 
@@ -55,12 +55,12 @@ class Bench:
 
 @dataclass(frozen=True)
 class Found:
-    """What the newest bench found for a recipe."""
+    """Newest bench result of a recipe."""
 
     entry: Mapping[str, Any]
     bench: Bench
     newest: bool
-    """Whether that is the newest bench of the recipe's target."""
+    """True if this bench is the newest of the recipe's target."""
 
 
 def read_benches(folder: Path = FOLDER) -> list[Bench]:
@@ -74,7 +74,7 @@ def read_benches(folder: Path = FOLDER) -> list[Bench]:
 
 
 def newest(benches: Sequence[Bench]) -> dict[tuple[str, str], Found]:
-    """By a recipe's name and target, what the newest of the benches found that it took part in."""
+    """Returns the newest result of every recipe, by recipe name and target."""
     found: dict[tuple[str, str], Found] = {}
     targets: set[str] = set()
     for bench in benches:

@@ -22,12 +22,12 @@ from specframe.cli.main import main
 from specframe.kernel.recipe import Recipe
 
 SECTIONS = ("drafter", "tree", "verifier", "sampling")
-"""What a certificate is of: it runs on targets of its own."""
+"""Sections of a recipe that a certificate covers; it runs on targets of its own."""
 CHANGED = {
     "without-training/retrieval.yaml": "drafter.remember=false",
     "rasd.yaml": "drafter.second.remember=false",
 }
-"""What is changed for it: a store that remembers earlier texts gives equal choices another outcome the second time."""
+"""Overrides for the certificate: with a store that remembers earlier texts, equal choices would give other outcomes."""
 KEPT = ("lossless", "promised", "branches", "tv", "exhausted", "batches")
 
 
@@ -37,7 +37,7 @@ def changes(recipe: str) -> list[str]:
 
 
 def digest(recipe: str) -> str:
-    """A hash of what of a recipe is certified."""
+    """Returns a hash of the certified part of a recipe."""
     data = Recipe.read(RECIPES / recipe, changes(recipe)).data
     text = json.dumps({name: data.get(name) for name in SECTIONS}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -49,7 +49,7 @@ def stale(found: Mapping[str, Any]) -> list[str]:
 
 
 def certify(recipe: str) -> dict[str, Any]:
-    """What `specframe certify RECIPE --exact-only --json` gives."""
+    """Returns the output of `specframe certify RECIPE --exact-only --json`."""
     output = io.StringIO()
     with contextlib.redirect_stdout(output):
         status = main(["certify", str(RECIPES / recipe), *changes(recipe), "--exact-only", "--json"])

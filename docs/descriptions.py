@@ -10,7 +10,7 @@ MARKUP = re.compile(r"```.*?```|<!--.*?-->|<[^>]+>|[`*]|\[([^]]*)\]\([^)]*\)", r
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
-    """Called by MkDocs for every page; leaves the text as it is."""
+    """Sets the page's description for MkDocs, which calls it for every page; leaves the text as it is."""
     text = MARKUP.sub(r"\1", markdown.partition("\n")[2])
     paragraphs = (" ".join(part.split()) for part in text.split("\n\n"))
     first = next((p for p in paragraphs if p and not p.startswith(("#", "|", "!!!"))), "")

@@ -1,4 +1,4 @@
-"""What in the pages comes from the code and the bench: ``python docs/generate.py`` writes, ``--check`` compares."""
+"""Generates what code and bench contribute to the pages: ``python docs/generate.py`` writes, ``--check`` compares."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def _render_command(context: click.Context, package: str | None) -> str:
 
 
 def render_generate() -> str:
-    """The page of what `custom_generate` does with every argument of transformers' `generate`."""
+    """The page on the support of every argument of transformers' `generate` by `custom_generate`."""
     parts = [
         "# `custom_generate`, argument by argument\n",
         NOTE,

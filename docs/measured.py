@@ -21,13 +21,13 @@ HEAD = ("recipe", "tau", "speedup against `generate`", "against our plain decodi
 PAPERS_HEAD = "| | tau | times `generate` | times plain decoding |\n|---|---|---|---|"
 
 Measured = Mapping[str, Mapping[str, Any]]
-"""By a bench's folder and a recipe's name, what was found."""
+"""Bench results by bench folder and recipe name."""
 
 
 def render_blocks(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
-    """Every page with a block of the bench or of papers, and its text with all blocks filled in.
+    """Yields every page that has a block of the bench or of papers, with its text and all blocks filled in.
 
-    A block begins with a comment that holds a YAML mapping of recipes to a note on each; one of another bench than
+    A block begins with a comment that holds a YAML mapping of recipes to a note on each; a block of another bench than
     that of the embedded model names its folder. Raises KeyError for a recipe that the results don't have.
     """
     measured = {bench.name: bench.measured for bench in read_benches(folder)}
@@ -68,7 +68,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def format_identical(identity: Mapping[str, Any] | None) -> str:
-    """How many prompts have the text of plain decoding, or of `generate` where a bench did not compare with it."""
+    """Number of prompts with the text of plain decoding, or of `generate` where a bench did not compare with it."""
     if identity is None:
         return ""
     same = identity["identical"] if identity.get("plain") is None else identity["plain"]
@@ -77,10 +77,10 @@ def format_identical(identity: Mapping[str, Any] | None) -> str:
 
 
 def paper_rows(measured: Measured, folder: str, named: Mapping[str, Any]) -> list[str]:
-    """Each recipe's figures here in the row above what its paper has.
+    """Returns each recipe's figures measured here, in the row above those of its paper.
 
-    The paper's are a text, `where: gain`, or a mapping with `where`, `gain` and perhaps `tau`; `here` is what there is
-    in place of a bench of the name.
+    A paper's figures are a text, `where: gain`, or a mapping with `where`, `gain` and perhaps `tau`; `here` replaces
+    the figures of a recipe without a bench.
     """
     rows = [PAPERS_HEAD]
     for recipe, paper in named.items():

@@ -1,4 +1,4 @@
-"""The methods page: which components and recipe a method is, lossless or not, and what the bench measured."""
+"""The methods page: the components and the recipe of each method, lossless or not, and the bench's figures."""
 
 from __future__ import annotations
 

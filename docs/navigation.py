@@ -9,7 +9,7 @@ SECTION, INDEX = "Methods", "methods/index.md"
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Called by MkDocs with its settings; returns them with every method's page in the navigation."""
+    """Returns MkDocs' settings with every method's page in the navigation."""
     docs = Path(config["docs_dir"])
     pages = sorted(path.relative_to(docs).as_posix() for path in docs.glob("methods/*.md"))
     section = next(entry for entry in config["nav"] if SECTION in entry)

@@ -1,4 +1,4 @@
-"""All recipes in one table: parts, what training cost, what was measured and what was certified."""
+"""Table of all recipes: parts, training cost, measured figures and certificates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from specframe.kernel.build import Part, Plan
 from specframe.kernel.zoo import model_folder
 
 CERTIFICATES = DOCS / "certificates.json"
-"""What docs/certificates.py writes."""
+"""Output of docs/certificates.py."""
 HEAD = (
     "| method | recipe | model | drafter | tree | training | tau | speed | certified |\n"
     "|---|---|---|---|---|---:|---:|---:|---|"
@@ -61,7 +61,7 @@ def render_overview(measured: Mapping[tuple[str, str], Found]) -> str:
 
 
 def training(made: Plan) -> str:
-    """Million token-passes that a plan's drafter was trained for, or what there is in place of a training."""
+    """Million token-passes that a plan's drafter was trained for, or the substitute for training."""
     passes = sum(token_passes(model_folder(weights)) for weights in named_weights(made).values())
     if passes:
         return f"{passes / 1e6:.1f}"
@@ -80,7 +80,7 @@ def token_passes(folder: Path) -> int:
 
 
 def _within(part: Part) -> Iterator[Part]:
-    """The part and those it is made of."""
+    """Yields the part and its nested parts."""
     yield part
     for value in part.options.values():
         if isinstance(value, Part):

@@ -1,4 +1,4 @@
-"""What the repository derives from its plugins: requirements-plugins.txt and the extra `methods`."""
+"""Lists that the repository derives from its plugins: requirements-plugins.txt and the extra `methods`."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ KEPT = re.compile(
     r"|!?\[[^\]]*\]\([^)]*\)|!?\[[^\]]*\]\[[^\]]*\]|`[^`\n]*`|\$[^$\n]+\$",
     re.DOTALL | re.MULTILINE,
 )
-"""What holds no prose, or a link already: drawings, code, comments, tags, headings, tables, links."""
+"""Matches text that is no prose or is a link already: drawings, code, comments, tags, headings, tables, links."""
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, **_: Any) -> str:
-    """Called by MkDocs for every page: its text with the links, or, of the glossary, with what they lead to."""
+    """Adds links to the page's text, or anchors to the glossary's; MkDocs calls this for every page."""
     source: str = page.file.src_uri
     if source == GLOSSARY:
         return ENTRY.sub(lambda found: f"**{found[1]}**{{ #{anchor(found[1])} }}\n", markdown)

@@ -57,14 +57,14 @@ TAUGHT = (
     (OWN, "tv", "{use: tv}"),
     (OWN, "tvd-plus", "{use: tvd_plus}"),
 )
-"""What follows the training on the target's answers: rollout, name and loss."""
+"""Variants of the training on the target's answers: rollout, name and loss."""
 RATE = "5.0e-4"
 """The learning rate of these steps, and of those on programming tasks."""
 BATCH = 16
 DOCUMENTS = 8000
 """Dialogues that are trained on as people wrote them, at most; the first of them are asked of the target."""
 Pairs = list[tuple[float, int]]
-"""Of each prompt, the sum of a figure over its positions, and how many there are."""
+"""Sum of a figure over the positions of each prompt, and their number."""
 
 
 @dataclass
@@ -150,7 +150,7 @@ class Judged:
 
     @torch.no_grad()
     def judge(self, weights: Path) -> dict[float, Pairs]:
-        """By temperature, a drafter's acceptance of each prompt, its sum and its positions."""
+        """Returns by temperature a drafter's acceptance of each prompt, its sum and its positions."""
         drafter = ModelDrafter(weights=str(weights))
         drafter.bind(self.target)
         found: dict[float, Pairs] = {}
@@ -173,7 +173,7 @@ def mean(rows: Sequence[tuple[float, int]]) -> float:
 
 
 def compared(found: Mapping[str, dict[float, Pairs]], base: str) -> dict[str, Any]:
-    """By drafter and temperature, the acceptance, and how far it is from the base's, with intervals."""
+    """Returns by drafter and temperature the acceptance, and its distance from the base's, with intervals."""
     numbers: dict[str, Any] = {}
     for name, pairs in found.items():
         numbers[name] = {}

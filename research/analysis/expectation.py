@@ -1,4 +1,4 @@
-"""What the rules emit from a given draft, exactly: sums over their coins, in float64, as the rules are on paper."""
+"""Exact output of the rules for a given draft: sums over their coins, in float64, as the rules are on paper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specframe.plugin import Draw, TokenTree
 from specframe.testing.references.walks import Row
 
 Cover = Callable[[Tensor], Tensor]
-"""Of what is left of the target's law, [V]: how probably each token comes out of a run of siblings, [V]."""
+"""Map from the remaining target law, [V], to the probability of each token in a run of siblings, [V]."""
 
 
 class Judging(Protocol):
@@ -130,7 +130,7 @@ def cover_alone(law: Tensor) -> Cover:
 
 
 def cover_together(verifier: Judging, q: Tensor, siblings: int, *, unreplaced: bool = False) -> Cover:
-    """What a verifier covers with a run of siblings drawn from q [V]."""
+    """Returns the cover of a verifier with a run of siblings drawn from q [V]."""
     tokens = torch.zeros(1, siblings, dtype=torch.int64)
     run = Run(tokens, torch.ones_like(tokens, dtype=torch.bool), torch.tensor([[unreplaced]]))
     return lambda left: verifier.judge(left[None], q[None], run)[1][0]

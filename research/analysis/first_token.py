@@ -1,4 +1,4 @@
-"""What a long prompt costs the others: the waits of a running stream, and the time to the prompt's first token."""
+"""Cost of a long prompt for other requests: the waits of a running stream, and the time to the prompt's first token."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def first_token(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def disturbed(server: Served, prompt: Sequence[int]) -> tuple[float, float, float]:
-    """Of a stream during which a long prompt comes: its longest and its median wait, and the prompt's to its token."""
+    """Measures a stream disturbed by a long prompt: its longest and its median wait, and the prompt's to its token."""
     stamps: list[float] = []
     running = Thread(target=lambda: stamps.extend(stream(server, "Write a long story about a dragon.", 160, ready)))
     ready = Event()

@@ -29,7 +29,7 @@ CONFIDENCES = (0.3, 0.5, 0.7, 0.9)
 
 @dataclass
 class Counted:
-    """What decoding each prompt took: cycles, committed tokens and the drafter's layers."""
+    """Work of decoding each prompt: cycles, committed tokens and the drafter's layers."""
 
     cycles: list[int]
     tokens: list[int]
@@ -47,7 +47,7 @@ class Counted:
 
 
 def contestants(depth: int, exits: Sequence[int]) -> Iterator[tuple[str, list[str]]]:
-    """What is compared, all layers first: its name and overrides of the recipe."""
+    """Yields the contestants, all layers first: name and overrides of the recipe."""
     for exit in (depth, *reversed(exits)):
         yield f"{exit} layers", [f"drafter.exits=[{exit}]", "drafter.whole=false"]
     for confidence in CONFIDENCES:
@@ -68,13 +68,13 @@ def decode(pipeline: Pipeline, prompts: Sequence[list[int]]) -> Counted:
 
 
 def read_once(positions: Sequence[int], prompt: int) -> int:
-    """Of the positions that each layer ran over, those of the prompt: layers that were never asked read none."""
+    """Returns the prompt's part of the positions that each layer ran over: layers that were never asked read none."""
     return sum(min(prompt, count) for count in positions)
 
 
 @contextmanager
 def counting(model: nn.Module) -> Iterator[list[int]]:
-    """Over how many positions each decoder layer runs, while the context is open."""
+    """Counts the positions that each decoder layer runs over, while the context is open."""
     layers: Any = model.get_submodule("model.layers")
     counts = [0] * len(layers)
 

@@ -37,7 +37,7 @@ DEPTHS = {
     "skip: [24, 25, 26]": 2,
     "skip: {mlp: [3, 4, 5, 6, 7, 8]}": 2,
 }
-"""What is timed next to plain decoding: the drafter's option, and how deep its chains are."""
+"""Drafters timed next to plain decoding: the drafter's option, and the depth of its chains."""
 LENGTHS = (1, 2, 4)
 """The draft lengths that fixed exits are timed with."""
 THRESHOLD = {"use": "threshold", "depth": 8, "threshold": 0.5}
@@ -47,7 +47,7 @@ CHOOSING: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "swift": ({"use": "swift", "window": 16}, THRESHOLD),
     "swift, every 4th cycle": ({"use": "swift", "window": 16, "interval": 4}, THRESHOLD),
 }
-"""What chooses for itself: drafter and tree."""
+"""Methods that choose layers by themselves: drafter and tree."""
 
 
 def opened(drafter: str, tree: str, tokens: int, recipe: Path = RECIPE, model: str | None = None) -> Pipeline:
@@ -58,7 +58,7 @@ def opened(drafter: str, tree: str, tokens: int, recipe: Path = RECIPE, model: s
 
 
 def agreement(limit: int, tokens: int, recipe: Path, model: str | None) -> dict[str, Any]:
-    """By what is left out, the share of drafted tokens that were accepted, each drafted alone.
+    """Returns by the layers left out the share of drafted tokens that were accepted, each drafted alone.
 
     Of a target with more layers than `EXITS` has numbers, these are the exits; of a smaller one, all.
     """
@@ -82,7 +82,7 @@ def agreement(limit: int, tokens: int, recipe: Path, model: str | None) -> dict[
 
 
 def speed(limit: int, tokens: int, rounds: int) -> dict[str, Any]:
-    """By drafter, tau and new tokens per second: the median of rounds in turns, and all of them."""
+    """Returns by drafter tau and new tokens per second: the median of rounds in turns, and all of them."""
     pipelines = {"plain": opened("{use: none}", "null", tokens)}
     for option, depth in DEPTHS.items():
         pipelines[option] = opened(f"{{use: self, {option}}}", f"{{use: chain, depth: {depth}}}", tokens)
@@ -90,7 +90,7 @@ def speed(limit: int, tokens: int, rounds: int) -> dict[str, Any]:
 
 
 def choosing(limit: int, tokens: int, recipe: Path, model: str | None, rounds: int) -> dict[str, Any]:
-    """By drafter, tau and new tokens per second as in `speed`; of `del` and `swift` also what they chose.
+    """Returns by drafter tau and new tokens per second as in `speed`; for `del` and `swift` also their choices.
 
     All share the target's weights, and none the features that another one asks for.
     """
@@ -122,7 +122,7 @@ def choosing(limit: int, tokens: int, recipe: Path, model: str | None, rounds: i
 
 
 def timed(pipelines: dict[str, Pipeline], limit: int, rounds: int) -> dict[str, Any]:
-    """By name, tau and new tokens per second: the median of rounds in turns, and all of them."""
+    """Returns by name tau and new tokens per second: the median of rounds in turns, and all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in pipelines}
     taus: dict[str, float] = {}
     asked = prompts(pipelines["plain"], limit)

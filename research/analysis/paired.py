@@ -23,7 +23,7 @@ Row = tuple[str, Estimate, Estimate | None, list[float]]
 
 
 def rows(results: Mapping[str, Any], against: str | None = None) -> Iterator[Row]:
-    """By recipe: its tau, tau over that of `against` (default: the first), and acceptance by depth."""
+    """Yields by recipe its tau, tau over that of `against` (default: the first), and acceptance by depth."""
     check_schema(results)
     runs = gather_runs(results)
     axes = Axes.of(results["runs"], [prompt["id"] for prompt in results["prompts"]])
@@ -39,7 +39,7 @@ def rows(results: Mapping[str, Any], against: str | None = None) -> Iterator[Row
 
 
 def acceptance(runs: Sequence[Mapping[str, Any]]) -> list[float]:
-    """By depth, the share of cycles whose accepted path got there."""
+    """Returns the share of cycles whose accepted path reached each depth."""
     cycles = sum(run["cycles"] for run in runs)
     return [sum(there) / cycles for there in zip_longest(*(run["reached"] for run in runs), fillvalue=0)]
 

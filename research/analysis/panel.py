@@ -96,7 +96,7 @@ def follow(
     tokens: int,
     note: Callable[[TokenTree, Tensor], Note],
 ) -> list[list[Note]]:
-    """What was noted of each prompt's drafts, cycle by cycle, while `recursive` decoded them."""
+    """Returns the notes on each prompt's drafts, cycle by cycle, while `recursive` decoded them."""
     observed = Observed(note)
     pipeline = pipeline.with_parts(tree=tree, verifier=observed)
     rows = prompts(pipeline, limit)

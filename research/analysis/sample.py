@@ -1,4 +1,4 @@
-"""What analyses share: their command line, recipes, the bench's own prompts, intervals, and the file of numbers."""
+"""Common parts of the analyses: command line, recipes, the bench's own prompts, intervals, and the file of numbers."""
 
 from __future__ import annotations
 

@@ -19,13 +19,13 @@ class Served:
     """A server that runs."""
 
     url: str
-    """Up to and with the version."""
+    """Address up to and with the version."""
     process: int
-    """Its number, by which Linux counts what it takes."""
+    """Number of the process, by which Linux counts its resources."""
 
     @property
     def memory(self) -> float:
-        """Its resident memory in megabytes, as Linux counts it."""
+        """Resident memory in megabytes, as Linux counts it."""
         status = Path(f"/proc/{self.process}/status").read_text(encoding="utf-8")
         found = re.search(r"VmRSS:\s+(\d+) kB", status)
         return round(int(found[1]) / 1024, 1) if found else float("nan")

@@ -41,7 +41,7 @@ NUMBERS = HERE / "traffic.json"
 RECIPES = HERE.parent.parent / "recipes"
 QUESTIONS = Path(specframe.__file__).parent / "bench" / "contest" / "specframe.jsonl"
 JOINED = (1, 1, 2, 1, 3, 1, 2, 1, 6, 1)
-"""How many of the bench's questions make one prompt, in turn."""
+"""Numbers of the bench's questions that make one prompt, in turn."""
 LONG = 36
 """And of every fiftieth prompt: about 900 tokens, which are read in pieces."""
 
@@ -60,7 +60,7 @@ def mixed(folder: Path, count: int, longest: int = LONG) -> Path:
 
 
 def texts(options: argparse.Namespace) -> dict[str, Any]:
-    """How many of the texts that 16 clients got differ from those of lone runs with the same seeds."""
+    """Counts the texts of 16 clients that differ from those of lone runs with the same seeds."""
     with tempfile.TemporaryDirectory() as folder:
         prompts, answers = mixed(Path(folder), options.requests), Path(folder) / "texts.jsonl"
         with start(options.recipe, options.overrides, slots=16) as server:
@@ -132,7 +132,7 @@ def batches(options: argparse.Namespace) -> dict[str, Any]:
 
 
 class Rounds:
-    """What several contestants did in turns."""
+    """Results of several contestants in turns."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._rows: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -142,7 +142,7 @@ class Rounds:
         self._rows[name].append(figures)
 
     def summary(self) -> dict[str, Any]:
-        """By figure and contestant the median and every round; the load average's range."""
+        """Returns by figure and contestant the median and every round; the load average's range."""
         loads = [row["load_average"] for rows in self._rows.values() for row in rows]
         found: dict[str, Any] = {"load": [min(loads), max(loads)]}
         for figure in ("tokens_per_second", "tokens_per_cpu_second"):

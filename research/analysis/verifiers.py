@@ -41,7 +41,7 @@ SIBLINGS = (2, 3)
 DRAWS = ("iid", "without_replacement", "greedy", "top")
 
 Totals = dict[str, float]
-"""What some cycles add up to, by name."""
+"""Totals of some cycles, by name."""
 
 
 def measure_drafts(limit: int, tokens: int, copies: int) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def policy_of(draw: str, siblings: int) -> TreePolicy:
 
 
 def accept(policy: TreePolicy, p: Tensor, q: Tensor) -> Totals:
-    """How probably one of a level's siblings is accepted, exactly where that can be, and the optimum; p and q [V].
+    """Returns the probability that a level accepts a sibling, exact where possible, and the optimum; p and q [V].
 
     Rules that aren't named are `recursive` there.
     """
@@ -160,7 +160,7 @@ def redrawn(policy: TreePolicy) -> list[str]:
 
 
 def redraw(panel: Panel, policy: TreePolicy, p: Tensor, q: Tensor, random: SeededRandom) -> Totals:
-    """How often the panel accepts one of a level's siblings, drawn anew for each row, p and q [V]."""
+    """Returns how often the panel accepts one of a level's siblings, drawn anew for each row, p and q [V]."""
     if not panel.verifiers:
         return {}
     random.draft.advance()

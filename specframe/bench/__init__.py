@@ -1,1 +1,1 @@
-"""Contestants side by side: who decodes what, the figures, the report."""
+"""Contestants side by side: their runs, the figures, the report."""

@@ -31,7 +31,7 @@ def format_alpha(alpha: Sequence[float] | None) -> str:
 
 
 def format_optimum(rate: float | None) -> str:
-    """What the best verifier would accept at the first depth, on a line of its own: `best .71`; empty if unknown."""
+    """Formats the best verifier's acceptance at the first depth, on a line of its own: `best .71`; empty if unknown."""
     return "" if rate is None else f"\nbest {format_alpha([rate])}"
 
 
@@ -56,7 +56,7 @@ def format_factor(factor: float | None) -> str:
 
 
 def format_output(entry: Mapping[str, Any]) -> str:
-    """Whether a contestant's text is the target's, as plain decoding and as `generate` write it: LOSSY or DIFFERS."""
+    """Agreement of a contestant's text with plain decoding and with `generate`, in words; LOSSY or DIFFERS."""
     figures = entry["overall"]
     identity = figures["identity"] if figures else None
     words = ["LOSSY"] if entry["lossless"] is False else []
@@ -73,25 +73,25 @@ def format_output(entry: Mapping[str, Any]) -> str:
 
 
 def is_suspect(entry: Mapping[str, Any]) -> bool:
-    """Whether a contestant's figures must not be read as those of a lossless method."""
+    """Returns whether a contestant's figures must not be read as those of a lossless method."""
     identity = (entry["overall"] or {}).get("identity")
     return entry["lossless"] is False or bool(identity and identity["differing"])
 
 
 def count_compared(identity: Mapping[str, Any]) -> int:
-    """How many prompts' outputs were compared."""
+    """Returns the number of prompts whose outputs were compared."""
     return int(identity["identical"] + identity["ties"] + len(identity["differing"]))
 
 
 def format_intervals(summary: Mapping[str, Any]) -> str:
-    """What the intervals are for, and what they cannot know."""
+    """Explains the scope of the intervals and their limits."""
     span = summary["span_seconds"]
     known = "" if span is None else f", as far as its load varied within {format_duration(span)}"
     return f"Intervals: 95 %, for other prompts of the same kind at another time on the same machine{known}."
 
 
 def format_workload(summary: Mapping[str, Any]) -> str:
-    """What was decoded: prompts, repeats, budget, temperature."""
+    """Formats the workload: prompts, repeats, budget, temperature."""
     settings = summary["settings"]
     parts = [counted(summary["prompts"], "prompt"), counted(summary["repeats"], "repeat")]
     for key, name in (("max_new_tokens", "{} new tokens"), ("temperature", "temperature {}"), ("batch", "batch {}")):

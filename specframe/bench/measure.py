@@ -81,7 +81,7 @@ def race(
 
 
 def ratio(rates: Mapping[str, Sequence[float]], above: str, below: str) -> Spread:
-    """How many times faster one contestant is than another, turn by turn."""
+    """Returns how many times faster one contestant is than another, turn by turn."""
     return Spread.of([a / b for a, b in zip(rates[above], rates[below], strict=True)])
 
 
@@ -92,11 +92,11 @@ class Figures:
     acceptance: Acceptance
     tokens_per_second: Spread
     speedup: Spread
-    """Against plain autoregressive decoding of the same target by this package."""
+    """Speedup over plain autoregressive decoding of the same target by this package."""
     speedup_hf: Spread | None
-    """Against `generate` of transformers; None for targets that are no transformers model."""
+    """Speedup over `generate` of transformers; None for targets that are no transformers model."""
     plain_vs_hf: Spread | None
-    """Our plain decoding against `generate`: the honesty of our baseline."""
+    """Speedup of our plain decoding over `generate`: shows whether our baseline is honest."""
     clock: Clock
     identical: bool | None
     """Greedy output equals that of `generate`, ties aside; None when sampling."""

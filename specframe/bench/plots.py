@@ -39,7 +39,7 @@ Entry = Mapping[str, Any]
 
 
 def draw_plots(summary: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Every plot there is data for, as PNG and SVG; returns the files written."""
+    """Draws every plot there is data for, as PNG and SVG; returns the files written."""
     entries = [entry | {"look": _look(entry, number)} for number, entry in enumerate(_contestants(summary))]
     drafting = [entry for entry in entries if entry["overall"].get("alpha")]
     faster = [entry for entry in entries if entry["kind"] != PLAIN and entry["overall"].get("speedup")]
@@ -108,7 +108,7 @@ def draw_alpha(entries: Sequence[Entry]) -> Figure:
 
 
 def draw_phases(entries: Sequence[Entry]) -> Figure:
-    """Where a token's time goes, phase by phase."""
+    """Draws the time of a token, phase by phase."""
     figure, axes = _open(1.2 + 0.34 * len(entries))
     starts = [0.0] * len(entries)
     names = [_label(entry) for entry in entries]
@@ -124,7 +124,7 @@ def draw_phases(entries: Sequence[Entry]) -> Figure:
 
 
 def draw_costs(entries: Sequence[Entry]) -> Figure:
-    """Speedup against tau over lines of equal cycle cost: what a method gains, and what its cycles cost."""
+    """Speedup against tau over lines of equal cycle cost: the gain of a method, and the cost of its cycles."""
     figure, axes = _open(3.8)
     for entry in entries:
         tau, speedup = entry["overall"]["tau"], entry["overall"]["speedup"]
@@ -177,7 +177,7 @@ def _errors(figures: Sequence[Mapping[str, Any]]) -> list[list[float]]:
 
 
 def _contestants(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those with figures, plain first, so that it takes the palette's black."""
+    """Returns the contestants with figures, plain first, so that it takes the palette's black."""
     there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
     return sorted(there, key=lambda entry: entry["kind"] != PLAIN)
 

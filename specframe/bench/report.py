@@ -60,7 +60,7 @@ def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder:
 
 
 def can_draw() -> bool:
-    """Whether matplotlib is installed."""
+    """Returns whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 

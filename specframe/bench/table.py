@@ -28,7 +28,7 @@ WIDEST = 1_000
 
 
 def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """Prints the contestants side by side, then tasks, then what a reader must know."""
+    """Prints the contestants side by side, then tasks, then the caveats."""
     summary = printable_data(summary)
     tables = [_overall(summary)] + ([_by_task(summary)] if len(summary["tasks"]) > 1 else [])
     is_piped = console is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ

@@ -21,19 +21,19 @@ class Case:
     name: str
     comparison: Comparison
     reduced: tuple[str, ...] = ()
-    """What was made smaller, in words."""
+    """Reductions from the recipe, in words."""
     tokens: int = 0
-    """How many tokens' joint law was compared."""
+    """Number of tokens whose joint distribution was compared."""
     among_others: bool = False
-    """Whether the row was decoded with others."""
+    """True if the row was decoded with others."""
     forced: int = 0
-    """How many of the first tokens were certain."""
+    """Number of first tokens that were certain."""
     partly: bool = False
-    """Whether it counts although not every branch was run: its coverage is printed."""
+    """True where the case counts although not every branch was run: its coverage is printed."""
 
     @property
     def exact(self) -> bool:
-        """Whether what was seen is the target's law."""
+        """True if the observed distribution is the target's."""
         return self.comparison.tv < EXACT
 
     def as_dict(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far a certificate's guided texts lead: the deepest accepted level, and cycles decoded."""
+    """Reach of a certificate's guided texts: the deepest accepted level, and cycles decoded."""
 
     accepted: int = 0
     """Drafted tokens accepted in them."""
@@ -72,10 +72,10 @@ class Reach:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is known about a composition's losslessness, by enumeration of the real code."""
+    """Evidence of a composition's losslessness, by enumeration of the real code."""
 
     promised: bool
-    """What the verifier declares."""
+    """Verifier's own declaration."""
     cases: tuple[Case, ...]
     controls: tuple[Case, ...]
     audit: Audit | None
@@ -83,15 +83,15 @@ class Certificate:
     """Ctrl-C: the rest was not looked at."""
     reach: Reach = field(default_factory=Reach)
     drafts: bool = True
-    """Whether the composition drafts at all: then a certificate without an accepted token shows nothing."""
+    """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
     shortcuts: tuple[str, ...] = ()
     """Differences between the verifier's fast paths and its rule."""
     real: dict[str, Any] | None = field(default=None)
-    """What happened on the recipe's own model, where that was asked for."""
+    """Report on the recipe's own model, where that was asked for."""
 
     @property
     def control_failed(self) -> bool | None:
-        """Whether every deliberately broken copy failed, as it must; else the certificate proves nothing.
+        """True if every deliberately broken copy failed, as it must; otherwise the certificate proves nothing.
 
         None where none was run, because the composition itself had failed before.
         """
@@ -99,37 +99,37 @@ class Certificate:
 
     @property
     def exhausted(self) -> bool:
-        """Whether the certificate rests on complete enumerations (a larger tree may have been added in part)."""
+        """True if the certificate rests on complete enumerations (a larger tree may have been added in part)."""
         needed = [case for case in self.cases if not case.partly]
         complete = {case.name.removesuffix(REDUCED) for case in needed if case.comparison.enumeration.exhausted}
         return {case.name.removesuffix(REDUCED) for case in needed} <= complete
 
     @property
     def batches(self) -> bool:
-        """Whether all cases of a row among others are complete: without them nothing is known about batches."""
+        """True if all cases of a row among others are complete: without them nothing is known about batches."""
         runs = [case.comparison.enumeration for case in self.cases if case.among_others and not case.partly]
         return bool(runs) and all(run.exhausted for run in runs)
 
     @property
     def exact(self) -> bool:
-        """Whether no case was seen to emit anything but the target's law, and no fast path to differ from its rule."""
+        """True if no case was seen to emit anything but the target's law, and no fast path to differ from its rule."""
         return bool(self.cases) and all(case.exact for case in self.cases) and not self.shortcuts
 
     @property
     def accepting(self) -> bool:
-        """Whether drafted tokens were accepted in the guided texts, if the composition drafts at all."""
+        """True if drafted tokens were accepted in the guided texts, if the composition drafts at all."""
         return self.reach.accepted > 0 or not self.drafts
 
     @property
     def smaller(self) -> tuple[str, ...]:
-        """What the complete enumerations have smaller than the recipe, where its own trees were too large."""
+        """Differences of the complete enumerations from the recipe, where its own trees were too large."""
         own = {case.name for case in self.cases if not case.reduced and case.comparison.enumeration.exhausted}
         stand_ins = [case for case in self.cases if case.reduced and not case.among_others]
         return next((case.reduced for case in stand_ins if case.name.removesuffix(REDUCED) not in own), ())
 
     @property
     def lossless(self) -> bool:
-        """Whether every case emits the target's law, was run to its end, and the controls failed."""
+        """True if every case emits the target's distribution and was run to its end, and the controls failed."""
         shown = self.exhausted and self.batches and self.accepting and bool(self.control_failed)
         return self.exact and shown and not self.interrupted
 

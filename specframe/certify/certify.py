@@ -1,4 +1,4 @@
-"""How a certificate is made: what is enumerated, in which order, and when it is enough."""
+"""Makes certificates: the cases to enumerate, their order, and the rule for stopping."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from specframe.kernel.types import Cycle, TokenTree
 from specframe.sampling.laws import Sampling
 
 Listener = Callable[[str, EnumerationProgress], None]
-"""Called with the name of the case and how far its enumeration has come."""
+"""Callback that gets the name of the case and the progress of its enumeration."""
 
 ALONE = 250
 """The most branches of a case whose branches change each other's draws: one at a time is a thousand times slower."""
 PLAIN = Sampling(temperature=1.0)
-"""Leaves every token possible: what is broken on purpose differs from the original here."""
+"""Leaves every token possible, so that deliberately broken copies differ from the original."""
 
 
 def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener: Listener | None = None) -> Certificate:
@@ -75,10 +75,10 @@ class _Certifier:
     rung: int = 1
     """The largest of the smaller compositions that was not found to be too large yet."""
     reach: Reach = field(default_factory=Reach)
-    """How far the guided texts have led."""
+    """Reach of the guided texts so far."""
 
     def cases(self, settings: SamplingSettings) -> Iterator[Case]:
-        """All cases, those first that are cheap and find most."""
+        """Yields all cases, the cheap ones that find most first."""
         samplings = self.samplings(settings)
         label, hot = list(samplings.items())[-1]
         yield from self.among_others(label, hot)
@@ -138,7 +138,7 @@ class _Certifier:
         return replace(self.as_case(emission, comparison, miniature), among_others=True)
 
     def behind_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
-        """What follows a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
+        """Cases behind a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
         text = self.guided(sampling)
         whole = self.forced(self.whole, f"{label}, certain text", sampling, text.tokens, 0)
         reached = decode(whole)
@@ -206,7 +206,7 @@ class _Certifier:
         return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB)
 
     def controls(self, settings: SamplingSettings) -> Iterator[Case]:
-        """Broken copies of the composition, each of which must fail.
+        """Yields broken copies of the composition; each must fail.
 
         A copy may have nothing to do wrong over one target, such as after a refusal where all drafts are accepted: then
         it is run over another one, and left out if it never has. Most fail within a fifth of the budget.
@@ -236,7 +236,7 @@ class _Certifier:
             yield case
 
     def broken(self) -> Iterator[tuple[str, Callable[[Callable[..., Emission], list[bool]], Emission]]]:
-        """What is done wrong in the controls; each notes whether it made a difference."""
+        """Yields the defects of the controls; each notes whether it made a difference."""
         for wrong in WRONG:
             yield wrong.name, partial(_with_wrong_bonus, wrong)
         yield NAME, _with_replayed_numbers
@@ -256,7 +256,7 @@ class _Certifier:
         return emission.compare(budget=max(1, budget or self.budget), rows=rows, alone=ALONE, progress=progress)
 
     def as_case(self, emission: Emission, comparison: Comparison, miniature: Miniature) -> Case:
-        """The comparison with what was made smaller for it."""
+        """The comparison with the reductions made for it."""
         return Case(emission.name, comparison, reduced(self.ladder[0], miniature), miniature.length)
 
 
@@ -272,6 +272,6 @@ def _with_replayed_numbers(make: Callable[..., Emission], differed: list[bool]) 
 
 
 def _settled(case: Case) -> bool:
-    """Whether nothing smaller needs to be run."""
+    """Returns whether no smaller case needs to be run."""
     run = case.comparison.enumeration
     return run.exhausted or run.interrupted or not case.exact

@@ -18,17 +18,17 @@ from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 ERROR_RATE = 0.001
-"""How often the test of sampled tokens raises a false alarm."""
+"""False alarm rate of the test on sampled tokens."""
 TOKENS = 3
-"""Tokens of each sample: the prompt's own first one, and what the first cycle adds."""
+"""Tokens of each sample: the prompt's own first one, and those of the first cycle."""
 SHUFFLES = 1999
 LIKELIEST = 20
-"""So many values of a position are counted one by one: rare ones, each seen once or twice, would drown a difference."""
+"""Number of values of a position counted one by one: rare ones, each seen once or twice, would drown a difference."""
 
 
 @dataclass(frozen=True)
 class GreedyDivergence:
-    """Where the greedy continuation of a prompt leaves plain decoding's."""
+    """First divergence of a prompt's greedy continuation from plain decoding's."""
 
     prompt: int
     position: int
@@ -36,9 +36,9 @@ class GreedyDivergence:
     """The token that the recipe emits there, None behind its end; `plain` likewise."""
     plain: int | None
     gap: float
-    """How far apart the target's logits of the two tokens are there."""
+    """Distance between the target's logits of the two tokens there."""
     tie: bool
-    """Whether the gap is within what scoring many tokens at once changes: arithmetic, not algorithm."""
+    """True if the gap is within the effect of scoring many tokens at once: arithmetic, not algorithm."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class GreedyReport:
     divergences: tuple[GreedyDivergence, ...]
     prompts: int
     tokens: int
-    """How many were compared."""
+    """Number of tokens compared."""
     noise: float
     """The largest difference that scoring a whole chain at once made to one of the two best logits."""
     smallest_margin: float
@@ -57,7 +57,7 @@ class GreedyReport:
 
     @property
     def identical(self) -> bool:
-        """Whether all output is the same, ties aside."""
+        """True if all output is the same, ties aside."""
         return all(divergence.tie for divergence in self.divergences)
 
 
@@ -70,25 +70,25 @@ class SampledReport:
     """Continuations on each side, all of one prompt."""
     tokens: int
     p_value: float
-    """How often shuffled samples differ as much as the two do."""
+    """Share of shuffled samples that differ as much as the two do."""
     error_rate: float
     control_p_value: float
     """The same for a verifier broken on purpose: above `error_rate`, the test was too small to see that."""
 
     @property
     def consistent(self) -> bool:
-        """Whether the test finds no difference."""
+        """True if the test finds no difference."""
         return self.p_value > self.error_rate
 
     @property
     def conclusive(self) -> bool:
-        """Whether the test would have found one: it noticed the verifier broken on purpose."""
+        """True if the test would have found one: it noticed the verifier broken on purpose."""
         return self.control_p_value <= self.error_rate
 
 
 @dataclass(frozen=True)
 class RealReport:
-    """What happened on the recipe's own model."""
+    """Report on the recipe's own model."""
 
     greedy: GreedyReport
     sampled: SampledReport
@@ -101,7 +101,7 @@ class RealReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed."""
+        """True if no check failed."""
         return self.greedy.identical and self.sampled.consistent
 
 
@@ -115,7 +115,7 @@ def certify_real(
 ) -> RealReport:
     """Checks the pipeline's own model on its prompts: greedy identity, and the law of sampled tokens.
 
-    `listener` is called with what is decoded next, in words.
+    `listener` is called with a description of the next decoding.
     """
     listen = listener or (lambda step: None)
     rows = [pipeline.encode(prompt) for prompt in prompts]
@@ -206,7 +206,7 @@ def chain_tree(tokens: Tensor) -> TokenTree:
 def check_sampled(
     pipeline: Pipeline, row: Sequence[int], samples: int, listen: Callable[[str], None] = lambda step: None
 ) -> SampledReport:
-    """Many continuations of one prompt by the composition and by plain decoding, compared by permutation."""
+    """Compares many continuations of one prompt by the composition and by plain decoding, with a permutation test."""
     temperature = pipeline.sampling.temperature or 1.0
     sampling = replace(pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], ignore_eos=True)
     hot = replace(pipeline, sampling=sampling, run=replace(pipeline.run, batch=min(samples, 64)))

@@ -119,7 +119,7 @@ def _keys(registry: Registry, data: dict[str, Any], incomplete: str) -> list[Com
 
 
 def _options(registry: Registry, data: Any, path: list[str]) -> dict[str, str]:
-    """What may follow a path such as `drafter` or `drafter.head`, up to the value, and its explanation."""
+    """Returns the continuations of a path such as `drafter` or `drafter.head`, up to the value, and its explanation."""
     from specframe.kernel.options import read_options
     from specframe.kernel.registry import KINDS
 

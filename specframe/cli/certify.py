@@ -81,7 +81,7 @@ def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json
             certificate = certify_plan(plan, budget=budget, listener=listener)
         except SpecframeError:
             raise
-        except Exception as error:  # a part that is being written raises what it likes
+        except Exception as error:  # a part under development may raise anything
             raise InputError(f"the composition fails on a small target, at {raised_at(error)}") from error
     real_passed = True
     failed = certificate.promised and not certificate.exact

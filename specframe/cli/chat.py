@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from specframe.kernel.types import Cycle
 
 NEW = "/new"
-"""What begins another conversation."""
+"""Command that begins another conversation."""
 HALVES = ("\ufffd", "\r")
-"""What a text ends with while a character, or a line's end, is there by half."""
+"""Endings of a text whose last character or line end is still incomplete."""
 
 
 @recipe_command
@@ -62,7 +62,7 @@ def _ask(console: Console) -> str | None:
     except EOFError:
         console.print()
         return None
-    if not sys.stdin.isatty():  # a terminal shows what is typed, a pipe does not
+    if not sys.stdin.isatty():  # a terminal echoes typed text, a pipe does not
         console.out(printable(question), highlight=False)
     return question
 
@@ -104,13 +104,13 @@ class Printed:
     def __init__(self, pipeline: Pipeline, console: Console) -> None:
         self.tokens: list[int] = []
         self.drafted = 0
-        """How many of the tokens were drafted."""
+        """Number of drafted tokens."""
         self.text = ""
         self._pipeline = pipeline
         self._console = console
 
     def show(self, entry: Entry, path: Sequence[int]) -> None:
-        """Prints what a cycle added to the entry: the tokens of its path, which were drafted, then the target's own."""
+        """Prints the tokens that a cycle added to the entry: the drafted ones of its path, then the target's own."""
         new = entry.tokens[len(self.tokens) :]
         drafted = new[: len(path)]
         self.drafted += len(drafted)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from specframe.training.distill.store import AnswerStore
 
 MANY = 32
-"""For fewer prompts, finding the fastest way would take longer than it saves."""
+"""Smallest number of prompts for which finding the fastest way takes less time than it saves."""
 
 
 @recipe_command
@@ -173,7 +173,7 @@ def _decoding(plan: Plan, seed: int, left: Sequence[Dialogue]) -> Decoding:
 
 
 def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
-    """The pipeline that answers fastest here; prints what was tried."""
+    """The pipeline that answers fastest here; prints the trials."""
     from specframe.training.distill.decoding import SIZES, fastest
 
     context = decoding.pipeline.parts.target.context

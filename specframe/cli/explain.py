@@ -13,7 +13,7 @@ from specframe.cli.arguments import json_option
 from specframe.cli.candidates import complete_component
 
 LISTED = re.compile(r"^(\* |- |\|| )", re.MULTILINE)
-"""How a line begins that is no running text: of a list, a table, code."""
+"""Beginnings of lines that are no running text: of a list, a table, code."""
 
 
 @click.command()

@@ -160,7 +160,7 @@ def _load(ctx: click.Context, name: str) -> click.Command:
 
 
 def _require_package(name: str) -> NoReturn:
-    """Raises PluginError with what to do about a command whose package is missing or broken."""
+    """Raises PluginError with the remedy for a command whose package is missing or broken."""
     from specframe.kernel.discovery import discover
     from specframe.kernel.errors import PluginError
 

@@ -77,7 +77,7 @@ def new(what: str, name: str, kind: str, out: Path | None, as_json: bool) -> int
 
 
 def name_parts(name: str, kind: str) -> dict[str, str]:
-    """What the templates' placeholders stand for. Raises InputError for a name that cannot be used."""
+    """Returns the values of the templates' placeholders. Raises InputError for a name that cannot be used."""
     from specframe._version import __version__
     from specframe.kernel.discovery import discover
     from specframe.kernel.errors import InputError

@@ -1,4 +1,4 @@
-"""`specframe plugins`: what is installed, and what is broken."""
+"""`specframe plugins`: the installed components, and the broken plugins."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def profile(
 
 
 def search_layers(plan: Plan, prompts: Sequence[Prompt], *, as_json: bool) -> int:
-    """Prints what drafts of the target without some of its layers are worth, and the recipe lines of the best."""
+    """Prints the value of drafts by the target without some of its layers, and the recipe lines of the best."""
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.layer_search import OwnDraft, search
 

@@ -1,4 +1,4 @@
-"""`specframe show RECIPE`: what happened while decoding, cycle by cycle, in the terminal and as a page."""
+"""`specframe show RECIPE`: the decoding, cycle by cycle, in the terminal and as a page."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
 
 
 def chosen_target(plan: Plan) -> dict[str, Any]:
-    """What a plan decodes with: `model`, and `quantize` where its weights are rounded to fewer bits."""
+    """Returns the target's settings in a plan: `model`, and `quantize` where its weights are rounded to fewer bits."""
     target = plan.parts["target"]
     found = {"model": target.options.get("model") or target.entry.name, "quantize": target.options.get("quantize")}
     return {name: value for name, value in found.items() if value}

@@ -1,4 +1,4 @@
-"""`specframe train RECIPE`: trains the recipe's drafter; the same command resumes what was interrupted."""
+"""`specframe train RECIPE`: trains the recipe's drafter; the same command resumes an interrupted run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def train(plan: Plan, warm_start: bool, as_json: bool) -> int:
 
 
 def _trained(drafter: Part) -> list[str]:
-    """The options that lead to what is trained: the drafter's head, the drafter that it wraps, or none, itself."""
+    """The option path to the trained part: the drafter's head, the drafter that it wraps, or itself (empty)."""
     for option in ("head", "drafter"):
         inner = drafter.options.get(option)
         if isinstance(inner, Part) and hasattr(inner.component, "module"):
@@ -79,7 +79,7 @@ def _trained(drafter: Part) -> list[str]:
 
 
 def _afresh(part: Part) -> Part:
-    """The drafter without the weights of what is to be trained."""
+    """The drafter without the weights of the part to be trained."""
     if path := _trained(part):
         return replace(part, options=part.options | {path[0]: _afresh(part.options[path[0]])})
     return replace(part, options={name: value for name, value in part.options.items() if name != "weights"})

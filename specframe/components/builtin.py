@@ -131,7 +131,7 @@ COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("store", "components.stores", STORES),
     ("contestant", "bench.contest", CONTESTANTS),
 )
-"""What is registered: kinds, the folders of this package that hold their parts, and the parts."""
+"""Registered components: kinds, the folders of this package that hold them, and the components."""
 
 
 @hookimpl

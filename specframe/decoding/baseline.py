@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from transformers import GenerationConfig
 
 BEST = 16
-"""How many of the best tokens' logits are looked at for what arithmetic does to them."""
+"""Number of the best tokens whose logits are examined for the effect of arithmetic."""
 
 
 def generate_with_transformers(
@@ -37,7 +37,7 @@ def generate_with_transformers(
     width = max(map(len, rows))
     tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=model.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)
-    # `generate` fills what a config leaves open from the model's: give it a twin that shares all but the config.
+    # `generate` fills gaps of a config from the model's: give it a twin that shares all but the config.
     twin = copy.copy(model)
     rooms = [context(model.config.get_text_config()) - len(row) for row in rows]
     limit = min(settings.max_new_tokens, max(rooms))
@@ -76,7 +76,7 @@ def _until(tokens: list[int], ends: frozenset[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class TextDivergence:
-    """Where two greedy continuations of one prompt part."""
+    """Position where two greedy continuations of one prompt diverge."""
 
     prompt: int
     position: int
@@ -84,13 +84,13 @@ class TextDivergence:
     ours: int | None
     theirs: int | None
     gap: float
-    """How far apart the target's logits for the two tokens are there, in one plain forward."""
+    """Distance between the target's logits for the two tokens there, in one plain forward."""
     noise: float
-    """How far a logit moves there when the same text is computed in another way: see `measure_noise`."""
+    """Difference of a logit there when the same text is computed in another way: see `measure_noise`."""
 
     @property
     def tie(self) -> bool:
-        """Whether the gap is within arithmetic noise: each of the two logits may be off by as much."""
+        """True if the gap is within arithmetic noise: each of the two logits may be off by as much."""
         return self.gap <= 2 * self.noise
 
 

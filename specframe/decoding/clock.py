@@ -1,4 +1,4 @@
-"""Where the time of a session goes."""
+"""Breakdown of a session's time."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Protocol, Self
 import torch
 
 PHASES = ("draft", "score", "verify", "commit")
-"""What every cycle does."""
+"""Phases of every cycle."""
 
 
 class Event(Protocol):
     """A mark in the work queue of a device; torch.cuda.Event is one."""
 
     def record(self, stream: Any) -> None:
-        """Marks the end of what has been queued so far."""
+        """Marks the end of the work queued so far."""
         ...
 
     def synchronize(self) -> None:
-        """Waits until the device has come to the mark."""
+        """Waits until the device has reached the mark."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -31,7 +31,7 @@ class Event(Protocol):
 
 
 class DeviceTimer:
-    """Times what a device does, not when the host enqueued it: stretches between events in its queue.
+    """Times the work of a device, not its enqueueing by the host: intervals between events in its queue.
 
     Noting a stretch waits for nothing. `read` waits once, for the last of them, and events are used again.
     """
@@ -103,7 +103,7 @@ class Clock:
         self.calls[name] += 1
 
     def settle(self) -> None:
-        """Waits for what a device still does and books its time; once a cycle is enough."""
+        """Waits for a device's pending work and books its time; once a cycle is enough."""
         if self._device is not None:
             for name, seconds in self._device.read():
                 self.seconds[name] += seconds
@@ -115,13 +115,13 @@ class Clock:
 
     @property
     def overhead(self) -> float:
-        """What cycles spend outside the forwards of target and drafter, as a share of the forwards."""
+        """Time of cycles outside the forwards of target and drafter, as a share of the forwards."""
         forwards = self.seconds["target"] + self.seconds["drafter"]
         return self.cycles / forwards - 1 if forwards else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """Each phase's share of the time of the cycles; `other` is what no phase claims."""
+        """Share of each phase in the time of the cycles; `other` is outside all phases."""
         if self.cycles <= 0:
             return {}
         shares = {name: self.seconds[name] / self.cycles for name in PHASES}

@@ -38,8 +38,8 @@ def compose(
     model. `tokenizer` is that of a model in memory; without one, prompts are token ids. `sampling` and `run` are the
     recipe's sections of these names. The parts are checked as a recipe's are, before anything is loaded.
 
-    Raises RecipeError that lists every problem, MisfitError for parts that do not fit together, and what loading the
-    target raises.
+    Raises RecipeError that lists every problem, MisfitError for parts that do not fit together, and the errors of
+    loading the target.
     """
     if isinstance(target, nn.Module):
         target = HFTarget.from_model(target, tokenizer)

@@ -1,4 +1,4 @@
-"""What forward passes cost on this machine: read from a file, or timed once and kept."""
+"""Cost of forward passes on this machine: read from a file, or timed once and kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.native.build import processor
 
 EDITION = 1
-"""To be raised when something is timed in another way: what was kept is forgotten."""
+"""Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""
 CONTEXT = 128
@@ -44,8 +44,8 @@ def costs_of(parts: Parts, run: RunSettings, drafter: object = None) -> Costs | 
 
     `drafter` identifies the drafter, as a recipe's section does; None: it is known by its class.
 
-    They are those of as many rows as are decoded at the time, where a row's text does not depend on what it drafts;
-    else of `run.batch` rows, so that a row's random numbers do not depend on its neighbours.
+    They are for the rows decoded at the time, where a row's text does not depend on its drafts; otherwise for
+    `run.batch` rows, so that a row's random numbers do not depend on its neighbours.
     """
     if run.costs is None:
         return None
@@ -92,7 +92,7 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
 
 
 def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:
-    """The seconds of a forward pass over so many nodes, behind a text of 128 tokens: medians; the sizes take turns.
+    """The median seconds of a forward pass by number of nodes, after a text of 128 tokens; the sizes take turns.
 
     In a shorter context the text takes half of it.
     """
@@ -122,7 +122,7 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
 def _draft_seconds(parts: Parts) -> float:
     """The seconds of a drafter's forward pass, on average over a short text; 0 where no tree policy asks for one.
 
-    Of a fused drafter it is the first one's. A drafter that learns or remembers what it decodes is not run for it.
+    For a fused drafter it is the first one's. A drafter that learns from or remembers decoded text is not run for it.
     """
     drafter, tree, target = parts.drafter, parts.tree, parts.target
     while isinstance(drafter, Fused):

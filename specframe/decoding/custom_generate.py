@@ -53,13 +53,13 @@ def decoder(
 ) -> Callable[..., Any]:
     """A decoding loop for `model.generate(custom_generate=...)`, from a recipe's drafter, tree and verifier.
 
-    The recipe's target section is left aside: the model at hand is the target. All settings are those of the
-    `generate` call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call gives what it
-    gives without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument).
-    The drafter is built at the first call and kept for later ones.
+    The recipe's target section is ignored: the model at hand is the target. All settings are those of the `generate`
+    call; the seed is drawn from torch's generator, so `torch.manual_seed` governs it. A call returns the same output as
+    without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument). The
+    drafter is built at the first call and kept for later ones.
     """
     planned = plan(Recipe.read(recipe, list(overrides)), registry or discover())
-    bound: list[tuple[Any, Pipeline]] = []  # the latest model, and what decodes with it
+    bound: list[tuple[Any, Pipeline]] = []  # the latest model, and its pipeline
 
     def custom_generate(
         model: Any,
@@ -100,7 +100,7 @@ def _decode(
     config: Any,
     streamer: Any,
 ) -> Tensor:
-    """The prompts [B, T] and what continues them, row by row up to its end: [B, T + longest]."""
+    """The prompts [B, T] with their continuations, each row up to its end: [B, T + longest]."""
 
     ends = Ends(criteria, prompts)
     samplings = row_samplings(processors, prompts, padding, bool(config.do_sample))
@@ -154,7 +154,7 @@ def _require_whole(entries: list[Entry], context: int) -> None:
 
 
 def _left_padding(prompts: Tensor, inputs: Mapping[str, Any]) -> list[int]:
-    """How many tokens at the left of each row are padding.
+    """Returns the number of padding tokens at the left of each row.
 
     Raises InputError for a row that is masked elsewhere, or whose positions do not start behind its padding.
     """

@@ -32,9 +32,9 @@ def _turn(target: Target) -> _Turn:
 
 @contextmanager
 def alone(target: Target) -> Iterator[None]:
-    """While it lasts, other threads that want the target wait.
+    """Holds the target inside the with block; other threads that want it wait.
 
-    Raises InputError in a thread that has the target already: a listener that decodes with what is being decoded with.
+    Raises InputError in a thread that holds the target already: a listener that decodes with the target it listens to.
     """
     turn = _turn(target)
     if turn.owner == get_ident():

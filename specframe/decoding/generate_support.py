@@ -15,18 +15,18 @@ from specframe.decoding.requests import Entry
 
 @dataclass(frozen=True)
 class Support:
-    """How an argument is supported: exactly, or refused for some of its values."""
+    """Support of an argument: exact, or refused for some of its values."""
 
     note: str
-    """What an exact one does; for a refused value, why."""
+    """Effect of an exact argument; for a refused value, the reason."""
     refuses: Callable[[Any], bool] | None = None
-    """Whether a value is refused; None if none is for itself."""
+    """Test whether a value is refused; None if no value is refused by itself."""
     partly: bool = False
-    """Whether it is exact for some of its values and refused for others."""
+    """True if the argument is exact for some of its values and refused for others."""
 
     @property
     def kind(self) -> str:
-        """In a word or three: `exact`, `refused` or `exact or refused`."""
+        """Kind of support in words: `exact`, `refused` or `exact or refused`."""
         return "exact or refused" if self.partly else "exact" if self.refuses is None else "refused"
 
 
@@ -168,22 +168,22 @@ ARGUMENTS: dict[str, Support] = {
     "cache": Support(_CACHE, _is_set),
     "trust_remote_code": Support("no remote code runs"),
 }
-"""The arguments of `generate` itself. What else is given to it goes to the model's forward pass and is refused."""
+"""The arguments of `generate` itself. All others go to the model's forward pass and are refused."""
 
 FORWARD = frozenset(
     {"attention_mask", "position_ids", "past_key_values", "cache", "use_cache", "logits_to_keep", "cache_position"}
 )
-"""What `generate` prepares for the forward pass that a custom loop may leave aside."""
+"""Forward-pass inputs prepared by `generate` that a custom loop may ignore."""
 
 KINDS = frozenset({"mm_token_type_ids", "token_type_ids"})
 """Marks of the tokens that stand for an image: all 0 in a text."""
 
 IMAGES = "mm_encoder_outputs"
-"""What `generate` makes of a call's images, a mapping; empty for a text."""
+"""Mapping that `generate` makes of a call's images; empty for a text."""
 
 
 def refusal(config: Any, arguments: Mapping[str, Any], inputs: Mapping[str, Any]) -> str | None:
-    """Why a call of `generate` is refused, or None: its GenerationConfig, its own arguments, the model's inputs."""
+    """Returns why a call of `generate` is refused, or None, by its GenerationConfig, arguments and model inputs."""
     fields = {name: value for name, value in vars(config).items() if not name.startswith("_")}
     for table, given in ((FIELDS, fields), (ARGUMENTS, arguments)):
         for name, value in given.items():
@@ -205,7 +205,7 @@ def refusal(config: Any, arguments: Mapping[str, Any], inputs: Mapping[str, Any]
 
 
 def _is_of_a_text(name: str, value: Any) -> bool:
-    """Whether a model of images and texts gets this of a text alone."""
+    """Returns whether a model of images and texts gets this of a text alone."""
     return (name in KINDS and not value.any()) or (name == IMAGES and not value)
 
 
@@ -215,10 +215,10 @@ def unknown_fields(config_class: type[Any]) -> frozenset[str]:
 
 
 class Ends:
-    """What ends the rows of one call, each by itself or all together.
+    """Stopping rules of one call's rows, for each row by itself or for all together.
 
-    With an end-of-sequence token, a row that has ended is filled with padding. Without one, `generate` goes on writing
-    it until the last row has ended, so all rows have the same length.
+    With an end-of-sequence token, a row that has ended is filled with padding. Without one, `generate` continues it
+    until the last row has ended, so all rows have the same length.
     """
 
     def __init__(self, criteria: Sequence[Any], prompts: Tensor) -> None:
@@ -235,11 +235,11 @@ class Ends:
 
     @property
     def stops(self) -> bool:
-        """Whether `stop` has to be asked."""
+        """True if `stop` has to be called."""
         return bool(self._rest)
 
     def stop(self, entry: Entry) -> bool:
-        """Whether a row ends after its latest token."""
+        """Returns whether a row ends after its latest token."""
         row = entry.request.number
         if row not in self._ended:
             new = torch.tensor([entry.tokens], dtype=torch.int64, device=self._prompts.device)
@@ -251,7 +251,7 @@ class Ends:
         return row in self._ended
 
     def width(self, entries: Sequence[Entry]) -> int:
-        """How many new tokens of every row are final."""
+        """Returns the number of new tokens of every row that are final."""
         going = [len(entry.tokens) for entry in entries if entry.ended is None]
         ready = min(going) if going else max(len(entry.tokens) for entry in entries)
         if self._together and self._rest and len(self._ended) == len(entries):

@@ -253,7 +253,7 @@ class Pipeline:
         try:
             given = {"add_generation_prompt": True, **options, "return_dict": False}
             return list(self.tokenizer.apply_chat_template(turns, **given))
-        except Exception as error:  # a template raises what it likes
+        except Exception as error:  # a template may raise anything
             raise InputError(f"the target's chat template refuses the prompt: {one_line(error)}") from error
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -274,7 +274,7 @@ class Pipeline:
 
 
 def plain_parts(target: Target) -> Parts:
-    """What decodes a target without drafting: one token a cycle."""
+    """Returns the parts that decode a target without drafting: one token a cycle."""
     return Parts(target, NoDrafter(), None, Match())
 
 

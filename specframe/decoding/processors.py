@@ -1,4 +1,4 @@
-"""Each row's sampling settings from the logits processors of a `generate` call."""
+"""Sampling settings of each row, from the logits processors of a `generate` call."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _split(processors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _translates(processor: Any) -> bool:
-    """Whether Sampling does the same: a warper that keeps one token at least, and bans the others."""
+    """Returns whether Sampling does the same: a warper that keeps one token at least, and bans the others."""
     keeps, fills = getattr(processor, "min_tokens_to_keep", 1), getattr(processor, "filter_value", -math.inf)
     return type(processor) in WARPERS and keeps == 1 and fills == -math.inf
 
@@ -124,7 +124,7 @@ class EncoderPenalty:
 class PrefixConstraint:
     """`PrefixConstrainedLogitsProcessor` of one row.
 
-    A draft may contain a token that is not allowed. What follows it is never reached, so the function need not have an
+    A draft may contain a token that is not allowed. Tokens after it are never reached, so the function need not have an
     answer there.
     """
 
@@ -149,7 +149,7 @@ class PrefixConstraint:
         return processed
 
     def _ask(self, text: Tensor) -> bool:
-        """Whether there is an answer for a text, or no need of one."""
+        """Returns whether there is an answer for a text, or no need of one."""
         known = tuple(text.tolist())
         above = self._answers.get(known[:-1])
         try:

@@ -1,4 +1,4 @@
-"""What is asked of a session, and what each row has been given so far."""
+"""Requests of a session, and the tokens that each row has been given so far."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ class Request:
     ends: frozenset[int] = frozenset()
     """The tokens that end it."""
     stop: Callable[[Entry], bool] | None = None
-    """Whether a text ends it; asked after every token."""
+    """Test whether a text ends the row; called after every token."""
     listener: Callable[[list[int]], None] | None = None
-    """Called with new tokens as soon as a cycle commits them."""
+    """Callback that gets new tokens as soon as a cycle commits them."""
 
 
 @dataclass
 class Entry:
-    """A request in a session: what was generated, and why it ended."""
+    """A request in a session: its generated tokens, and why it ended."""
 
     request: Request
     limit: int
     tokens: list[int] = field(default_factory=list)
     ended: str | None = None
-    """None while it runs; then `length`, `end` (an end-of-sequence token), `stop` (a stop text), `cancelled`
-    or `failed` (see `error`)."""
+    """None while the row runs; then the reason for its end: `length`, `end` (an end-of-sequence token), `stop` (a stop
+    text), `cancelled` or `failed` (see `error`)."""
     error: str | None = None
-    """Why it failed, in one sentence."""
+    """Reason for a failure, in one sentence."""
 
     @property
     def text(self) -> list[int]:
-        """The prompt and what was generated."""
+        """The prompt and the generated tokens."""
         return [*self.request.tokens, *self.tokens]
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Appends tokens up to an end of sequence, a stop text or the budget; what follows is cut off."""
+        """Appends tokens up to an end of sequence, a stop text or the budget; later ones are cut off."""
         start = len(self.tokens)
         for token in tokens:
             if self.ended:
@@ -75,7 +75,7 @@ def register(requests: Sequence[Request], context: int) -> list[Entry]:
 def enter(entries: Sequence[Entry], draft: TokenTree, verdict: Verdict, gaps: torch.Tensor | None = None) -> None:
     """Appends a cycle's tokens to the entries of its rows.
 
-    A row fails at the first of its nodes after which no token has mass, gaps [B, N] bool: what follows is left out.
+    A row fails at the first of its nodes after which no token has mass, gaps [B, N] bool: later tokens are left out.
     """
     host = verdict.to_host(draft)
     first: list[int | None] = host.gaps or [None] * len(entries)

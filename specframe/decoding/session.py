@@ -62,18 +62,18 @@ class Streams(Protocol):
 
 @dataclass(frozen=True)
 class Parts:
-    """What a recipe composes."""
+    """Parts that a recipe composes."""
 
     target: Target
     drafter: Drafter
     tree: TreePolicy | None
     verifier: Verifier
     costs: Costs | None = None
-    """What forward passes take, for trees that draft as much as pays."""
+    """Costs of forward passes, for trees that draft as much as pays."""
 
     @property
     def promise(self) -> Promise:
-        """What every draft is: the drafter's own promise, or that of the tree policy it grows."""
+        """Promise of every draft: the drafter's own, or that of the tree policy it grows."""
         return draft_of(self.drafter, self.tree)
 
     @property
@@ -147,7 +147,7 @@ class Session:
 
     @property
     def free(self) -> int:
-        """How many requests can be admitted now."""
+        """Number of requests that can be admitted now."""
         return self.slots - len(self.live)
 
     @torch.inference_mode()

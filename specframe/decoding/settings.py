@@ -1,4 +1,4 @@
-"""The recipe's plain sections: how tokens are chosen, and what is decoded."""
+"""The recipe's plain sections: sampling, and the prompts to decode."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SamplingSettings:
             raise InputError(f"max_new_tokens {self.max_new_tokens} generates nothing; use 1 or more")
 
     def law(self) -> Sampling:
-        """What makes distributions of logits by these settings."""
+        """Sampling from logits to distributions by these settings."""
         return Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
 
 
@@ -64,7 +64,7 @@ class RunSettings:
         batch: how many prompts are decoded side by side.
         seed: seeds every random stream of the run.
         repeats: how many alternating runs the speed figures are medians of; 0 measures nothing.
-        costs: what forward passes take, for drafts of as many nodes as pay: `measured` on this machine, once, or the
+        costs: times of forward passes, for drafts of as many nodes as pay: `measured` on this machine, once, or the
             file of `specframe profile --out`; none: drafts are as large as the recipe has them.
     """
 

@@ -27,7 +27,7 @@ class Acceptance:
     _pending: list[tuple[Tensor, Tensor, Tensor]] = field(default_factory=list, repr=False)
 
     def add(self, cycle: Cycle) -> None:
-        """Notes one cycle; it is counted later, so that counting is not part of what is timed."""
+        """Notes one cycle; it is counted later, so that counting is not timed."""
         self.count(cycle.draft, cycle.verdict)
 
     def count(self, draft: TokenTree, verdict: Verdict) -> None:
@@ -35,7 +35,7 @@ class Acceptance:
         self._pending.append((verdict.length, draft.depth, draft.valid))
 
     def settle(self) -> Acceptance:
-        """Counts what was noted, and returns itself."""
+        """Counts the noted cycles, and returns itself."""
         for length, depth, valid in self._pending:
             self.drafted += int(valid.sum()) - len(valid)
             for accepted, deepest in zip(length.tolist(), (depth * valid).amax(1).tolist(), strict=True):
@@ -53,13 +53,13 @@ class Acceptance:
 
     @property
     def alpha(self) -> list[float]:
-        """By depth, the share of cycles whose path got that far; tau = 1 + sum(alpha)."""
+        """Share of cycles whose path reached each depth; tau = 1 + sum(alpha)."""
         reached = self.reached + [0] * (len(self.possible) - len(self.reached))
         return [count / self.cycles for count in reached]
 
     @property
     def conditional_alpha(self) -> list[float]:
-        """By depth, the share accepted among cycles whose path reached the depth above."""
+        """Share accepted at each depth among cycles whose path reached the depth above."""
         alpha = self.alpha
         return [here / above if above else 0.0 for above, here in zip([1.0, *alpha], alpha, strict=False)]
 
@@ -77,12 +77,12 @@ def _count(counts: list[int], depth: int) -> None:
 
 @dataclass(frozen=True)
 class Result:
-    """What a generation gave: one entry per prompt, in order."""
+    """Output of a generation: one entry per prompt, in order."""
 
     texts: list[str]
     tokens: list[list[int]]
     """The new tokens of each prompt; an end-of-sequence token is among them."""
     ended: list[str]
-    """Why each row ended: `length`, `end` or `stop`."""
+    """Reason for each row's end: `length`, `end` or `stop`."""
     acceptance: Acceptance
     clock: Clock

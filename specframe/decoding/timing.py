@@ -16,14 +16,14 @@ from specframe.kernel.interfaces import text_of
 from specframe.kernel.types import Expand, Frontier, Proposal
 
 FORWARDS = {"score": "target", "draft": "drafter", "commit": "drafter"}
-"""Whose a forward pass of the target is, by the phase that it runs in: some of its layers may draft."""
+"""Model to which a forward pass of the target is charged, by phase: some of its layers may draft."""
 
 
 @contextmanager
 def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
     """The parts, with every forward of target and drafter booked on the clock while the context lasts.
 
-    What some of the target's layers do for a draft is the drafter's, what they do for its verification the target's.
+    Work of the target's layers for a draft is charged to the drafter, work for its verification to the target.
     """
 
     def timed(expand: Expand) -> Expand:

@@ -1,1 +1,1 @@
-"""What is read and written: prompts, result folders, run.json."""
+"""Files that are read and written: prompts, result folders, run.json."""

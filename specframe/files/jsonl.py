@@ -32,12 +32,12 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def read_whole(path: Path) -> list[bytes]:
-    """The lines of a file that grows by lines, without a last one that was cut off. Raises what `open` raises."""
+    """The lines of a file that grows by lines, without a last one that was cut off. Raises the errors of `open`."""
     return path.read_bytes().split(b"\n")[:-1]
 
 
 def parse(line: str | bytes, where: str, remedy: str = "") -> Any:
-    """A line's JSON. Raises InputError that names the place and what is wrong there, and ends with the remedy."""
+    """A line's JSON. Raises InputError that names the place and the error there, and ends with the remedy."""
     ending = remedy and f"; {remedy}"
     try:
         value = json.loads(line)

@@ -12,8 +12,8 @@ from specframe.files.jsonl import parse, read_lines
 from specframe.kernel.errors import InputError
 
 FIELDS = ("turns", "prompt", "question", "text", "instruction")
-"""Where a record's prompt stands: Spec-Bench, MT-bench and EAGLE's sets use turns,
-HumanEval prompt, GSM8K question, MBPP text."""
+"""Fields that may hold a record's prompt: Spec-Bench, MT-bench and EAGLE's sets use turns, HumanEval prompt, GSM8K
+question, MBPP text."""
 
 
 TASKS = ("task", "category")
@@ -65,7 +65,7 @@ def _records(path: Path) -> Iterator[PromptRecord]:
 
 
 def is_structured(path: Path) -> bool:
-    """Whether the file's lines are JSON, and not prompts as they are."""
+    """Returns whether the file's lines are JSON, and not prompts as they are."""
     return ".jsonl" in path.suffixes
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""What steers a terminal or the direction of writing, or cannot be encoded; line feed and tab may stay."""
+"""Characters that steer a terminal or the direction of writing, or cannot be encoded; line feed and tab may stay."""
 
 ADDRESS = re.compile(r"\b[a-zA-Z][a-zA-Z0-9+.-]*://[^\s\"'<>]+")
 HIDDEN = "***"
@@ -48,7 +48,7 @@ def redact(text: str) -> str:
 
 
 def has_secrets(address: str) -> bool:
-    """Whether an address holds what is not to be shown: a user, a query or a fragment."""
+    """Returns whether an address holds parts that are not to be shown: a user, a query or a fragment."""
     return _redact(address) != address
 
 
@@ -74,7 +74,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def open_console(stderr: bool = False) -> Console:
-    """A console that shows text as it is: neither markup nor the names of emoji mean anything in it."""
+    """A console that shows text as it is, without markup or emoji names."""
     from rich.console import Console  # not at the start: every command imports this module
 
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)

@@ -1,4 +1,4 @@
-"""What a drafter's folder records of its training, wherever the folder has been since."""
+"""Training record of a drafter's folder, wherever the folder has been since."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specframe.kernel.errors import SpecframeError
 from specframe.neural import checkpoint
 
 PROVENANCE = "specframe.json"
-"""What an exported or imported folder records of where it is from."""
+"""Record of an exported or imported folder's origin."""
 TRAINED = "train*.json"
 
 
@@ -27,7 +27,7 @@ def read_training(weights: str | Path) -> dict[str, Any]:
 
 
 def claimed(weights: str | Path | None) -> list[float]:
-    """How often the first choice was the target's, depth by depth of a chain, in the validation that chose the weights.
+    """Returns how often the first choice was the target's, by depth of a chain, in the best validation.
 
     Empty where nothing is recorded.
     """

@@ -1,1 +1,1 @@
-"""Looking inside: traces, pages, profiles, forecasts."""
+"""Inspection of decoding: traces, pages, profiles, forecasts."""

@@ -8,9 +8,9 @@ from itertools import takewhile
 from typing import Any
 
 REACH = 4
-"""Tokens of context that decide what a token adds: a character has at most four bytes."""
+"""Tokens of context that determine the text a token adds: a character has at most four bytes."""
 HALF = "\ufffd"
-"""What tokenizers decode to instead of a character whose bytes are not all there."""
+"""Character that tokenizers emit for an incomplete sequence of bytes."""
 
 MARKS = {" ": "␣", "\n": "↵", "\t": "⇥", "\r": "␍"}
 UNSEEN = re.compile(
@@ -25,16 +25,16 @@ class Wording:
         self._tokenizer = tokenizer
 
     def after(self, context: Sequence[int], token: int) -> str:
-        """What the token adds after these tokens; `HALF` where it is a part of a character."""
+        """Returns the text that the token adds after these tokens; `HALF` where it is a part of a character."""
         if self._tokenizer is None:
             return str(token)
         near = list(context[-REACH:])
         return added(self._decode(near), self._decode([*near, token]))
 
     def pieces(self, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
-        """What each token adds to the text after these tokens: together they are the text.
+        """Returns the text that each token adds after these tokens: joined, they are the text.
 
-        A character of several tokens is the last one's; the others add nothing.
+        A character of several tokens belongs to the last one; the others add nothing.
         """
         if self._tokenizer is None:
             return [f" {token}" for token in tokens]

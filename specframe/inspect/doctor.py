@@ -1,4 +1,4 @@
-"""Whether a drafter reads its target as it was trained to: its own reading, and the usual mistakes, side by side."""
+"""Diagnosis of how a drafter reads its target: its own reading, and the usual mistakes, side by side."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ TOKENS = 96
 SEEN = 256
 """Tokens of a prompt that the drafter sees when readings are compared, at most: levels side by side take memory."""
 SHORT = 0.5
-"""Agreement below this share of what training recorded is too little for a change of texts."""
+"""Agreement below this share of the recorded one is too low to be explained by other texts."""
 ENOUGH = 30
-"""A depth that fewer chains reach is not compared with what training recorded."""
+"""A depth that fewer chains reach is not compared with the training record."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a few cycles showed."""
+    """Result of a few cycles."""
 
     alpha: list[float]
     """The share of cycles accepted to each depth, decoded with the recipe's own tree."""
     tau: float
     chance: float
-    """How often the most frequent token is right."""
+    """Share of the most frequent token, the accuracy of a constant guess."""
     positions: int
-    """How many tokens of the target's are predicted."""
+    """Number of the target's tokens that are predicted."""
     readings: list[TargetReading]
     """The drafter's own first; empty for a drafter that reads no features."""
     chain: list[float] = field(default_factory=list)
-    """How often the first choice is the target's at each depth that a chain along the same text reaches."""
+    """Share of first choices that are the target's, at each depth that a chain along the same text reaches."""
     recorded: list[float] = field(default_factory=list)
     """The same of held-out texts, as its training recorded it; empty where it did not."""
 
@@ -52,7 +52,7 @@ class Diagnosis:
 
     @property
     def finding(self) -> str | None:
-        """What is wrong, in one sentence with its remedy; None if nothing was found."""
+        """Finding in one sentence with its remedy; None if nothing was found."""
         if self.better:
             best, *others = self.better
             also = f" (about as good: {'; '.join(other.name for other in others)})" if others else ""
@@ -90,7 +90,7 @@ class Diagnosis:
 
 
 def examine(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Diagnosis:
-    """The diagnosis of a pipeline's drafter, from its drafts for these prompts and from what the target wrote."""
+    """The diagnosis of a pipeline's drafter, from its drafts for these prompts and from the target's texts."""
     result = pipeline.generate(prompts, max_new_tokens=TOKENS)
     rows = [pipeline.encode(prompt) for prompt in prompts]
     written = torch.tensor([token for row in result.tokens for token in row])
@@ -110,7 +110,7 @@ def examine(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Diagnosis:
 
 
 def _teach(target: NeuralTarget, prompt: list[int], new: list[int]) -> Teacher:
-    """One text and what the target makes of it: what it wrote itself counts, and of a long prompt the end is there."""
+    """One text and the target's outputs for it: only its own tokens count, and a long prompt is cut to its end."""
     tokens = torch.tensor([prompt + new], device=text_of(target).device)
     mask = torch.arange(tokens.shape[1], device=tokens.device)[None] >= len(prompt) - 1
     whole, seen = target.teach(tokens, mask), slice(max(0, len(prompt) - SEEN), None)

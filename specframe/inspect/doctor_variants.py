@@ -19,10 +19,10 @@ from specframe.neural.network import FeatureNetwork
 from specframe.training.validation import Guesses
 
 DEPTHS = 3
-"""How many levels of a draft are compared, where a drafter feeds its predictions back."""
+"""Number of levels of a draft that are compared, where a drafter feeds its predictions back."""
 BETTER = 0.05
 ERRORS = 3
-"""Another reading is the right one if it agrees by so much more often, and by so many standard errors."""
+"""Smallest advantage of another reading that counts: a difference in agreement, and standard errors of it."""
 LAYERS = "correct the layer numbers in the checkpoint or the recipe"
 
 
@@ -33,11 +33,11 @@ class TargetReading:
     name: str
     taps: tuple[str, ...]
     remedy: str = ""
-    """What to change where this is the right one."""
+    """Remedy if this reading is the right one."""
     agreement: float = 0.0
     """The share of levels below a position that a chain along the text gets right up to its first mistake."""
     depths: tuple[float, ...] = ()
-    """How often the first choice is right at each depth below a position, whatever it was above."""
+    """Share of right first choices at each depth below a position, whatever the choices above."""
     error: float = 0.0
     """The standard error of how much it agrees more often than the drafter's own reading, at the same positions."""
 
@@ -49,11 +49,11 @@ class Attempt:
     reading: TargetReading
     drafter: FeatureDrafter
     late: bool = False
-    """Whether a feature is paired with its own token instead of the next."""
+    """True if a feature is paired with its own token instead of the next."""
 
 
 def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[TargetReading]:
-    """The readings, of which the drafter's own is the first, measured; none if the texts are too short."""
+    """The measured readings, the drafter's own first; none if the texts are too short."""
     measured: list[TargetReading] = []
     own: Tensor | None = None
     for attempt in tried:
@@ -70,7 +70,7 @@ def compare(tried: Sequence[Attempt], teachers: Sequence[Teacher]) -> list[Targe
 
 
 def better(readings: Sequence[TargetReading]) -> list[TargetReading]:
-    """The readings that fit the weights better than the first, their own: the best one and what is about as good."""
+    """The readings that fit the weights better than the first, their own: the best one and those about as good."""
     own = readings[0].agreement if readings else 1.0
     fits = [each for each in readings[1:] if each.agreement > own + max(BETTER, ERRORS * each.error)]
     best = max((each.agreement for each in fits), default=0.0)
@@ -78,7 +78,7 @@ def better(readings: Sequence[TargetReading]) -> list[TargetReading]:
 
 
 def attempts(drafter: FeatureDrafter, layers: int | None) -> Iterator[Attempt]:
-    """The drafter as it is, and as it may have been meant to read a target of so many layers."""
+    """The drafter as it is, and with other readings of a target of `layers` layers."""
     taps = drafter.spec.taps
     yield Attempt(TargetReading("as it is", taps), drafter)
     if isinstance(drafter, NeuralDrafter):
@@ -97,7 +97,7 @@ def attempts(drafter: FeatureDrafter, layers: int | None) -> Iterator[Attempt]:
 
 
 def _moved(taps: tuple[str, ...], layers: int | None) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Other taps of a target of so many layers, by how they differ."""
+    """Yields other taps of a target of `layers` layers, with a description of the difference."""
     if len(taps) > 1:
         yield "features in reverse order", taps[::-1]
     if layers is None:
@@ -127,7 +127,7 @@ def _swapped(drafter: NeuralDrafter[Any]) -> NeuralDrafter[Any]:
 
 @torch.no_grad()
 def _count(attempt: Attempt, teachers: Sequence[Teacher]) -> tuple[Tensor, Tensor]:
-    """How many predictions are made from every position, and which are the target's first choice: [n, depths]."""
+    """Counts the predictions made from every position, and those that are the target's first choice: [n, depths]."""
     drafter, found = attempt.drafter, []
     feeds = drafter.spec.feeds and drafter.spec.side_by_side and drafter.block == drafter.levels == 1
     for teacher in teachers:

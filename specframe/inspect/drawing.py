@@ -67,7 +67,7 @@ MARGIN = 3
 
 @dataclass(frozen=True)
 class Box:
-    """What is written into a node's place."""
+    """Text and numbers drawn in a node's box."""
 
     kind: str
     """The verdict, or bonus: its class in the style sheet."""
@@ -103,7 +103,7 @@ def describe(cycle: TracedCycle) -> str:
 
 
 def _boxes(cycle: TracedCycle) -> tuple[list[Box], list[int]]:
-    """What is drawn, the bonus last, and the place of each one's parent in the same list."""
+    """Returns the boxes to draw, the bonus last, and the index of each one's parent."""
     place = {node.index: number for number, node in enumerate(cycle.nodes)}
     boxes = [Box(n.verdict, visible(n.text, n.token), _title(n), n.p, n.q) for n in cycle.nodes]
     parents = [place.get(node.parent, -1) for node in cycle.nodes]
@@ -171,7 +171,7 @@ def _marked(text: str) -> str:
 
 
 def shorten(text: str) -> str:
-    """At most `LONGEST` columns of the text."""
+    """Shortens the text to at most `LONGEST` columns."""
     if columns(text) <= LONGEST:
         return text
     while columns(text) >= LONGEST:
@@ -180,5 +180,5 @@ def shorten(text: str) -> str:
 
 
 def columns(text: str) -> int:
-    """How wide a text is, in characters of fixed width."""
+    """Returns the width of a text, in characters of fixed width."""
     return sum(2 if east_asian_width(c) in "WF" else 1 for c in text)

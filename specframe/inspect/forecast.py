@@ -1,4 +1,4 @@
-"""What was forecast of a tree, held against what decoding with it gives."""
+"""Forecast of a tree, compared with the results of decoding with it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from specframe.kernel.types import Cycle, TokenTree
 
 @dataclass(frozen=True)
 class Measured:
-    """What decoding some prompts with a tree gave, prompt by prompt."""
+    """Result of decoding some prompts with a tree, prompt by prompt."""
 
     cycles: Tensor  # [P]
     reached: Tensor  # [P, D] cycles whose accepted path has a node of depth 1, 2, ...
@@ -32,7 +32,7 @@ class Measured:
 
     @property
     def error(self) -> float:
-        """The standard error of tau, as another choice of so many prompts would have it; inf for a single one."""
+        """The standard error of tau over choices of as many prompts; inf for a single one."""
         count = len(self.cycles)
         off = self.reached.sum(1) - (self.tau - 1) * self.cycles  # [P], of a ratio of sums
         spread = count / (count - 1) * float(off.square().sum()) if count > 1 else float("inf")
@@ -40,12 +40,12 @@ class Measured:
 
     @property
     def alpha(self) -> list[float]:
-        """By depth, the share of cycles whose path got that far."""
+        """Share of cycles whose path reached each depth."""
         return self._by_depth(self.reached)
 
     @property
     def expected(self) -> list[float] | None:
-        """By depth, the share of cycles that was to get that far by the drafter's probabilities."""
+        """Share of cycles expected to reach each depth by the drafter's probabilities."""
         return None if self.expected_counts is None else self._by_depth(self.expected_counts)
 
     def _by_depth(self, sums: Tensor) -> list[float]:
@@ -53,12 +53,12 @@ class Measured:
 
 
 def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Calibration | None = None) -> Measured:
-    """What decoding the prompts with the pipeline's tree gives; its drafter grows a tree policy.
+    """Measures tau of the prompts with the pipeline's tree; its drafter grows a tree policy.
 
     A tree of `top` nodes has a forecast of its own, OPT-Tree's (Wang et al. 2024): a node is accepted with the product
-    of the drafter's probabilities along its path. So the expected tokens are the sum of these products, as far as
-    the drafter knows the target's law. The probabilities are those of temperature 1 where the tree has no calibration
-    of its own and none is given.
+    of the drafter's probabilities along its path. So the expected tokens are the sum of these products, as far as the
+    drafter knows the target's law. The probabilities are those of temperature 1 where the tree has no calibration of
+    its own and none is given.
     """
     tree = pipeline.parts.tree
     recording = ForecastTree(tree) if tree is not None and not tree.promise.sampled else None
@@ -66,7 +66,7 @@ def measure_tau(pipeline: Pipeline, prompts: Sequence[Prompt], calibration: Cali
         pipeline = pipeline.with_parts(tree=recording)
         calibration = (tree.calibration if isinstance(tree, Dynamic) else None) or calibration
     depth = 1
-    counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, how far they got, what was expected
+    counts: list[tuple[list[int], Tensor, Tensor | None]] = []  # rows, depths reached, depths expected
     for rows, cycle in cycles_of(pipeline, prompts, Clock()):
         expected = recording.expected(cycle.draft, calibration) if recording is not None else None
         counts.append((rows, cycle.verdict.length.cpu(), expected))
@@ -100,10 +100,10 @@ def cycles_of(
 
 
 class ForecastTree(RecordingTree):
-    """A recording tree policy that forecasts what its trees will give."""
+    """A recording tree policy that forecasts the acceptance of its trees."""
 
     def expected(self, draft: TokenTree, calibration: Calibration | None = None) -> Tensor:
-        """By depth, the probability that the last tree's rows get there, by the drafter: [B, levels] float64."""
+        """Returns the probability by the drafter that the last tree's rows reach each depth: [B, levels] float64."""
         rows = [expected_path(draft, row, record, calibration) for row, record in enumerate(self.records)]
         return torch.tensor(rows, dtype=torch.float64)
 
@@ -121,7 +121,7 @@ class ForecastTree(RecordingTree):
 
 
 def expected_path(draft: TokenTree, row: int, record: Proposals, calibration: Calibration | None = None) -> list[float]:
-    """By depth, the sum over a row's nodes of the product of the drafter's probabilities along their paths.
+    """Returns, by depth, the sum over a row's nodes of the drafter's probabilities along their paths, multiplied.
 
     The probabilities are those of temperature 1, or calibrated. The drafter
     must have proposed below the parent of every node.

@@ -1,4 +1,4 @@
-"""Which of its layers a target can do without in drafts: the search that Draft & Verify makes before it decodes."""
+"""Search for the layers that a target can leave out in drafts, as Draft & Verify makes it before it decodes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Context, Cycle, TokenTree
 
 POSITIONS = 120
-"""Of the texts, about so many are drafted for by every choice of layers."""
+"""Approximate number of the texts' positions at which every choice of layers drafts."""
 DEPTH = 8
 """The deepest chain that is forecast."""
 TRIED = 6
-"""In every round, so many of the parts that are missed least are tried in addition to those left out already."""
+"""Number of the least missed parts tried in every round in addition to those left out already."""
 PATIENCE = 6
-"""The search ends after so many rounds without a better forecast."""
+"""Number of rounds without a better forecast after which the search ends."""
 EXITS = 8
 """Exits are tried after every eighth of the layers."""
 
 
 @dataclass(frozen=True)
 class OwnDraft:
-    """Drafts of a target by some of its layers, as measured, and what they gain as forecast."""
+    """Drafts of a target by some of its layers, as measured, and their forecast gain."""
 
     chosen: LayerChoice
     agreement: float
@@ -60,12 +60,12 @@ class OwnDraft:
 def search(
     pipeline: Pipeline, prompts: Sequence[Prompt], watch: Callable[[OwnDraft], None] = lambda found: None
 ) -> list[OwnDraft]:
-    """What was measured: exits, and sets of parts that grow as long as they gain; `watch` gets each as it is found.
+    """Measures exits, and sets of parts that grow as long as they gain; `watch` gets each result as it is found.
 
-    First every attention and every MLP is left out alone. Then the part joins those left out that keeps agreement
-    highest, of those that were missed least alone. Draft & Verify (Zhang et al. 2024) searches the same sets by
-    Bayesian optimisation. Everything is measured at temperature 0. Raises CompositionError for a target without such
-    layers, and InputError for texts that are too short.
+    First every attention and every MLP is left out alone. Then the part that keeps agreement highest, among those least
+    missed alone, joins the parts left out. Draft & Verify (Zhang et al. 2024) searches the same sets by Bayesian
+    optimisation. Everything is measured at temperature 0. Raises CompositionError for a target without such layers, and
+    InputError for texts that are too short.
     """
     target = pipeline.parts.target
     if not isinstance(target, LayeredTarget):
@@ -108,21 +108,21 @@ Part = tuple[str, int]
 
 
 def parts(layers: int) -> list[Part]:
-    """The attentions and MLPs of so many layers."""
+    """The attentions and MLPs of `layers` layers."""
     return [(name, layer) for layer in range(layers) for name in ("attention", "mlp")]
 
 
 def without(layers: int, left_out: Iterable[Part]) -> LayerChoice:
-    """All of so many layers but these parts."""
+    """Returns all of `layers` layers but these parts."""
     attention, mlp = ({layer for name, layer in left_out if name == wanted} for wanted in ("attention", "mlp"))
     return LayerChoice.without(layers, attention, mlp)
 
 
 def forecast(chosen: LayerChoice, agreement: float, seconds: float, forwards: Mapping[int, float]) -> OwnDraft:
-    """What a chain of such drafts gains over plain decoding, at the best depth.
+    """Forecasts the gain of a chain of such drafts over plain decoding, at the best depth.
 
-    A draft is accepted as often at every depth. Verification starts above the layers that the draft ran whole, and runs
-    them for the last node alone. `forwards` has the seconds of a forward pass by nodes, from 1 on.
+    A draft is assumed to be accepted equally often at every depth. Verification starts above the layers that the draft
+    ran whole, and runs these for the last node alone. `forwards` has the seconds of a forward pass by nodes, from 1 on.
     """
     whole = chosen.whole / chosen.layers
 
@@ -138,9 +138,9 @@ def forecast(chosen: LayerChoice, agreement: float, seconds: float, forwards: Ma
 def agreements(
     pipeline: Pipeline, target: LayeredTarget, prompts: Sequence[Prompt], choices: Sequence[LayerChoice]
 ) -> list[tuple[LayerChoice, tuple[float, float]]]:
-    """Each choice with how often its likeliest token is the target's next, and the seconds of such a draft.
+    """Measures for each choice how often its likeliest token is the target's next, and the seconds of such a draft.
 
-    All draft for the same positions of the same texts, which are decoded once.
+    All choices draft at the same positions of the same texts, which are decoded once.
     """
     greedy = replace(pipeline.sampling, temperature=0.0)
     every = max(1, len(prompts) * greedy.max_new_tokens // POSITIONS)
@@ -151,7 +151,7 @@ def agreements(
 
 
 class Probe(NoDrafter):
-    """A drafter that drafts nothing: at some positions it notes what choices of the target's layers would draft."""
+    """A drafter that drafts nothing, but notes at some positions the drafts of choices of the target's layers."""
 
     def __init__(self, target: LayeredTarget, choices: Sequence[LayerChoice], every: int) -> None:
         self.target = target
@@ -163,7 +163,7 @@ class Probe(NoDrafter):
         self._seconds: list[list[float]] = []
 
     def figures(self) -> list[tuple[float, float]]:
-        """By choice, the share of positions at which it was right, and the median seconds of a draft."""
+        """Returns by choice the share of positions at which it was right, and the median seconds of a draft."""
         if not self._right:
             raise InputError("the texts are too short to measure drafts on: give longer prompts, or more of them")
         shares = torch.tensor(self._right, dtype=torch.float64).mean(0).tolist()
@@ -186,7 +186,7 @@ class Probe(NoDrafter):
         return draft
 
     def observe(self, cycle: Cycle) -> None:
-        """Compares what was drafted with what the target answered."""
+        """Compares the drafts with the target's answer."""
         if self._drafted is not None:
             self._right.append((self._drafted == cycle.verdict.bonus.cpu()).tolist())
             self._drafted = None

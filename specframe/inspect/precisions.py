@@ -1,4 +1,4 @@
-"""What a forward pass costs in each precision that a target can have, as it is, compiled, or by kernels."""
+"""Cost of a forward pass in each precision that a target can have: as it is, compiled, or native."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PRECISIONS: Mapping[str, Mapping[str, str]] = {
     "int8": {"dtype": "bfloat16", **PLAIN, "quantize": "int8"},
     "int4": {"dtype": "bfloat16", **PLAIN, "quantize": "int4"},
 }
-"""The target section's values for each, as overrides say them."""
+"""The target section's values for each, as overrides."""
 
 
 def section(name: str) -> str:
@@ -47,7 +47,7 @@ def time_threads(target: Any, nodes: int) -> dict[int, dict[int, float]]:
 def fastest_tree(found: Profile, forwards: Mapping[int, float], depth: int) -> Choice | None:
     """The tree that such forward passes make fastest, with the acceptance that was measured; None: plain decoding.
 
-    What a cycle costs besides the forward passes is left out.
+    Costs of a cycle besides the forward passes are left out.
     """
     sizes = {size: seconds for size, seconds in forwards.items() if size > 1}
     choice = fastest_shape(

@@ -1,6 +1,6 @@
-"""What a drafter is worth: how often each of its choices is accepted, and what the forwards cost.
+"""Profile of a drafter: how often each of its choices is accepted, and the costs of the forwards.
 
-The two tables from which `specframe.components.trees.optimal` computes the best tree.
+From these two tables `specframe.components.trees.optimal` computes the best tree.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Shares:
     """accepted[d][r]: how often it went on to that child. A rank is a child's place among its siblings."""
 
     def count(self, level: int, siblings: int, place: int) -> None:
-        """Counts a visit to a node with so many children; `place` is the one accepted, -1 for none."""
+        """Counts a visit to a node with `children` children; `place` is the accepted one, -1 for none."""
         for rows in (self.visits, self.accepted):
             rows.extend([] for _ in range(level + 1 - len(rows)))
             rows[level].extend([0] * (siblings - len(rows[level])))
@@ -49,17 +49,17 @@ class Shares:
 
     @property
     def table(self) -> list[list[float]]:
-        """By level and rank, the share of visits to nodes with such a child that went on to it."""
+        """Share of visits to nodes with such a child that went on to it, by level and rank."""
         pairs = zip(self.accepted, self.visits, strict=True)
         return [[n / visits for n, visits in zip(*rows, strict=True)] for rows in pairs]
 
 
 @dataclass
 class Ranks:
-    """Counts, over cycles, of which sibling the verifier accepted.
+    """Counts over cycles of the siblings that the verifier accepted, by rank.
 
-    Nodes behind first choices alone are counted apart from those behind another choice. There the target did
-    not follow the drafter's first choice, so the text is harder, and what follows is accepted less often.
+    Nodes behind first choices alone are counted apart from those behind another choice. There the target did not follow
+    the drafter's first choice, so the text is harder, and later nodes are accepted less often.
     """
 
     top: Shares = field(default_factory=Shares)
@@ -87,25 +87,25 @@ class Ranks:
 
     @property
     def reached(self) -> list[int]:
-        """By level, how often the accepted path came to a node behind first choices that has children."""
+        """Number of times, by level, that the accepted path came to a node behind first choices that has children."""
         return [max(row, default=0) for row in self.top.visits]
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What was measured."""
+    """Measurements of a drafter."""
 
     ranks: Ranks
     draft_seconds: float
     """A drafter forward."""
     block: int
-    """How many levels a forward proposes, as far as a draft of the measured depth shows it."""
+    """Number of levels that a forward proposes, as far as a draft of the measured depth shows it."""
     cycle_seconds: dict[int, float]
     """A cycle without the drafter's forwards, by the number of nodes, the root included."""
     rows: int
-    """How many rows were decoded together."""
+    """Number of rows decoded together."""
     context: float
-    """How many tokens the longest of them had, on average over cycles."""
+    """Number of tokens of the longest row, on average over cycles."""
     calibration: Calibration
     """The powers of the drafter's laws that make them the target's, at the temperature decoded with."""
 
@@ -125,7 +125,7 @@ class Profile:
         write_json(path, self.as_data())
 
     def as_data(self) -> dict[str, Any]:
-        """What `write` writes, as plain data; times are in seconds."""
+        """Returns the contents of `write` as plain data; times are in seconds."""
         return {
             "acceptance": self.ranks.table,
             "off_path": self.ranks.off_path.table,
@@ -148,14 +148,14 @@ def profile(
     draw: Draw = Draw.TOP,
     sizes: Iterable[int] = (),
 ) -> Profile:
-    """How often each choice of the pipeline's drafter is accepted on the prompts, and what forwards cost.
+    """Measures how often each choice of the pipeline's drafter is accepted on the prompts, and the costs of forwards.
 
-    Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes, and
-    fewer below those. So deeper levels are measured mostly where the first choices were right, and apart from
-    that where they were not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of
-    `sizes` is the node count of a tree to be timed, root included, 1 being plain decoding; the comb itself
-    always is. The trees take turns, prompt by prompt, for a machine drifts; the median is reported.
-    Raises InputError for a drafter that makes its own trees.
+    Decodes with a comb: a spine of first choices to `depth`, with `width` children at each of its nodes, and fewer
+    below those. So deeper levels are measured mostly where the first choices were right, and separately where they were
+    not. `draw` is how the children are drawn, which the recipe's verifier must accept. Each of `sizes` is the node
+    count of a tree to be timed, root included, 1 being plain decoding; the comb is always timed. The trees take turns,
+    prompt by prompt, because a machine drifts; the median is reported. Raises InputError for a drafter that makes its
+    own trees.
     """
     if pipeline.parts.tree is None:
         raise InputError("this drafter makes its own trees: there is no shape to choose for it")
@@ -201,7 +201,7 @@ def profile(
 
 
 def lengthen(pipeline: Pipeline, prompts: Sequence[Prompt], context: int) -> list[Prompt]:
-    """Every prompt behind as many of the others, from the next one on, as make it `context` tokens long or longer.
+    """Prepends to every prompt as many of the others, from the next one on, as make it `context` tokens or longer.
 
     Raises InputError where all of them together are shorter.
     """
@@ -228,7 +228,7 @@ def _joined(before: Sequence[Prompt], last: Prompt) -> Prompt:
 def take_turns(
     sizes: Sequence[int], prompts: Sequence[Prompt], batch: int
 ) -> Iterator[tuple[int, Sequence[Prompt], int]]:
-    """Every size with every batch of prompts, and the number of its first; who begins changes from batch to batch."""
+    """Yields every size with every batch of prompts, and the batch's first index; the order of sizes rotates."""
     for turn, start in enumerate(range(0, len(prompts), batch)):
         first = turn % len(sizes)
         for size in (*sizes[first:], *sizes[:first]):

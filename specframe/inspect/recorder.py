@@ -27,7 +27,7 @@ class TracedNode:
     depth: int
     token: int
     text: str
-    """What the token adds to the text of the path above it."""
+    """Text that the token adds to the path above it."""
     p: float | None
     """The target's probability of it; None for the root, which is committed already."""
     q: float | None
@@ -47,10 +47,10 @@ class Bonus:
 
 @dataclass(frozen=True)
 class TracedCycle:
-    """One cycle: its draft and what became of it."""
+    """One cycle: its draft and the verdict."""
 
     number: int
-    """From 1; the prefill is none."""
+    """Number of the cycle, from 1; the prefill is none."""
     nodes: tuple[TracedNode, ...]
     """Parents before children, siblings in the order they were tried; the root first."""
     path: tuple[int, ...]
@@ -71,7 +71,7 @@ class TracedToken:
 
     token: int
     text: str
-    """What it shows; empty while a character waits for the rest of its bytes."""
+    """Text shown; empty while a character waits for the rest of its bytes."""
     source: Literal["draft", "bonus"]
     cycle: int
     """0: the first token, which the prefill gives."""
@@ -79,10 +79,10 @@ class TracedToken:
 
 @dataclass(frozen=True)
 class Trace:
-    """How one prompt was decoded.
+    """Record of the decoding of one prompt.
 
-    Probabilities are those of the recipe's sampling. At temperature 0 every law is one-hot and shows
-    nothing beyond the verdict, so there they are read at temperature 1 instead (`read_at`).
+    Probabilities are those of the recipe's sampling. At temperature 0 every law is one-hot and shows nothing beyond the
+    verdict, so they are read at temperature 1 instead (`read_at`).
     """
 
     recipe: str
@@ -93,10 +93,10 @@ class Trace:
     read_at: float
     lossless: bool
     ended: str
-    """Why the text ended: `length`, `end` or `stop`."""
+    """Reason for the text's end: `length`, `end` or `stop`."""
     tau: float
     alpha: tuple[float, ...]
-    """By depth, the share of cycles whose path got there."""
+    """Share of cycles whose path reached each depth."""
     reached: tuple[int, ...]
     """The same as a count of cycles."""
     drafted: int
@@ -141,7 +141,7 @@ class Recorder:
         return run
 
     def record(self, frontier: Frontier, proposal: Proposal) -> None:
-        """Takes in what the drafter proposes below frontier nodes."""
+        """Records the drafter's proposals below frontier nodes."""
         levels = proposal.whole.logits.unbind(2)
         laws = torch.stack([self.reading.law(level, frontier.tree, frontier.nodes)[0] for level in levels], 1)
         paths = token_paths(frontier.tree)
@@ -155,7 +155,7 @@ class Recorder:
     def q(self, path: Path) -> float | None:
         """The drafter's probability of the last token of a path; None if it was not asked for it.
 
-        Every node lies at most K levels below exactly one expanded node, K being what that proposed.
+        Every node lies at most K levels below exactly one expanded node, K being the levels that it proposed.
         """
         for level in range(len(path)):
             laws = self._laws.get(path[: len(path) - 1 - level])

@@ -1,4 +1,4 @@
-"""Decodes one prompt and keeps what every cycle did."""
+"""Decodes one prompt and records every cycle."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DRAW_NAMES: dict[int, DrawName] = {Draw.TOP: "top", Draw.IID: "iid", Draw.WITHOU
 
 
 def trace(pipeline: Pipeline, prompt: Prompt) -> Trace:
-    """How the prompt is decoded: the same tokens as `generate` gives for it alone, and how they came about.
+    """Traces the decoding of the prompt: the same tokens as `generate` gives for it alone, and how they came about.
 
     Raises InputError for an empty prompt, or one that leaves no room in the context.
     """
@@ -123,7 +123,7 @@ def _cycle(
 
 
 def _recorded_q(cycle: Cycle) -> list[float | None]:
-    """By node, the recorded probability of those that a drafter sampled into a tree of its own."""
+    """Returns by node the recorded probability of nodes that a drafter sampled into a tree of its own."""
     tree = cycle.draft
     if tree.q is None or tree.q_row is None:
         return [None] * tree.tokens.shape[1]

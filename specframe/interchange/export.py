@@ -34,7 +34,7 @@ def export(plan: Plan, form: str) -> Export:
 
 
 def write(made: Export, plan: Plan, form: str, folder: Path) -> None:
-    """Writes the folder: the checkpoint, and in specframe.json the recipe, its origins and what is known of training.
+    """Writes the folder: the checkpoint, and in specframe.json the recipe, its origins and the training record.
 
     Raises InputError for a folder that holds another checkpoint: nothing is overwritten unasked.
     """

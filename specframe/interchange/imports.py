@@ -24,14 +24,14 @@ from specframe.neural import LAYER_FIELDS, checkpoint
 from specframe.neural.heads import support_of
 
 ROUNDED = 0.01
-"""How far what was read back may lie from what was read, relatively: rounding to bfloat16 is below."""
+"""Largest relative difference between the values read and those read back: rounding to bfloat16 is below."""
 LEFT_OUT = frozenset(LAYER_FIELDS) | {"rope_parameters", "rope_scaling", "torch_dtype"}
 """Entries of config.json that the checklist leaves out: the shape of layers, which follows from the target."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What was read."""
+    """Result of an import."""
 
     name: str
     """The drafter that reads it."""
@@ -42,8 +42,8 @@ class Imported:
 def bring_in(plan: Plan, out: Path) -> Imported:
     """Reads the drafter that the plan names, and writes it to a folder as specframe stores it.
 
-    What is written is read back and compared. Raises InputError where no weights are named or the folder holds another
-    checkpoint, WeightsError for weights that do not fit, or that do not come back.
+    The written folder is read back and compared. Raises InputError where no weights are named or the folder holds
+    another checkpoint, WeightsError for weights that do not fit, or that do not read back equal.
     """
     part = plan.parts["drafter"]
     name, weights = part.entry.name, part.options.get("weights")
@@ -80,7 +80,7 @@ def _bound(part: Part, weights: str, target: Target) -> Any:
 
 
 def _compare(read: Mapping[str, Tensor], again: Mapping[str, Tensor], out: Path) -> str:
-    """How what was read back compares with what was read. Raises WeightsError where it is something else."""
+    """Compares the values read back with those read. Raises WeightsError if they differ by more than rounding."""
     if read.keys() != again.keys():
         raise WeightsError(f"{out} does not give back what was read: other tensors come back")
     apart = [name for name in read if not torch.equal(read[name], again[name])]
@@ -101,7 +101,7 @@ def _hashes(folder: Path) -> Iterator[tuple[str, str]]:
 def _checklist(
     name: str, drafter: Any, target: Any, out: Path, back: str, files: list[str]
 ) -> Iterator[tuple[str, str]]:
-    """What was read, as far as every drafter has it, and the entries of the config that was written."""
+    """Yields the facts that every drafter has, and the entries of the config that was written."""
     yield "drafter", name
     if files:
         yield "converted from", ", ".join(files)

@@ -15,7 +15,7 @@ from specframe.kernel.errors import WeightsError
 from specframe.neural import checkpoint
 
 WHOLE = "pytorch_model"
-"""What a pickled model's file is called, or how the names of its parts begin."""
+"""Name of a pickled model's file, or the prefix of the names of its parts."""
 
 
 def pickled(folder: Path) -> list[Path]:
@@ -26,7 +26,7 @@ def pickled(folder: Path) -> list[Path]:
 
 
 def convert(files: list[Path], out: Path) -> None:
-    """Writes what pickled files hold into a folder as safetensors, and the JSON files next to them.
+    """Converts pickled files to safetensors in a folder, and copies the JSON files next to them.
 
     The files of a model become one, model.safetensors; others keep their names. Raises WeightsError for a file that
     holds more than named tensors, or cannot be read.

@@ -42,7 +42,7 @@ class Part:
         return self.component(**{k: v.build() if isinstance(v, Part) else v for k, v in self.options.items()})
 
     def value(self, option: str) -> Any:
-        """What an option will be: the recipe's value, or its default."""
+        """Returns the value of an option: the recipe's, or its default."""
         return self.options.get(option, read_options(self.component)[option].default)
 
 
@@ -268,7 +268,7 @@ class _Reader:
                 built[kind] = result.parts[kind].build() if kind in result.parts else None
             except SpecframeError as error:
                 self.report(self.blamed(kind), str(error))
-            except Exception as error:  # other people's constructors raise what they like
+            except Exception as error:  # other people's constructors may raise anything
                 self.report(self.blamed(kind), f"{result.parts[kind].entry.name} cannot be built: {one_line(error)}")
         if self.problems:
             return

@@ -1,4 +1,4 @@
-"""The folder for what is made once on a machine and can be made again."""
+"""The folder for files that are computed once on a machine and can be computed again."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from specframe.kernel.tree import ALL_DRAWS, Draw
 
 @dataclass(frozen=True)
 class Promise:
-    """What every draft of a part is: of a tree policy, or of a drafter that builds its own trees.
+    """Guarantees about every draft of a part: of a tree policy, or of a drafter that builds its own trees.
 
     A drafter that grows the recipe's tree policy leaves `draws` and `nodes` to it.
     """
@@ -23,39 +23,39 @@ class Promise:
     depth: int | None = None
     """The most levels below the root; None: no limit of its own."""
     exact: bool = True
-    """Whether the recorded law of every sampled node is exact, with fresh noise."""
+    """True if the recorded law of every sampled node is exact, with fresh noise."""
     settled: bool = False
-    """Whether at every node the number of siblings is settled before the first of them is drawn."""
+    """True if at every node the number of siblings is settled before the first of them is drawn."""
     alone: bool = True
-    """Whether a row's draft follows from that row alone. Where it depends on the other rows, the distribution of what a
+    """True if a row's draft follows from that row alone. Where it depends on the other rows, the distribution of what a
     row emits is the same; its sample is its own only if the verifier draws by position, as `match` does."""
 
     @property
     def complete(self) -> bool:
-        """Whether the part builds whole trees: a policy does, and a drafter that needs none."""
+        """True if the part builds whole trees: a policy does, and a drafter that needs none."""
         return self.draws is not None and self.nodes is not None
 
     @property
     def sampled(self) -> bool:
-        """Whether a node may be drawn at random."""
+        """True if a node may be drawn at random."""
         return bool((self.draws or frozenset()) - {Draw.TOP})
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What a verifier needs of every draft, in order to be lossless."""
+    """Requirements of a verifier on every draft, in order to be lossless."""
 
     draws: frozenset[Draw] = ALL_DRAWS
     """The draws it is lossless for."""
     exact: bool = False
-    """Whether sampled nodes must come with their exact recorded law."""
+    """True if sampled nodes must come with their exact recorded law."""
     settled: bool = False
-    """Whether the number of siblings must be settled before the first is drawn, since it judges them together."""
+    """True if the number of siblings must be settled before the first is drawn, since it judges them together."""
     by_position: bool = False
-    """Whether it draws one token for each position of the text, from noise that belongs to the position."""
+    """True if it draws one token for each position of the text, from noise that belongs to the position."""
 
     def misfits(self, verifier: str, draft: Promise) -> Iterator[str]:
-        """What a draft lacks, each as a sentence that names what would fit."""
+        """Yields the requirements that a draft lacks, each as a sentence that names what would fit."""
         if refused := sorted(draw.name.lower() for draw in (draft.draws or frozenset()) - self.draws):
             yield (
                 f"'{verifier}' is not lossless for nodes drawn {' or '.join(refused)}; "

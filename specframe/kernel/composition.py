@@ -1,4 +1,4 @@
-"""What parts are together: their drafts, whether they fit, and which of a verifier's fast paths apply."""
+"""Composition of parts: their drafts, whether they fit, and which of a verifier's fast paths apply."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specframe.kernel.interfaces import Drafter, GreedyVerifier, TreePolicy, Ver
 
 
 def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
-    """What the drafts of a composition are: a drafter's own, or those of the tree policy that it grows."""
+    """Returns the promise of a composition's drafts: the drafter's own, or that of the tree policy that it grows."""
     if tree is None or drafter.promise.complete:
         return drafter.promise
     return replace(tree.promise, alone=tree.promise.alone and drafter.promise.alone)
@@ -19,7 +19,7 @@ def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
 def misfits(
     drafter: Drafter, tree: TreePolicy | None, verifier: Verifier, *, names: tuple[str, str]
 ) -> Iterator[tuple[str, str]]:
-    """What does not fit together, as (section, message), given the `names` of drafter and verifier."""
+    """Yields the parts that do not fit together, as (section, message), given the `names` of drafter and verifier."""
     name, rule = names
     for section, part, attribute in (
         ("drafter", drafter, "promise"),
@@ -60,7 +60,7 @@ def visiting_of(verifier: Verifier) -> VisitingVerifier | None:
 
 
 def _own(verifier: Verifier, shortcut: str) -> bool:
-    """Whether the class that defines `verify`, or one derived from it, defines the shortcut."""
+    """Returns whether the class that defines `verify`, or one derived from it, defines the shortcut."""
     order = type(verifier).__mro__
     places = [next((at for at, each in enumerate(order) if name in vars(each)), -1) for name in (shortcut, "verify")]
     return places[0] <= places[1]

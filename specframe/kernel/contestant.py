@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a contestant of the bench gave for B prompts."""
+    """Output of a contestant of the bench for B prompts."""
 
     tokens: Sequence[Sequence[int]]
     """The new tokens of each row, at most `max_new_tokens`; an end-of-sequence token is among them."""
     arrivals: Sequence[Sequence[float]]
-    """When each of these tokens was there to be read, by `time.perf_counter()`."""
+    """Time at which each of these tokens could be read, by `time.perf_counter()`."""
     figures: Callable[[], Sequence[Mapping[str, Any]]] | None = None
     """Further figures of each row for results.json; called once the time is taken, so it may take its own."""
 
@@ -26,16 +26,16 @@ class Contestant(Protocol):
     """A way to decode that `specframe bench` measures with others, all of them around one target."""
 
     name: str
-    """How reports call it."""
+    """Name in reports."""
     lossless: bool | None
-    """Whether it promises the target's own law; None where that is unknown."""
+    """True if it promises the target's own law; None where that is unknown."""
 
     def prepare(self, target: Target, sampling: Any, batch: int) -> None:
-        """Gets ready to decode: loads and binds what it needs. The target is shared, and not its own to change.
+        """Gets ready to decode: loads and binds its parts. The target is shared and must not be changed.
 
-        `sampling` holds the recipe section's values (`temperature`, `top_k`, `top_p`, `min_p`,
-        `max_new_tokens`, `ignore_eos`, ...), `batch` the most prompts it will be given at a time. Raises
-        a SpecframeError for what it cannot do.
+        `sampling` holds the recipe section's values (`temperature`, `top_k`, `top_p`, `min_p`, `max_new_tokens`,
+        `ignore_eos`, ...), `batch` the most prompts it will be given at a time. Raises a SpecframeError for settings
+        that it cannot follow.
         """
         ...
 

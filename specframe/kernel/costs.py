@@ -1,4 +1,4 @@
-"""What forward passes cost on a machine, and how much of a draft is worth its cost."""
+"""Costs of forward passes on a machine, and how much of a draft is worth its cost."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from statistics import fmean
 from specframe.kernel.errors import InputError
 
 REST = 16
-"""For so many cycles a batch drafts nothing after one in which nothing paid."""
+"""Number of cycles for which a batch drafts nothing after one in which nothing paid."""
 
 
 class Pause:
-    """How many cycles a session's rows still go without drafts, since none would pay."""
+    """Counter of the cycles that a session's rows still go without drafts, since none would pay."""
 
     def __init__(self) -> None:
         self._left = 0
 
     def begin(self) -> None:
-        """Nothing paid in this cycle: the next ones draft nothing."""
+        """Starts a pause after a cycle in which nothing paid: the next ones draft nothing."""
         self._left = REST
 
     def over(self) -> bool:
-        """Whether this cycle drafts; one that does not is counted."""
+        """Returns whether this cycle drafts; one that does not is counted."""
         self._left -= self._left > 0
         return self._left == 0
 
 
 @dataclass(frozen=True)
 class Costs:
-    """The times of forward passes, by which a tree has as many nodes and levels as pay.
+    """The times of forward passes, from which a tree gets as many nodes and levels as pay.
 
-    What pays brings more tokens, as far as they can be expected, than decoding without drafts would give in the time
-    that it takes. A machine that scores sixteen nodes as fast as one gets drafts of sixteen; where every node takes its
-    time a draft has few. The distribution of the output does not depend on it.
+    A node pays if its expected tokens exceed those that decoding without drafts would give in the time of scoring it. A
+    machine that scores sixteen nodes as fast as one gets drafts of sixteen; where the cost grows with every node, a
+    draft has few. The distribution of the output does not depend on it.
     """
 
     passes: tuple[tuple[int, float], ...]
@@ -43,11 +43,11 @@ class Costs:
     draft: float = 0.0
     """The seconds of a drafter's forward pass."""
     rows: int | None = None
-    """How many rows are decoded together; None: those that a session has at the time, one where it is not known."""
+    """Number of rows decoded together; None: those that a session has at the time, one where it is not known."""
     taken: int = 0
-    """How many drafted nodes are scored anyway, before any that is asked for."""
+    """Number of drafted nodes that are scored anyway, before any that is asked for."""
     pause: Pause | None = field(default=None, compare=False)
-    """Where rows choose together, since a row's text does not depend on what it drafts: when they draft nothing."""
+    """Pause shared by rows that choose together when to draft nothing; no row's text depends on its drafts."""
 
     known: dict[int, float] = field(default_factory=dict, compare=False, repr=False)
     """Seconds by nodes, of these passes, once they were asked for."""
@@ -65,17 +65,17 @@ class Costs:
         return cls(tuple(rising(sorted(seconds.items()))), draft)
 
     def beyond(self, nodes: int) -> Costs:
-        """The same for what joins so many drafted nodes that are scored anyway."""
+        """The same costs for nodes added to this number of drafted nodes that are scored anyway."""
         return replace(self, taken=self.taken + nodes)
 
     def together(self, rows: int, pause: Pause) -> Costs:
-        """The same for so many rows, which choose together if they are several, unless their number is fixed."""
+        """The same costs for `rows` rows, which choose together if there are several, unless their number is fixed."""
         if self.rows is not None:
             return self
         return replace(self, rows=rows, pause=pause if rows > 1 else None)
 
     def score(self, nodes: int) -> float:
-        """What scoring so many nodes of every row takes, the root included.
+        """Returns the cost of scoring `nodes` nodes of every row, the root included.
 
         The unit is the time in which decoding without drafts gives a row one token.
         """
@@ -84,11 +84,11 @@ class Costs:
 
     @property
     def level(self) -> float:
-        """What a drafter's forward pass takes, in the same unit."""
+        """Cost of a drafter's forward pass, in the same unit."""
         return self.draft / self._seconds(self.rows or 1)
 
     def worth(self, chances: Sequence[float]) -> int:
-        """How many drafted nodes to score, by each one's chance of being accepted, the highest first; it may be 0."""
+        """Returns how many drafted nodes to score, given their chances of acceptance, the highest first; may be 0."""
         expected, best, most = self.score(self.taken + 1), 0, 0.0
         for count, chance in enumerate(chances, 1):
             expected += chance
@@ -98,10 +98,10 @@ class Costs:
         return best
 
     def counts(self, chances: Sequence[Sequence[float]]) -> list[int]:
-        """How many drafted nodes of each row to score, by its nodes' chances, the highest first.
+        """Returns the number of drafted nodes of each row to score, by its nodes' chances, the highest first.
 
-        A forward pass has as many nodes of every row as of the one with most, so rows that choose together take as many
-        as pay for the mean of them.
+        A forward pass is as wide as the row with most nodes, so rows that choose together take as many as pay for their
+        mean.
         """
         if self.pause is None:
             return [self.worth(row) for row in chances]
@@ -111,7 +111,7 @@ class Costs:
         return [min(count, len(row)) for row in chances]
 
     def _seconds(self, nodes: int) -> float:
-        """A pass over so many nodes: on the line through the timed sizes next to it, or through the last two."""
+        """The seconds of a pass, on the line through the timed sizes next to its nodes, or through the last two."""
         if (known := self.known.get(nodes)) is None:
             known = self.known[nodes] = self._between(nodes)
         return known

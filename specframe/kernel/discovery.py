@@ -22,7 +22,7 @@ hookimpl = pluggy.HookimplMarker(GROUP)
 
 
 class Register(Protocol):
-    """What a plugin calls, once per component."""
+    """Function that a plugin calls, once per component."""
 
     def __call__(self, kind: str, name: str, target: str, *, summary: str, renamed: Renamed | None = None) -> None:
         """Registers `target` ("module:attr", imported on first use) as the component `name` of `kind`.

@@ -1,4 +1,4 @@
-"""Errors a user can act on: one clear message each, with what is wrong and how to fix it."""
+"""Errors a user can act on: one clear message each, with the problem and its fix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PluginError(SpecframeError):
 
 
 class CompositionError(SpecframeError):
-    """Parts that do not fit together; the message names what would fit."""
+    """Parts that do not fit together; the message names a part that would fit."""
 
 
 class FetchError(SpecframeError):

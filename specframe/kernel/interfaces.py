@@ -57,7 +57,7 @@ class Target(Protocol):
         """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """What was committed; keeps the state of the root and the accepted path, and drops the rest."""
+        """Commits a verdict; keeps the state of the root and the accepted path, and drops the rest."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
@@ -85,7 +85,7 @@ class NeuralTarget(Target, Protocol):
         """The target's logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
 
     def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
-        """One causal forward over texts [B, L], right-padded, without gradients; `drafts` are what they end in."""
+        """One causal forward over texts [B, L], right-padded, without gradients; `drafts` end them."""
 
 
 @runtime_checkable
@@ -98,7 +98,7 @@ class TextTarget(Protocol):
 
     @property
     def tokenizer(self) -> Any:
-        """Its transformers tokenizer, or None."""
+        """Tokenizer of transformers, or None."""
 
     @property
     def ends(self) -> Collection[int]:
@@ -106,7 +106,7 @@ class TextTarget(Protocol):
 
     @property
     def model(self) -> Any:
-        """Its transformers model, or None."""
+        """Model of transformers, or None."""
 
     @property
     def gguf(self) -> Path | None:
@@ -114,7 +114,7 @@ class TextTarget(Protocol):
 
     @property
     def passes(self) -> Any:
-        """Its forward passes, by whose `computing`, a module, they are timed; None: they are not timed."""
+        """Forward passes whose module `computing` is timed; None: they are not timed."""
 
     def fingerprint(self) -> str | None:
         """A name for all that the time of a forward pass depends on, machine excepted; None: it is not timed."""
@@ -185,7 +185,7 @@ class TreePolicy(Protocol):
     """Decides which nodes a draft has."""
 
     promise: Promise
-    """What every tree of it is; `draws` and `nodes` are set."""
+    """Promise of every tree; `draws` and `nodes` are set."""
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The tree below root [B], grown by calling the drafter's expand as often as needed."""
@@ -196,7 +196,7 @@ class Observer(Protocol):
     """A part that follows its session: a tree policy, verifier or drafter that decides by earlier cycles.
 
     It keeps its memory per row, as tensors [B, ...], so that a row's tokens depend neither on the other rows nor on a
-    clock. It may decide by everything it has observed: that was known before the next draw.
+    clock. It may use everything it has observed, which was known before the next draw.
     """
 
     def open(self, slots: int, room: int) -> None:
@@ -218,7 +218,7 @@ class Drafter(Protocol):
     taps: frozenset[str]
     """The target features it reads."""
     promise: Promise
-    """What every draft of it is: without `draws` and `nodes` where it grows the recipe's tree policy."""
+    """Promise of every draft: without `draws` and `nodes` where it grows the recipe's tree policy."""
 
     def bind(self, target: Target) -> None:
         """Attaches to the target: requests taps, shares its frozen embedding and head."""
@@ -230,7 +230,7 @@ class Drafter(Protocol):
         """A draft below root [B]; drafting changes nothing that a later commit would have to undo."""
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed. The rows of a commit with a prompt are new: they join behind the others."""
+        """Takes in the committed tokens. The rows of a commit with a prompt are new: they join behind the others."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
@@ -244,11 +244,11 @@ class TextDrafter(Drafter, Protocol):
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens it has."""
+        """Number of tokens in the vocabulary."""
 
     @property
     def tokenizer(self) -> Any:
-        """Its transformers tokenizer, or None."""
+        """Tokenizer of transformers, or None."""
 
     def rewind(self, count: Tensor) -> None:
         """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
@@ -260,7 +260,7 @@ class Verifier(Protocol):
     lossless: bool
     """A promise, and a test."""
     needs: Needs
-    """What it needs of every draft in order to be lossless."""
+    """Requirements on every draft, in order to be lossless."""
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
@@ -290,7 +290,7 @@ class VisitingVerifier(Verifier, Protocol):
 
 
 class Head(Protocol):
-    """How a feature drafter turns a hidden state into logits."""
+    """Map from a feature drafter's hidden state to logits."""
 
     def bind(self, target: NeuralTarget) -> None:
         """Attaches to the target whose vocabulary it shares."""

@@ -1,4 +1,4 @@
-"""Models of which some layers draft: a target's own, and the first ones of a drafting model."""
+"""Models that draft with some of their layers: a target's own, or the first ones of a drafting model."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LayerChoice:
-    """Which attentions and which MLPs of a decoder's layers run; what is left out passes its input on."""
+    """Choice of the attentions and MLPs that run in a decoder's layers; one that is left out passes its input on."""
 
     attention: tuple[bool, ...]
     mlp: tuple[bool, ...]
 
     @classmethod
     def first(cls, count: int, layers: int) -> LayerChoice:
-        """The first `count` of so many layers."""
+        """The first `count` of `layers` layers."""
         runs = tuple(layer < count for layer in range(layers))
         return cls(runs, runs)
 
     @classmethod
     def without(cls, layers: int, attention: Collection[int], mlp: Collection[int]) -> LayerChoice:
-        """All of so many layers but these attentions and these MLPs."""
+        """Returns all of `layers` layers but these attentions and these MLPs."""
         return cls(
             tuple(layer not in attention for layer in range(layers)), tuple(layer not in mlp for layer in range(layers))
         )
 
     @property
     def layers(self) -> int:
-        """How many layers the decoder has."""
+        """Number of layers of the decoder."""
         return len(self.attention)
 
     @property
     def kept(self) -> tuple[int, ...]:
-        """The layers of which something runs."""
+        """The layers that run at least in part."""
         return tuple(layer for layer in range(self.layers) if self.attention[layer] or self.mlp[layer])
 
     @property
     def whole(self) -> int:
-        """How many layers run before the first of which something is left out."""
+        """Number of layers that run before the first of which something is left out."""
         both = [a and m for a, m in zip(self.attention, self.mlp, strict=True)]
         return both.index(False) if False in both else self.layers
 
     @property
     def rest(self) -> LayerChoice:
-        """The layers from the first on of which something is left out here, all of them whole."""
+        """All layers, as a whole, from the first incomplete one on."""
         runs = tuple(layer >= self.whole for layer in range(self.layers))
         return LayerChoice(runs, runs)
 
@@ -76,9 +76,9 @@ class LayeredTarget(NeuralTarget, Protocol):
     def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
         """The feature `last` [B, W, D] of each row's last W processed tokens [B, W], when the chosen layers alone run.
 
-        These are the committed tokens before the root. The first one sees what the whole target made of the tokens
-        before it, each later one in addition what these layers made of those between. It is called between a commit
-        and the next draft, and leaves no trace. Rows of fewer tokens get anything.
+        These are the committed tokens before the root. The first one sees the whole target's entries of the tokens
+        before it, each later one also these layers' entries of the tokens between. It is called between a commit and
+        the next draft, and leaves no trace. The outputs of rows with fewer tokens are undefined there.
         """
 
     def norm(self, features: Tensor) -> Tensor:
@@ -94,12 +94,12 @@ class ExitingModel(LanguageModelDrafter, Protocol):
 
     @property
     def depth(self) -> int:
-        """How many layers it has."""
+        """Number of layers."""
 
     def read_exits(
         self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
     ) -> Sequence[Callable[[], Tensor]]:
-        """For each exit, after so many layers, a function that makes its logits [B, L, V] of texts [B, L].
+        """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
 
         Gradients reach the module. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
         """

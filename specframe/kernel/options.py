@@ -37,7 +37,7 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether a recipe must give it."""
+        """True if a recipe must give it."""
         return self.default is REQUIRED
 
     @property

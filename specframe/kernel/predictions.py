@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PairSpec:
-    """What a neural drafter pairs with a token, and what becomes of its predictions.
+    """Features that a neural drafter pairs with a token, and the use of its predictions.
 
     A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
     target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
-    compared with in training; None: with none. `feeds`: whether a prediction stands in for the features one level
-    further down, `side_by_side` whether versions of a text may share one forward, separated by a mask.
+    compared with in training; None: with none. `feeds`: a prediction replaces the features one level further down.
+    `side_by_side`: versions of a text may share one forward, separated by a mask.
     """
 
     taps: tuple[str, ...] = ("last",)
@@ -31,8 +31,8 @@ class PairSpec:
 class Predicted:
     """A drafter's predictions at n entries, K of each: entries of texts in training, frontier nodes in decoding."""
 
-    hidden: Tensor  # [B, n, K, H], what a head reads
-    features: Tensor | None = None  # [B, n, K, D], what is fed back, and compared with the tap that is imitated
+    hidden: Tensor  # [B, n, K, H], the head's input
+    features: Tensor | None = None  # [B, n, K, D], fed back, and compared with the imitated tap
     read: Callable[[Tensor], Tensor] | None = None  # [B, m, K, H] -> [B, m, K, v], where LM heads are its own
     confidence: Tensor | None = None  # [B, n, K], the network's own estimate that a level is accepted
 
@@ -61,7 +61,7 @@ class Drafts:
 
     @property
     def count(self) -> int:
-        """How many tokens all drafts of a row have."""
+        """Number of tokens of all drafts of a row."""
         return self.levels * self.roots.shape[1]
 
 
@@ -69,9 +69,9 @@ class Drafts:
 class Teacher:
     """The target's answers for a batch of training texts.
 
-    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` hold what is needed of the
-    others. With `drafts` they stand behind the texts in all that has a length, and what follows a position of a text is
-    no longer the next position's token throughout: a loss or rollout that reads on along a text refuses them.
+    With a `support` the logits are those of its tokens alone, and `normaliser` and `best` hold the needed values of the
+    others. With `drafts` these follow the texts in every tensor with a length, and the token after a position is no
+    longer always that of the next position: a loss or rollout that reads on along a text refuses them.
     """
 
     tokens: Tensor  # [B, L] int64
@@ -81,13 +81,13 @@ class Teacher:
     support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
     normaliser: Tensor | None = None  # [B, L] float32, log of the sum of exp over the whole vocabulary's logits
     best: Tensor | None = None  # [B, L] int64, the most probable token of the whole vocabulary
-    drafts: Drafts | None = None  # what stands behind the texts, L of which it is a part then
+    drafts: Drafts | None = None  # drafts behind the texts, included in L
 
     @cached_property
     def log_law(self) -> Tensor:
         """The log-probabilities of the logits' columns, [B, L, v], in float32 or better: half precision loses the tail.
 
-        A support's do not add up to 1: what is missing is the probability of all other tokens.
+        Those of a support do not add up to 1: the probability of all other tokens is missing.
         """
         wide = _wide(self.logits)
         return wide.log_softmax(-1) if self.normaliser is None else wide - self.normaliser[..., None]
@@ -113,7 +113,7 @@ class Student:
     features: Tensor | None = None  # [B, M, D], of drafters that predict features
     confidence: Tensor | None = None  # [B, M], the drafter's own estimate that its token is accepted
     support: Tensor | None = None  # [v] int64, the tokens of the logits' columns; None: the whole vocabulary
-    hidden: Tensor | None = None  # [B, M, H], what the head read to make the logits
+    hidden: Tensor | None = None  # [B, M, H], the head's input for the logits
     tap: str = "last"  # the tap that `features` imitate
 
     @cached_property

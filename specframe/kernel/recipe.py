@@ -15,12 +15,12 @@ from specframe.kernel.shipped import find_recipe
 from specframe.kernel.source import UNREADABLE, Key, interpolate, read_source
 
 SUFFIXES = (".yaml", ".yml")
-"""How the names of parents end: no other file is opened for a recipe's sake."""
+"""Suffixes of parents' names: no other file is opened for a recipe's sake."""
 DEEPEST = 20
 """Recipes above a recipe."""
 COMMAND_LINE = "command line"
 CRAMPED = re.compile(r"[{,]\s*\w+:[^\s/]")
-"""What looks like an entry of a YAML mapping without the space that makes it one."""
+"""Matches an entry of a YAML mapping that lacks the space after its colon."""
 SPACES = "put a space behind each colon, as in {use: none}"
 
 
@@ -38,13 +38,13 @@ class Recipe:
     origins: dict[Key, str] = field(default_factory=dict)
 
     def origin(self, key: Key) -> str:
-        """Where the value at `key`, or the nearest section above it, was written: "file:line"."""
+        """Returns where the value at `key`, or the nearest section above it, was written: "file:line"."""
         while key and key not in self.origins:
             key = key[:-1]
         return self.origins.get(key, str(self.path))
 
     def overridden(self, key: Key) -> bool:
-        """Whether the value at `key` was given on the command line."""
+        """Returns whether the value at `key` was given on the command line."""
         return self.origins.get(key) == COMMAND_LINE
 
     def folder(self, key: Key) -> Path:
@@ -137,7 +137,7 @@ def _read_file(path: Path, children: tuple[Path, ...], read: dict[Path, Recipe])
 
 
 def _laid_over(below: Recipe, above: Recipe) -> Recipe:
-    """The recipe `above` with what it leaves open taken from `below`."""
+    """The recipe `above`, with its missing values taken from `below`."""
     merged = _merged(below.data, above.data)
     origins = {k: v for k, v in (below.origins | above.origins).items() if _has(merged, k)}
     return Recipe(above.path, merged, origins)
@@ -164,7 +164,7 @@ def _merged(below: Any, above: Any) -> Any:
 
 
 def _keys(value: Any, prefix: Key = ()) -> list[Key]:
-    """Every key below a value."""
+    """Returns every key below a value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [key for k, v in items for key in ((*prefix, k), *_keys(v, (*prefix, k)))]
 

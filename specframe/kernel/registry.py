@@ -27,7 +27,7 @@ KINDS: dict[str, type] = {
     "store": Store,
     "contestant": Contestant,
 }
-"""Every kind of component a plugin can provide, by the word recipes use."""
+"""Kinds of components that a plugin can provide, by the word recipes use."""
 OTHER_KINDS = ("section", "model", "command")
 """Registered things that are no components: recipe sections' settings, embedded models (functions that return a
 folder), and click commands of the command line."""
@@ -57,7 +57,7 @@ class Registration:
     summary: str
     package: str
     renamed: Renamed | None = None
-    """What the component is called now, if this is an old name of it."""
+    """New name of the component, if this is an old name of it."""
 
     @property
     def qualified(self) -> str:
@@ -76,7 +76,7 @@ class Registration:
 
 
 class Registry:
-    """Every registered component, and what went wrong with the plugins that are not here."""
+    """Registered components, and the errors of the plugins that could not be loaded."""
 
     def __init__(self) -> None:
         self.entries: list[Registration] = []

@@ -11,7 +11,7 @@ from specframe.kernel.errors import RecipeError
 
 SUFFIX = ".yaml"
 PARTS = "base"
-"""The folder of what several recipes share, which are no recipes themselves."""
+"""The folder of files that several recipes share and that are no recipes themselves."""
 
 
 def recipes_folder() -> Path | None:
@@ -22,7 +22,7 @@ def recipes_folder() -> Path | None:
 
 
 def shipped_recipes() -> Iterator[tuple[str, Path]]:
-    """Every recipe that comes with specframe, by name, the published target's first."""
+    """Yields every recipe that comes with specframe, by name, the published target's first."""
     folder = recipes_folder()
     files = [path.relative_to(folder) for path in folder.rglob(f"*{SUFFIX}")] if folder is not None else []
     for file in sorted(files, key=lambda file: (len(file.parts), file)):

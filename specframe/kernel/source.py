@@ -24,7 +24,7 @@ MOST = 100_000
 DEEPEST = 50
 """Levels of sections within sections."""
 UNREADABLE = (yaml.YAMLError, OmegaConfBaseException, ValueError, LookupError, TypeError, AttributeError)
-"""What YAML raises: its own errors, and those of Python for a value that its tag does not fit or that is too long."""
+"""Errors that YAML raises: its own, and those of Python for a value that its tag does not fit or that is too long."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Source:
 def read_source(path: Path, quote: bool = True) -> Source:
     """The mapping in a YAML file. Raises RecipeError for a file that is none, with the line.
 
-    Without `quote` the error shows nothing of what is in the file: it may not be meant as a recipe.
+    Without `quote` the error shows none of the file's contents: it may not be meant as a recipe.
     """
     text = _read_text(path)
     try:
@@ -76,7 +76,7 @@ def _read_text(path: Path) -> str:
 
 @dataclass
 class _Tree:
-    """A file's nodes, of which aliases make a graph: measured, node by node, as if each alias were written out."""
+    """A file's nodes, a graph because of aliases: measured, node by node, as if each alias were written out."""
 
     path: Path
     sizes: dict[yaml.Node, int] = field(default_factory=dict)
@@ -135,7 +135,7 @@ def _lines(node: yaml.Node | None, prefix: Key = ()) -> dict[Key, int]:
 
 
 BEGIN = re.compile(r"(?<!\\)(?:\\\\)*\$\{")
-"""Where an interpolation begins; behind a backslash it is text."""
+"""Matches the beginning of an interpolation; behind a backslash it is text."""
 REFERENCE = re.compile(r"\$\{\s*(\.*)([\w$-]+(?:\.[\w$-]+|\[[\w$-]+\])*)\s*\}")
 """An interpolation that stands for a value of the recipe: dots at its start count sections upwards."""
 LONGEST = 2**22
@@ -145,7 +145,7 @@ LONGEST = 2**22
 def interpolate(data: dict[str, Any], origin: Callable[[Key], str], environment: bool) -> dict[str, Any]:
     """The data with its interpolations resolved; `environment` allows OmegaConf's resolvers, such as `oc.env`.
 
-    Raises RecipeError, with the origin of the value, for what does not resolve or is not allowed.
+    Raises RecipeError, with the origin of the value, for a reference that does not resolve or is not allowed.
     """
     if not environment:
         _Expansion(data, origin).measure((), data)
@@ -157,7 +157,7 @@ def interpolate(data: dict[str, Any], origin: Callable[[Key], str], environment:
 
 
 class _Expansion:
-    """Counts what a recipe's references come to without following them all."""
+    """Computes the size of a recipe's expanded references without following them all."""
 
     def __init__(self, data: dict[str, Any], origin: Callable[[Key], str]) -> None:
         self.data, self.origin = data, origin
@@ -165,7 +165,7 @@ class _Expansion:
         self.open: set[Key] = set()
 
     def measure(self, key: Key, value: Any) -> int:
-        """The characters that the value at a key comes to."""
+        """The number of characters of the expanded value at a key."""
         if key in self.sizes:
             return self.sizes[key]
         if key in self.open:

@@ -1,4 +1,4 @@
-"""Texts that drafters copy from: the interface of stores, what a query gives, and drafters that copy behind a draft."""
+"""Texts that drafters copy from: the interface of stores, the result of a query, and drafters that continue drafts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Continuations:
-    """What follows the longest suffix of a query that occurs in a store."""
+    """Continuations of the longest suffix of a query that occurs in a store."""
 
     match: int
     """Tokens of that suffix; 0 if none occurs."""
@@ -28,7 +28,7 @@ class Store(Protocol):
         ...
 
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
-        """What follows the longest suffix of `tail` that occurs: `limit` continuations of `length` tokens at most."""
+        """Finds up to `limit` continuations of `length` tokens at most of the longest suffix of `tail` that occurs."""
         ...
 
     def append(self, texts: Sequence[Sequence[int]]) -> None:
@@ -41,5 +41,5 @@ class Continuing(Protocol):
     """A drafter that also copies behind tokens that were drafted and are not committed yet."""
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """What it would propose, as a chain, if each row's text went on by a path from below its root; [] for none."""
+        """Returns the chain it would propose if each row's text went on by a path from below its root; [] for none."""
         ...

@@ -19,7 +19,7 @@ class Trainable(Protocol):
 
     @property
     def module(self) -> nn.Module:
-        """What is trained and saved: parameters of the drafter alone, nothing of the target."""
+        """Module that is trained and saved: parameters of the drafter alone, nothing of the target."""
 
     def save(self, folder: Path) -> None:
         """Writes config.json and model.safetensors, which `weights: folder` loads again."""
@@ -30,7 +30,7 @@ class LanguageModelDrafter(Trainable, Protocol):
     """A trainable drafter that is a language model: it reads tokens alone."""
 
     def read_text(self, tokens: Tensor, drafts: Drafts | None = None) -> Tensor:
-        """The logits after every token of texts [B, L], causal, [B, L, V]; `drafts` are what they end in.
+        """The logits after every token of texts [B, L], causal, [B, L, V]; `drafts` lists the drafts they end in.
 
         Gradients reach the module.
         """
@@ -51,17 +51,17 @@ class FeatureDrafter(Trainable, Protocol):
     of it is right as long as its predictions along the text are.
     """
 
-    spec: PairSpec  # which features it reads, and what becomes of its predictions
+    spec: PairSpec  # the features it reads, and the use of its predictions
     block: int
     levels: int  # K
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What is paired with the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
+        """Fuses the taps' features, side by side, into those paired with the tokens: [B, n, A D] -> [B, n, D]."""
 
     def unroll(
         self, features: Tensor, tokens: Tensor, positions: Tensor | None = None, mask: Tensor | None = None
     ) -> Predicted:
-        """The predictions of n entries, given what is paired with the tokens, [B, n, D], and tokens [B, n + K - 1].
+        """The predictions of n entries, given the tokens' paired features [B, n, D], and tokens [B, n + K - 1].
 
         Level k may see the tokens up to i + k. Gradients reach the module and the features. With `positions` [B, n] and
         `mask` [B or 1, 1, n, n], True where an entry sees another, the entries may be several versions of a text.
@@ -72,7 +72,7 @@ class FeatureDrafter(Trainable, Protocol):
 
 
 class Loss(Protocol):
-    """What training minimises; several are summed by weight.
+    """Loss that training minimises; several are summed by weight.
 
     `rowwise = False`: it compares the rows of a batch. `detaches = True`: it weighs by the predictions, and no gradient
     flows through the weights.
@@ -83,7 +83,7 @@ class Loss(Protocol):
 
 
 class Rollout(Protocol):
-    """How training unrolls a drafter."""
+    """Way in which training unrolls a drafter."""
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
         """The predictions to be scored; progress runs from 0 (start of training) to 1 (its end)."""
@@ -91,7 +91,7 @@ class Rollout(Protocol):
 
 @runtime_checkable
 class SteppedRollout(Protocol):
-    """A rollout that follows a schedule by steps: what it does follows from the step alone, so that runs resume."""
+    """A rollout with a schedule by steps: its behaviour depends on the step alone, so that runs resume."""
 
     def begin(self, step: int, total: int) -> None:
         """Takes note of the step that comes now, of `total`, from 0 on; before the rollout is called in it."""
@@ -102,7 +102,7 @@ class RewritingRollout(Protocol):
     """A rollout that changes the texts before the target teaches them."""
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """The predictions to be scored, as of every rollout."""
+        """The predictions to be scored, as in every rollout."""
 
     def rewrite(self, drafter: Trainable, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """The texts to be taught instead of tokens [B, L], and which of their positions count, mask [B, L]."""
@@ -110,10 +110,10 @@ class RewritingRollout(Protocol):
 
 @runtime_checkable
 class AskingRollout(Protocol):
-    """A rollout that asks the target itself, such as for what follows drafts of the drafter's own."""
+    """A rollout that asks the target itself, for example for its answers to drafts of the drafter's own."""
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student | Chunks:
-        """The predictions to be scored, as of every rollout; validation's teachers are of the texts as they are."""
+        """The predictions to be scored, as in every rollout; validation's teachers are of the unchanged texts."""
 
     def ask(self, target: NeuralTarget, drafter: Trainable, tokens: Tensor, mask: Tensor) -> Teacher:
         """The target's answers, given texts [B, L] and which of their positions count, mask [B, L]."""
@@ -121,7 +121,7 @@ class AskingRollout(Protocol):
 
 @runtime_checkable
 class TranslatingDrafter(Protocol):
-    """A drafter around one of another vocabulary, which learns what the target answers in tokens of its own."""
+    """A drafter around one of another vocabulary, which learns the target's answers in tokens of its own."""
 
     @property
     def drafter(self) -> Trainable:
@@ -130,7 +130,7 @@ class TranslatingDrafter(Protocol):
     def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
         """The same answers of the target in the drafter's tokens, a text for each answer.
 
-        Of `answers` [B, L], positions whose next token the target wrote, every run is an answer.
+        Every run of `answers` [B, L], positions whose next token the target wrote, is an answer.
         """
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Draw(IntEnum):
-    """How a node's token was chosen from its parent's law q; stored per node in `TokenTree.draw`."""
+    """Way in which a node's token was chosen from its parent's law q; stored per node in `TokenTree.draw`."""
 
     TOP = 0
     """Deterministic given the context: top-k, n-grams, caches. Its law is one-hot."""
@@ -47,7 +47,7 @@ class TokenTree:
 
     @cached_property
     def ancestors(self) -> Tensor:
-        """Which nodes a node sees, itself and its ancestors: [B, N, N] bool, [b, i, j] = j above or at i."""
+        """Nodes visible to each node, itself and its ancestors: [B, N, N] bool, [b, i, j] = j above or at i."""
         if self.parent.is_cpu and len(self.parent):
             return ancestors_on_host(self.parent)
         return ancestors_of(self.parent, self.levels)
@@ -67,17 +67,17 @@ class TokenTree:
         return TokenTree(**parts, levels=self.levels, q=q, q_row=q_row)
 
     def merge(self, other: TokenTree, nodes: int | None = None) -> TokenTree:
-        """This tree with the nodes of another `top` tree below the same root, common prefixes being one node.
+        """Returns this tree with the nodes of another `top` tree below the same root, common prefixes being one node.
 
-        This tree's nodes keep their indices; what is new of the other tree follows in its order, so far as a row then
-        has at most `nodes` of them, the root included. Sampled nodes stay what they are: nothing is merged into them,
+        This tree's nodes keep their indices; the new nodes of the other tree follow in its order, as long as a row has
+        at most `nodes` of them, the root included. Sampled nodes are left as they are: nothing is merged into them,
         because a sampled node that another tree replaced or removed would no longer have its recorded law. Raises
         ValueError if the other tree has sampled nodes.
         """
         return _merge(self, other, nodes)
 
     def graft(self, leaves: Sequence[int], chains: Sequence[Sequence[int]], nodes: int | None = None) -> TokenTree:
-        """This tree with a chain of `top` nodes below node `leaves[row]` of each row, `nodes` nodes at most then."""
+        """Returns this tree with a chain of `top` nodes below node `leaves[row]` of each row, up to `nodes` nodes."""
         return _graft(self, leaves, chains, nodes)
 
     @classmethod
@@ -89,7 +89,7 @@ class TokenTree:
 
 
 def ancestors_of(parent: Tensor, levels: int) -> Tensor:
-    """`TokenTree.ancestors` of trees with parents [B, N] and so many levels, without a look from the host."""
+    """`TokenTree.ancestors` of trees with parents [B, N] and `levels` levels, without a host sync."""
     batch, count = parent.shape
     own = parent.new_ones(count).diag().bool()  # [N, N]
     rows = parent.clamp(min=0)[:, :, None].expand(batch, count, count)
@@ -189,7 +189,7 @@ def _rows(tree: TokenTree, nodes: int | None) -> list[_Row]:
 
 
 def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
-    """This tree with the new nodes behind each row's, where rows with fewer end invalid."""
+    """Returns this tree with the new nodes behind each row's, where rows with fewer end invalid."""
     fresh = [row.new for row in rows]
     width = max(map(len, fresh), default=0)
     if not width:

@@ -36,7 +36,7 @@ class Prompts:
 
 @dataclass(frozen=True)
 class Scores:
-    """What one target forward gives for every node of a tree."""
+    """Output of one target forward for every node of a tree."""
 
     logits: Tensor  # [B, N, V], raw; the law is made from them by Sampling alone
     features: Mapping[str, Tensor]  # tap -> [B, N, D]
@@ -64,7 +64,7 @@ class Committed:
 
 @dataclass(frozen=True)
 class Cycle:
-    """One cycle of a session: what was drafted, scored, accepted and committed.
+    """One cycle of a session: its draft, scores, verdict and commit.
 
     An admission is a cycle of the new rows alone, over their last prompt tokens; there `committed.prompt` is set.
     """
@@ -77,20 +77,20 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Context:
-    """What a draft may use in addition to the committed text."""
+    """Inputs of a draft in addition to the committed text."""
 
     sampling: SamplingRule
     random: RandomSource
-    costs: Costs | None = None  # what forward passes take; None: every node that may be drafted is worth it
+    costs: Costs | None = None  # times of forward passes; None: every node that may be drafted is worth it
 
 
 @dataclass(frozen=True)
 class Frontier:
     """Nodes that a tree policy wants expanded, with the tree grown so far.
 
-    Contract: every frontier node is the root, or lies exactly K levels below a node expanded earlier
-    in the same draft, where K is what that expansion proposed. The first frontier is the root alone.
-    Node indices stay what they are while a tree grows.
+    Contract: every frontier node is the root, or lies exactly K levels below a node expanded earlier in the same draft,
+    where K is the number of levels of that proposal. The first frontier is the root alone. Node indices do not change
+    while a tree grows.
     """
 
     tree: TokenTree
@@ -114,7 +114,7 @@ class Proposal:
 
     @property
     def whole(self) -> Proposal:
-        """The same with logits over the whole vocabulary, -inf outside the support: what tokens are drawn from.
+        """The same with logits over the whole vocabulary, -inf outside the support, from which tokens are drawn.
 
         Raises ValueError for a support without `vocab`.
         """

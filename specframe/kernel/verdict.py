@@ -1,4 +1,4 @@
-"""What a verifier decides about a draft."""
+"""Decision of a verifier about a draft."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def series(version: str) -> str:
 
 @dataclass(frozen=True)
 class Renamed:
-    """That a name is an old one: what it is called now, and the release that takes the old name away.
+    """Marker of an old name: the new name, and the release that takes the old name away.
 
     A component's old name is registered together with the new one, with `renamed=Renamed("new", until="0.3")`. An old
     option stands in the class attribute `renamed` of its component: `renamed = {"old": Renamed("new", until="0.3")}`.

@@ -87,7 +87,7 @@ def _target_name(model: str, registry: Registry) -> str | None:
 
 
 def _refuse_untrained(name: str, registry: Registry) -> None:
-    """Raises PluginError that lists what is trained, for the name of a drafter that does not exist."""
+    """Raises PluginError that lists the trained drafters, for the name of one that does not exist."""
     drafters = list(_drafters(registry))
     methods = {each.method for each in drafters if f"-{name}".endswith(f"-{each.method}")}
     if not methods:

@@ -1,4 +1,4 @@
-"""Weights of 4 or 8 bits in blocks of 32 inputs, or of 16 or 32 bits: what they are, and how the kernels read them."""
+"""Weights of 4 or 8 bits in blocks of 32 inputs, or of 16 or 32 bits: their format and layout for the native passes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PackedBlocks:
 
     @property
     def bits(self) -> Bits:
-        """Of a code."""
+        """Bits of a code."""
         return 8 if self.low is None else 4
 
     def values(self) -> Tensor:
@@ -43,7 +43,7 @@ class PackedBlocks:
         return (scale * (codes - 128) if self.low is None else scale * codes + self.low.float()[..., None]).flatten(1)
 
     def take(self, rows: slice | Tensor) -> PackedBlocks:
-        """These outputs alone."""
+        """Returns the matrix of these outputs alone."""
         return PackedBlocks(self.codes[rows], self.scale[rows], None if self.low is None else self.low[rows])
 
     def pack(self) -> Tensor:
@@ -79,7 +79,7 @@ class Floats:
 
     @property
     def bits(self) -> Bits:
-        """Of a weight."""
+        """Bits of a weight."""
         return 16 if self.weight.dtype == torch.bfloat16 else 32
 
     def values(self) -> Tensor:
@@ -87,7 +87,7 @@ class Floats:
         return self.weight.float()
 
     def take(self, rows: slice | Tensor) -> Floats:
-        """These outputs alone."""
+        """Returns the matrix of these outputs alone."""
         return Floats(self.weight[rows])
 
     def pack(self) -> Tensor:
@@ -100,7 +100,7 @@ class Floats:
 
 
 def _near(bits: Bits) -> int:
-    """How many inputs of one output stand next to each other."""
+    """Returns the number of inputs of one output that stand next to each other."""
     return 32 // bits
 
 

@@ -89,7 +89,7 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
 
 
 def are_loaded() -> bool:
-    """Whether this process has the kernels already, so that they cost nothing to call."""
+    """Returns whether this process has loaded the native library already, so that it costs nothing to call."""
     return load_kernels.cache_info().currsize > 0
 
 

@@ -24,10 +24,10 @@ LARGEST_HEAD = 256
 
 @dataclass(frozen=True)
 class Tree:
-    """What the N new positions of each row see: slots that are committed, and each other."""
+    """Visibility of the N new positions of each row: slots that are committed, and each other."""
 
     sees: Tensor  # [B, N, N] bool; none sees a later one
-    length: Tensor  # [B] int64: the first so many slots of a row are seen by all
+    length: Tensor  # [B] int64: number of a row's first slots, which all see
     base: int  # the slot of the first; the others follow it
 
     @property
@@ -38,7 +38,7 @@ class Tree:
 
 @dataclass(frozen=True)
 class Mask:
-    """What the N new positions of each row see: any slots, and where their own keys and values go."""
+    """Visibility of the N new positions of each row: any slots, and where their own keys and values go."""
 
     visible: Tensor  # [B, N, S] bool
     places: Tensor  # [B, N] int64
@@ -65,11 +65,11 @@ class PackedLayers:
     """
 
     def __init__(self, config: Any, rotary: nn.Module, layers: Sequence[Any]) -> None:
-        """Of layers for which `unlike` and `odd_outputs` find no reason.
+        """Packs layers for which `unlike` and `odd_outputs` find no reason.
 
-        Quantized matrices then share their storage with what the kernels read; others are copied. A layer may
-        have an identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by
-        side, each with its norm, as EAGLE-3's does: `hidden_norm` is then the state's.
+        Quantized matrices then share their storage with the native passes; others are copied. A layer may have an
+        identity in place of its first norm, as EAGLE's has, or attend from an embedding and a state side by side, each
+        with its norm, as EAGLE-3's does: `hidden_norm` is then the state's.
         """
         self._kept: list[Tensor | QuantizedLinear] = []
         attention = layers[0].self_attn
@@ -88,7 +88,7 @@ class PackedLayers:
         )
         self._rotary = rotary
         self._layers = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
-        self._sample = torch.empty(0, groups, 1, size)  # what keys and values are like
+        self._sample = torch.empty(0, groups, 1, size)  # a sample of keys and values
         self._angles = torch.empty(2, 0, 0)  # [2, positions, rotary / 2]: cosine, sine
 
     def run(
@@ -106,8 +106,8 @@ class PackedLayers:
         """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
 
         `row` is the cache's row of the first. A layer's output is copied to its tap, [B, N, D], where it has one. Where
-        layers are chosen, the others pass their input on. `embeddings` [B, N, D] stand before the hidden states in
-        what a layer of twice the input attends from. `ending` [D], float32, is the weight of a norm behind the last
+        layers are chosen, the others pass their input on. `embeddings` [B, N, D] precede the hidden states in the
+        attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm behind the last
         layer.
         """
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
@@ -197,14 +197,14 @@ def packed(linear: nn.Module) -> QuantizedLinear:
 
 
 def odd_outputs(matrices: Sequence[QuantizedLinear | nn.Linear]) -> str | None:
-    """Why the kernels cannot multiply by one of the matrices, or None if they can."""
+    """Returns why the native passes cannot multiply by one of the matrices, or None if they can."""
     if any(matrix.out_features % TILE for matrix in matrices):
         return f"one of its matrices has outputs that {TILE} does not divide"
     return None
 
 
 def unlike(config: Any, rotary: nn.Module | None, layers: Sequence[Any]) -> str | None:
-    """What in a model's layers the kernels do not compute, or None."""
+    """Returns the property of a model's layers that the native passes do not support, or None."""
     if config.model_type not in FAMILIES:
         return f"the layers of {config.model_type} are not Llama's"
     if (activation := getattr(config, "hidden_act", None)) != "silu":

@@ -1,4 +1,4 @@
-"""A linear layer whose weights are what the kernels multiply by: of 4, 8, 16 or 32 bits."""
+"""A linear layer with weights for the native passes, of 4, 8, 16 or 32 bits."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ class QuantizedLinear(nn.Module):
         return out.to(torch.promote_types(x.dtype, torch.float32)).view(*x.shape[:-1], self.out_features)
 
     def extra_repr(self) -> str:
-        """Its shape and bits."""
+        """Describes shape and bits."""
         return f"{self.in_features}, {self.out_features}, bits={self.bits}"
 
 
 def logits_of(head: nn.Module, features: Tensor) -> Tensor:
-    """What an LM head makes of features, where no gradients are wanted: [..., K] -> [..., N].
+    """Applies an LM head to features, where no gradients are wanted: [..., K] -> [..., N].
 
-    Of the kernels' products no bit is lost: in bfloat16 the logits of likely tokens are an eighth apart.
+    The native products keep every bit: in bfloat16 the logits of likely tokens are an eighth apart.
     """
     logits: Tensor = head.product(features) if isinstance(head, QuantizedLinear) else head(features)
     return logits

@@ -20,7 +20,7 @@ def likely(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def rank(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The same by the kernels, of contiguous float32 logits; of equal ones the earlier column comes first."""
+    """The same natively, for contiguous float32 logits; ties in order of column."""
     width = logits.shape[-1]
     values = logits.new_empty(*logits.shape[:-1], count)
     columns = torch.empty_like(values, dtype=torch.int64)

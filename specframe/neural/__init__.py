@@ -1,19 +1,19 @@
-"""What trainable drafters share: the public building blocks for plugins with neural networks.
+"""Public building blocks of trainable drafters, for plugins with neural networks.
 
-| name | what it is |
+| name | description |
 |---|---|
 | `NeuralDrafter` | the shell of a drafter: everything but its network and its options |
-| `DraftNetwork` | what the shell asks of a network |
-| `FeatureNetwork` | a network of one decoder layer that predicts features: a family defines what it makes of pairs |
+| `DraftNetwork` | the interface of a network |
+| `FeatureNetwork` | a network of one decoder layer that predicts features: a family defines its inputs from pairs |
 | `TapFusion` | several of the target's features fused into one, each with its norm |
 | `gather` | the features that a drafter reads, side by side |
 | `DecoderLayer` | one decoder layer of the target's own kind |
-| `layer_config`, `LAYER_FIELDS` | the config of a drafter's layers of another kind, and what it copies |
+| `layer_config`, `LAYER_FIELDS` | the config of a drafter's layers of another kind, and the fields it copies |
 | `FeatureSession` | the decoding state of a drafter with one decoder layer: committed pairs, and the draft's nodes |
 | `LastFeature` | the decoding state of a drafter that remembers the last feature alone |
-| `RowSession`, `Pending` | what sessions share that cache keys and values: rows that join, commit and leave |
-| `DraftSession` | what a session of one's own has to do |
-| `State` | what a drafter with one decoder layer carries from pair to pair |
+| `RowSession`, `Pending` | the base of sessions that cache keys and values: rows that join, commit and leave |
+| `DraftSession` | the interface of sessions |
+| `State` | the state that a drafter with one decoder layer carries from pair to pair |
 | `Blocks` | the nodes of a draft that were expanded, for sessions of one's own |
 | `SlotCache` | a key-value cache with explicit write slots per row, for trees and ragged batches |
 | `Depths` | which of the heads that belong to a level each answer for the nodes of a frontier |
@@ -28,7 +28,7 @@
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
 | `ambiguous_taps` | why other programs may read other features than a drafter's |
-| `speculators_config` | what every config of the package speculators has |
+| `speculators_config` | the common part of the package speculators' configs |
 | `checkpoint` | strict and atomic safetensors checkpoints: `save`, `load`, `check` and what they need |
 """
 

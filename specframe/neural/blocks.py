@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 State = tuple[Tensor, ...]
-"""What a drafter carries from pair to pair, apart from its cache: tensors [P, B, D], none if it carries nothing."""
+"""State carried from pair to pair, apart from the cache: tensors [P, B, D], none if there is no such state."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Blocks:
 
     @classmethod
     def joined(cls, parts: list[Blocks]) -> Blocks:
-        """All parts' nodes in order; a node sees no expansion made after its own."""
+        """Joins all parts' nodes in order; a node sees no expansion made after its own."""
         width = parts[-1].sees.shape[2]
         return cls(
             nodes=torch.cat([part.nodes for part in parts], 1),
@@ -47,20 +47,20 @@ class Blocks:
 
     @classmethod
     def among(cls, parts: list[Blocks], nodes: Tensor) -> Blocks:
-        """These nodes [B, F], each one of some part's.
+        """Selects nodes [B, F], each from one of the parts.
 
-        Most often all are the last part's. The host looks where it need not wait; that costs less than to join.
+        Usually all are in the last part. The host checks this where it need not wait; that costs less than joining.
         """
         if len(parts) == 1 or (nodes.is_cpu and parts[-1].holds(nodes)):
             return parts[-1].take(nodes)
         return cls.joined(parts).take(nodes)
 
     def holds(self, nodes: Tensor) -> bool:
-        """Whether all of these nodes [B, F] are among the R."""
+        """Returns whether all of these nodes [B, F] are among the R."""
         return bool((self.nodes[:, None] == nodes[:, :, None]).any(-1).all())
 
     def take(self, nodes: Tensor) -> Blocks:
-        """These nodes [B, F], each one of the R."""
+        """Selects nodes [B, F], each one of the R."""
         if self.nodes.shape[1] == 1:  # then it is the root, without a search
             return self._repeated(nodes.shape[1])
         places = (self.nodes[:, None] == nodes[:, :, None]).byte().argmax(-1)  # [B, F]
@@ -84,7 +84,7 @@ class Blocks:
         )
 
     def above(self, others: Blocks) -> Blocks:
-        """These rows and, behind them, the others' rows, with as many nodes."""
+        """Stacks these rows above the others' rows, which have as many nodes."""
         return Blocks(
             nodes=torch.cat([self.nodes, others.nodes]),
             outputs=torch.cat([self.outputs, others.outputs]),
@@ -94,7 +94,7 @@ class Blocks:
         )
 
     def keep(self, rows: Tensor) -> Blocks:
-        """These rows of the batch, int64 [R], in this order."""
+        """Selects rows of the batch, int64 [R], in this order."""
         return Blocks(
             nodes=self.nodes[rows],
             outputs=self.outputs[rows],
@@ -116,8 +116,8 @@ class Queries:
     def behind(cls, masks: Tensor, position: Tensor, path: Tensor) -> Queries:
         """A run of masks behind each of F entries: masks [B, F, M, D], the entries' positions [B, F].
 
-        A mask sees what its entry sees, path [B, F, S], and of the masks, in the slots S .. S + F M - 1, those
-        before it in its run, and itself.
+        A mask sees the slots that its entry sees, path [B, F, S], and among the masks, in the slots S .. S + F M - 1,
+        itself and those before it in its run.
         """
         batch, runs, count, _ = masks.shape
         device = masks.device
@@ -130,7 +130,7 @@ class Queries:
         )
 
     def followed_by(self, others: Queries) -> Queries:
-        """These, which see nothing of the others, and behind them the others."""
+        """Returns these queries, which see nothing of the others, and behind them the others."""
         more = others.mask.shape[2] - self.mask.shape[2]
         return Queries(
             inputs=torch.cat([self.inputs, others.inputs], 1),
@@ -140,10 +140,10 @@ class Queries:
 
 
 def repeated(path: Tensor, count: int) -> Tensor:
-    """What each of F entries sees, for `count` queries of every one: [B, F, S] -> [B, F count, S]."""
+    """Repeats each of F entries' visible slots for `count` queries of every one: [B, F, S] -> [B, F count, S]."""
     return path if count == 1 else path[:, :, None].expand(-1, -1, count, -1).flatten(1, 2)
 
 
 def _causal(length: int, device: torch.device) -> Tensor:
-    """Each sees itself and those before it: [length, length] bool."""
+    """Returns the plain causal mask: [length, length] bool."""
     return torch.ones(length, length, dtype=torch.bool, device=device).tril()

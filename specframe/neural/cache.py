@@ -1,9 +1,9 @@
 """A key/value cache that writes at given slots: no concatenation, no copies, rejected nodes overwritten.
 
-transformers' own caches append. Tree decoding needs two things more: a row's tokens stand where it wants
-them, and of what one forward wrote only the accepted path stays. Here all layers share one preallocated
-tensor, so keeping a path is one gather and one scatter whatever the number of layers. The storage has room for a fixed
-number of rows and stays where it is while rows come and go.
+transformers' own caches append. Tree decoding needs two things more: a row's tokens are written at chosen slots, and
+only the accepted path of one forward's entries stays. Here all layers share one preallocated tensor, so keeping a path
+is one gather and one scatter whatever the number of layers. The storage has room for a fixed number of rows and stays
+where it is while rows come and go.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def cache_name(module: nn.Module) -> str:
     """The name of the argument by which a module of transformers takes its cache.
 
     It is `cache` as of release 5.24, and `past_key_values` before, and in models that were written before. A forward
-    pass that names neither passes on what it is given, to one of the installed release.
+    pass that names neither passes its arguments on to one of the installed release.
     """
     for function in (module.forward, create_causal_mask):
         for name in ("cache", "past_key_values"):
@@ -44,7 +44,7 @@ class SlotCache(Cache):
     def __init__(
         self, layers: int, capacity: int, rows: int | None = None, widths: Callable[[int], int] | None = None
     ) -> None:
-        """Where there are `widths`, they give the capacity that is allocated where so much is needed."""
+        """Allocates `capacity` slots, or `widths(capacity)` of them where `widths` is given."""
         self._slot_layers = [SlotLayer(self, index) for index in range(layers)]
         super().__init__(layers=list(self._slot_layers))
         self._widths = widths
@@ -60,9 +60,9 @@ class SlotCache(Cache):
     def aim(self, slots: int | Tensor, width: int, row: int = 0) -> None:
         """Sets where the next forward writes, and that it sees the slots 0 .. width - 1.
 
-        `slots` is a tensor [B, T], or the first of T consecutive slots that are the same in every row,
-        which is the faster of the two. What a query sees within the width is the mask's business. The forward's batch
-        is the rows from `row` on.
+        `slots` is a tensor [B, T], or the first of T consecutive slots that are the same in every row, which is the
+        faster of the two. The mask decides what a query sees within the width. The forward's batch is the rows from
+        `row` on.
         """
         self.slots = slots
         self.width = width
@@ -70,7 +70,7 @@ class SlotCache(Cache):
         self._reached = max(self._reached, width)
 
     def clear(self) -> None:
-        """Zeroes what was written; the storage stays."""
+        """Zeroes the written slots; the storage stays."""
         for block in self._blocks:
             block[:, :, :, : self._reached] = 0
         self._reached = 0
@@ -108,7 +108,7 @@ class SlotCache(Cache):
                 block[:, destination, :, :width] = block[:, source, :, :width]
 
     def grow(self, capacity: int) -> None:
-        """Makes room for at least `capacity` slots and keeps what is written. Copies: grow in large steps."""
+        """Makes room for at least `capacity` slots and keeps the written ones. Copies: grow in large steps."""
         more = capacity - self.capacity
         if more > 0:
             more = more if self._widths is None else self._widths(capacity) - self.capacity
@@ -123,7 +123,7 @@ class SlotCache(Cache):
                 layer.look()
 
     def place(self, index: int, keys: Tensor, values: Tensor) -> list[tuple[int, int]]:
-        """Where layer `index` keeps its keys and values: a block and a plane in it, twice."""
+        """Returns the storage of layer `index`: a block and a plane in it, for its keys and for its values."""
         if keys.shape == values.shape:
             if not self._blocks:
                 self._allocate(2 * len(self.layers), keys)
@@ -151,9 +151,9 @@ class SlotCache(Cache):
         return self._planes[rows]
 
     def storage(self, sample: Tensor) -> Tensor:
-        """All layers' keys and values in one tensor, [2 * layers, B, H, S, D], like a sample [B, H, 1, D] at first.
+        """Returns all layers' keys and values in one tensor [2 * layers, B, H, S, D], made like a sample [B, H, 1, D].
 
-        Layer `index` has its keys in plane 2 * index and its values behind them.
+        Layer `index` has its keys in plane 2 * index and its values in the next.
         """
         if not self._blocks:
             self._allocate(2 * len(self.layers), sample)
@@ -190,7 +190,7 @@ class SlotLayer(CacheLayerMixin):
         self.keys, self.values = (self.cache.plane(place) for place in self.places)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Writes [B, H, T, D] at the aimed slots; returns what is visible, [B, H, width, D]."""
+        """Writes [B, H, T, D] at the aimed slots; returns the visible slots, [B, H, width, D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
@@ -212,7 +212,7 @@ class SlotLayer(CacheLayerMixin):
         return self.cache.width, 0
 
     def get_seq_length(self) -> int:
-        """Position of the next query: all that is visible but what this forward writes."""
+        """Position of the next query: the number of visible slots without those this forward writes."""
         slots = self.cache.slots
         return slots if isinstance(slots, int) else self.cache.width - slots.shape[1]
 

@@ -41,19 +41,19 @@ class NeuralDrafter(Generic[NetworkT]):
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained, the same in every run.
-        head: how what the network predicts becomes logits; none: the network's own LM heads, or the target's.
-        quantize: the network's linear layers in 4 or 8 bits while it decodes; trained and saved is what it was.
+        head: the map from predictions to logits; none: the network's own LM heads, or the target's.
+        quantize: the network's linear layers in 4 or 8 bits while it decodes; saved unrounded.
     """
 
     name: ClassVar[str]
     promise: Promise = Promise()
     taps: frozenset[str] = frozenset({"last"})
     spec: PairSpec = PairSpec()
-    """Which features it reads, and what becomes of its predictions; like the next two, the network's from bind on."""
+    """Features that it reads, and the use of its predictions; like the next two, the network's from bind on."""
     block: int = 1
-    """How far ahead of its entry the first prediction is; 0 where a draft's nodes have features of their own."""
+    """Distance of the first prediction from its entry; 0 where a draft's nodes have features of their own."""
     levels: int = 1
-    """How many predictions it makes from an entry in training."""
+    """Number of predictions it makes from an entry in training."""
 
     def __init__(
         self, *, weights: str | None = None, head: Head | None = None, quantize: Quantization | None = None
@@ -80,7 +80,7 @@ class NeuralDrafter(Generic[NetworkT]):
         raise NotImplementedError
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What a checkpoint and the drafter must agree on, given the target's config; `format` and width are known."""
+        """Returns the fields on which checkpoint and drafter must agree; `format` and width are checked anyway."""
         return {}
 
     def load(self, target: NeuralTarget, weights: str) -> NetworkT:
@@ -183,7 +183,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return support_of(part)
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What is paired with the tokens, given the taps' features side by side: [B, n, A D] -> [B, n, D]."""
+        """Fuses the taps' features, side by side, into those paired with the tokens: [B, n, A D] -> [B, n, D]."""
         return self._plan.fuse(features)
 
     def unroll(
@@ -193,7 +193,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return self._plan.unroll(features, tokens, self.target.embed, positions, mask)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """What the head, or the target's, makes of what the network gives it to read: [.., H] -> [.., V]."""
+        """Applies the head, or the target's, to the network's outputs: [.., H] -> [.., V]."""
         hidden = hidden.contiguous()  # of strided rows with gradients, PyTorch multiplies each by a copy of the weights
         if self._reader is not None:
             return self._reader(hidden)
@@ -206,7 +206,7 @@ class NeuralDrafter(Generic[NetworkT]):
         return self.logits(predicted.hidden)
 
     def reading(self, reader: Callable[[Tensor], Tensor]) -> Self:
-        """The same drafter with another function from what its head reads to logits, [.., H] -> [.., v].
+        """The same drafter with another function from its head's inputs to logits, [.., H] -> [.., v].
 
         A rollout that trains a head needs it, where the head learns something else than the logits of tokens.
         """
@@ -252,7 +252,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     @torch.no_grad()
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed; rows that come with a prompt are new, and stand behind the others."""
+        """Takes in the committed pairs; rows that come with a prompt are new, and follow the others."""
         self._running().commit(committed)
 
     @torch.no_grad()

@@ -40,7 +40,7 @@ def divisible(target: NeuralTarget, head: str) -> DivisibleTarget:
 
 @runtime_checkable
 class ConfidentHead(Head, Protocol):
-    """A head that also predicts what becomes of the token drafted by its logits: the head `acceptance`."""
+    """A head that also predicts whether the token drafted from its logits is accepted: the head `acceptance`."""
 
     def confidence(self, features: Tensor) -> Tensor:
         """The probability that this token is accepted, if all above it are: [..., D] -> [...]."""
@@ -60,7 +60,7 @@ def support_of(part: object) -> Tensor | None:
 def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Proposal:
     """The proposal of these logits [B, F, K, v] of the head's support, with the confidence that it has in it, if any.
 
-    `features` [B, F, K, D] are what the head made the logits of.
+    `features` [B, F, K, D] are the head's inputs.
     """
     # A class is looked at once; an instance of a Protocol in every call, which takes longer than the head's product.
     confidence = head.confidence(features) if issubclass(type(head), ConfidentHead) else None  # type: ignore[union-attr]
@@ -69,14 +69,14 @@ def make_proposal(logits: Tensor, head: Head | None, features: Tensor) -> Propos
 
 @dataclass(frozen=True)
 class Depths:
-    """How deep the nodes of a frontier lie, and which depths there are among them."""
+    """Depths of a frontier's nodes, and the set of depths among them."""
 
     depth: Tensor  # [B, F] int64
     found: list[int]
 
     @classmethod
     def of(cls, frontier: Frontier, depth: Tensor, drafter: str, heads: int) -> Depths:
-        """The depths [B, F] of a frontier's nodes, of a drafter with so many heads.
+        """The depths [B, F] of a frontier's nodes, for a drafter with `levels` heads.
 
         Raises CompositionError in the drafter's name for a node below which there is no head. Which heads answer is
         control flow, so the host must know it, once for every forward below the root.
@@ -87,7 +87,7 @@ class Depths:
         return cls(depth, found)
 
     def choose(self, answer: Callable[[int], Tensor]) -> Tensor:
-        """Of every node the answer of its own level's head, `answer(level)` [B, F, ..] from level 1 on."""
+        """Selects for every node the answer of its own level's head, `answer(level)` [B, F, ..] from level 1 on."""
         first, *others = self.found
         chosen = answer(first + 1)
         for depth in others:

@@ -30,7 +30,7 @@ LAYER_FIELDS = (
     "max_position_embeddings",
     "vocab_size",
 )
-"""What a drafter's layers take from the target's config, whatever kind they are of."""
+"""Fields of the target's config that a drafter's layers take, whatever kind they are of."""
 
 
 def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> PretrainedConfig:
@@ -53,8 +53,8 @@ class DecoderLayer(nn.Module):
     CompositionError. The layer itself is `layer`, in transformers' parameter names: EAGLE, for one,
     puts an identity in the place of `layer.input_layernorm`.
 
-    The rotary frequencies are no part of the module's state: neither a cast to bfloat16 nor a strict
-    load can touch them, and they follow the input's device.
+    The rotary frequencies are not part of the module's state: casts to bfloat16 and strict loads do not touch them, and
+    they follow the input's device.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -70,7 +70,7 @@ class DecoderLayer(nn.Module):
         """The layer as the kernels take it, which then compute it while it decodes."""
 
     def pack(self) -> None:
-        """From now on the kernels compute the layer where it decodes, if they can; its matrices are quantized."""
+        """Lets the native passes compute the layer where it decodes, if they can; its matrices are quantized."""
         layers, rotary = [self.layer], self._rotary[0]
         matrices = [module for module in self.layer.modules() if isinstance(module, QuantizedLinear)]
         if matrices and unlike(self.config, rotary, layers) is None and odd_outputs(matrices) is None:
@@ -109,12 +109,12 @@ class DecoderLayer(nn.Module):
         return states
 
     def _compute(self, packed: PackedLayers, x: Tensor, positions: Tensor, mask: Tensor, cache: SlotCache) -> Tensor:
-        """What the kernels make of x."""
+        """Computes the layer natively."""
         batch, count, _ = x.shape
         places = cache.slots
         if isinstance(places, int):
             places = torch.arange(places, places + count).expand(batch, -1)
-        split = x.shape[-1] - packed.shape.width  # what stands before the state in a layer of twice the input
+        split = x.shape[-1] - packed.shape.width  # width before the state in a layer of twice the input
         embeddings, state = (x[..., :split], x[..., split:]) if split else (None, x)
         hidden = state.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
         sight = Mask(mask[:, 0].expand(batch, -1, -1), places)
@@ -129,7 +129,7 @@ def _bare_model(config: PretrainedConfig) -> Any:
     small.vocab_size = 1  # the embedding is the target's business; don't build a second one
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
     if getattr(small, "layer_types", None):
-        small.layer_types = ["full_attention"]  # the mask alone decides what is seen
+        small.layer_types = ["full_attention"]  # the mask alone decides visibility
     small._attn_implementation_internal = None  # let transformers choose: sdpa wherever it is supported
     build: Any = AutoModel.from_config
     model = build(small, dtype=torch.float32)

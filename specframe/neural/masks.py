@@ -22,10 +22,10 @@ def block_end(length: int, block: int, device: torch.device | str | None = None)
 
 
 def block_causal(length: int, block: int, device: torch.device | str | None = None) -> Tensor:
-    """Who sees whom under Falcon's relaxed causal mask, [1, 1, length, length] bool (Falcon, Section 3.4).
+    """Returns Falcon's relaxed causal mask, [1, 1, length, length] bool (Falcon, Section 3.4).
 
-    A position sees its own block, later positions of it included, and all before it; see `block_end`
-    for where blocks end. `block` 1 is the plain causal mask.
+    A position sees its own block, later positions of it included, and all earlier ones; `block_end` gives the
+    ends of blocks. `block` 1 is the plain causal mask.
     """
     key = torch.arange(length, device=device)
     return (key <= block_end(length, block, device)[:, None])[None, None]
@@ -39,9 +39,9 @@ def draft_positions(drafts: Drafts) -> Tensor:
 
 
 def visible_drafts(drafts: Drafts) -> Tensor:
-    """Who sees whom among the texts' tokens and the drafts behind them: [B, T, T] bool, T = L + levels K.
+    """Returns the attention mask of the texts' tokens and the drafts behind them: [B, T, T] bool, T = L + levels K.
 
-    A text is causal. A drafted token sees the text up to its root, those above it in its own chain, and itself.
+    A text is causal. A drafted token sees the text up to its root, the tokens above it in its own chain, and itself.
     """
     batch, count = drafts.roots.shape
     device = drafts.roots.device

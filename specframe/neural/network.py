@@ -1,4 +1,4 @@
-"""What a drafter's network declares, and the network of drafters with one decoder layer."""
+"""Interface of a drafter's network, and the network of drafters with one decoder layer."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DraftSession(Protocol):
     """The decoding state of a session's rows."""
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed; rows that come with a prompt are new, and stand behind the others."""
+        """Takes in the committed pairs; rows that come with a prompt are new, and follow the others."""
         ...
 
     def keep(self, rows: Tensor) -> None:
@@ -38,9 +38,9 @@ class DraftSession(Protocol):
 
 
 class DraftNetwork:
-    """What `NeuralDrafter` asks of a network, apart from being an `nn.Module`: how it is unrolled, and its session.
+    """Network as `NeuralDrafter` needs it, apart from being an `nn.Module`: its unrolling, and its session.
 
-    The three attributes are those of `FeatureDrafter`. What is here suits a network that reads the tap `last` and
+    The three attributes are those of `FeatureDrafter`. The defaults suit a network that reads the tap `last` and
     predicts the feature of the next position.
     """
 
@@ -49,7 +49,7 @@ class DraftNetwork:
     levels: int = 1
 
     def fuse(self, features: Tensor) -> Tensor:
-        """What is paired with the tokens, given the taps' features side by side: [.., A D] -> [.., D]."""
+        """Fuses the taps' features, side by side, into those paired with the tokens: [.., A D] -> [.., D]."""
         return features
 
     def unroll(
@@ -66,39 +66,39 @@ class DraftNetwork:
 class FeatureNetwork(DraftNetwork, nn.Module):
     """A network of one decoder layer over pairs of a token and the features before it (EAGLE's family, Falcon).
 
-    A family makes the layer's inputs of pairs, `inputs`. Where the layer's output is not what the head reads, or not
-    what is fed back, `hidden` and `features` take the one and the other from it.
+    A family computes the layer's inputs from pairs in `inputs`. Where the head's input or the fed-back features differ
+    from the layer's output, `hidden` and `features` compute them from it.
     """
 
     layer: DecoderLayer
 
     @property
     def width(self) -> int:
-        """How wide the layer's inputs are."""
+        """Width of the layer's inputs."""
         return int(self.layer.config.hidden_size)
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for pairs, embedding first, and the state after them: [B, M, 2D] -> [B, M, D].
 
-        `state` is what is carried from pair to pair, see `start`. With `counts` a row has that many pairs; what comes
-        out beyond them is never used.
+        `state` is carried from pair to pair, see `start`. With `counts` a row has that many pairs; outputs beyond them
+        are never used.
         """
         raise NotImplementedError
 
     def start(self, batch: int) -> State:
-        """The state before the first pair, of so many rows: tensors [P, batch, D], none if nothing is carried."""
+        """The state before the first pair: tensors [P, batch, D], none if nothing is carried."""
         return ()
 
     def mask(self, pairs: Tensor) -> Tensor:
-        """With several `levels`, the inputs that ask for those behind a pair's first: [.., 2D] -> [.., K - 1, D]."""
+        """Returns the inputs that ask for the levels behind a pair's first: [.., 2D] -> [.., K - 1, D]."""
         raise NotImplementedError
 
     def hidden(self, outputs: Tensor) -> Tensor:
-        """What the head reads of the layer's outputs, [.., P] -> [.., H]."""
+        """Returns the LM head's input from the layer's outputs, [.., P] -> [.., H]."""
         return outputs
 
     def features(self, outputs: Tensor) -> Tensor:
-        """What is fed back of them, and compared with the tap that is imitated: [.., P] -> [.., D]."""
+        """Returns the features that are fed back and compared with the imitated tap: [.., P] -> [.., D]."""
         return outputs
 
     def predicted(self, outputs: Tensor) -> Predicted:

@@ -21,7 +21,7 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 def rounds(name: str, quantization: Quantization | None, device: torch.device) -> bool:
-    """Whether matrices are to be rounded: not without `quantization`, nor, with a warning, without a C++ compiler.
+    """Returns whether to round matrices: false without `quantization` and, with a warning, without a C++ compiler.
 
     Raises CompositionError, in a part's name, where the device is no CPU.
     """

@@ -1,4 +1,4 @@
-"""The rows of a drafter's session: how many pairs of each are cached, what was committed since, and the draft."""
+"""The rows of a drafter's session: their cached pairs, the pairs committed since, and the draft."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
 
 MOST = 64
-"""So many pairs of a row at most wait for a draft, prompts aside."""
+"""Largest number of pairs of a row that wait for a draft, prompts aside."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +28,20 @@ class Pending:
     held: list[int]  # and has with them
 
     def behind(self, others: Tensor, own: Tensor, dim: int = 0) -> Tensor:
-        """What is remembered of all rows, given what was remembered and what these rows' is now."""
+        """Returns the state of all rows, given that of the others and that of these rows now."""
         return own if self.first == 0 else torch.cat([others.narrow(dim, 0, self.first), own], dim)
 
 
 class RowSession:
-    """What sessions over a `SlotCache` share: rows that join, commit at their own pace, and leave.
+    """Common base of sessions over a `SlotCache`: rows that join, commit at their own pace, and leave.
 
-    A drafter's session defines what it keeps of newly committed pairs (`pairs`), how it takes them in (`take`), which
-    slots hold them then (`seen`), and what else it remembers of a row (`join`, `leave`).
+    A drafter's session defines the entries that it keeps of newly committed pairs (`pairs`), how it takes them in
+    (`take`), the slots that then hold them (`seen`), and its other state of a row (`join`, `leave`).
 
     Args:
         like: a tensor on the drafter's device.
         slots: how many rows there will be, at most.
-        room: how many positions a row will take, at most; the cache is made for so many.
+        room: how many positions a row will take, at most; the cache has room for them.
         spare: how many slots more than it needs the cache gets when it is made or grown.
         layers: how many layers' keys and values it caches.
     """
@@ -52,31 +52,31 @@ class RowSession:
         self.counts: list[int] = []  # pairs of each row that are cached
         self.cache = SlotCache(layers, 0, slots)
         self.visible = like.new_zeros(0, 0, dtype=torch.bool)  # [B, W] which slots hold cached pairs
-        self.draft: list[Blocks] = []  # the root's, and what was expanded below it
+        self.draft: list[Blocks] = []  # the root's, and the expansions below it
         self._pending: tuple[int, tuple[Tensor, ...], list[int]] | None = None
 
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """What is kept of newly committed pairs until they are taken in, [B, M, ..] each."""
+        """Returns the entries kept of newly committed pairs until they are taken in, [B, M, ..] each."""
         raise NotImplementedError
 
     def take(self, pending: Pending) -> Blocks:
-        """Caches pending pairs, moves on what is remembered of their rows, and returns their rows' root."""
+        """Caches pending pairs, advances the state of their rows, and returns their rows' root."""
         raise NotImplementedError
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Which slots hold pairs of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        """Mask of the slots that hold the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
         raise NotImplementedError
 
     def join(self, more: int) -> None:
-        """Makes room for so many new rows in what else is remembered."""
+        """Makes room for new rows in the remaining state."""
 
     def leave(self, rows: Tensor) -> None:
-        """Keeps these rows, int64 [R], in this order, of what else is remembered."""
+        """Keeps these rows of the remaining state, int64 [R], in this order."""
 
     def commit(self, committed: Committed) -> None:
         """Stashes newly committed pairs; rows that come with a prompt are new, and stand behind the others.
 
-        They wait for the next draft, and so does what was stashed before: where a tree policy drafts nothing for some
+        They wait for the next draft, together with those stashed before: where a tree policy drafts nothing for some
         cycles, there is one forward for all of them.
         """
         fresh = committed.count.tolist() if committed.counts is None else list(committed.counts)
@@ -113,7 +113,7 @@ class RowSession:
         self.leave(rows)
 
     def settle(self) -> None:
-        """Takes in what is pending; then a draft can start at the root of every row."""
+        """Takes in the pending pairs; then a draft can start at the root of every row."""
         if self._pending is None:
             return
         (first, pairs, fresh), self._pending = self._pending, None
@@ -133,7 +133,7 @@ class RowSession:
 def _behind(
     pairs: tuple[Tensor, ...], counts: list[int], others: tuple[Tensor, ...], more: list[int]
 ) -> tuple[tuple[Tensor, ...], list[int]]:
-    """Pairs [B, M, ..], of which a row has so many, with others [B, N, ..] behind them; and how many a row has then."""
+    """Pairs [B, M, ..], `count` of each row, with others [B, N, ..] behind them; and the rows' new counts."""
     total = [have + new for have, new in zip(counts, more, strict=True)]
     if min(counts) == max(counts):
         return tuple(torch.cat([old[:, : counts[0]], new], 1) for old, new in zip(pairs, others, strict=True)), total

@@ -1,4 +1,4 @@
-"""What a drafter of one decoder layer remembers of the committed pairs while it decodes, and the draft in the making.
+"""Decoding state of a drafter with one decoder layer: the committed pairs, and the draft in the making.
 
 With one attention layer, a position's key and value depend on the layer's input at that position alone.
 So blocks need no fixed alignment, and a cycle may commit any number of tokens: the last block is always
@@ -59,21 +59,21 @@ class FeatureSession(RowSession):
     """The decoding state of a session's rows, for drafters of one decoder layer.
 
     Position i of a row holds the pair (embedding of token i + 1, features i); the network's `inputs` makes it the
-    layer's input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of
-    k = 1 and no state, Falcon that of any k and an LSTM's state. ParallelSpec has masks: of a block's k queries
-    j = 1 is a pair then, and the others are masks that stand behind it; without masks j = k.
+    layer's input, and the output of a block's k positions predicts the k features after it. EAGLE is the case of k = 1
+    and no state, Falcon that of any k and an LSTM's state. ParallelSpec has masks: then the first of a block's k
+    queries, j = 1, is a pair, and the others are masks behind it; without masks j = k.
 
-    Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs
-    before the first, which do not exist: their input is zero, and no query sees them. Only a row with
-    fewer than j pairs predicts from there, what it has no pair for. Behind the longest row's pairs stand
-    the draft's, at the same slots in every row, until the next commit writes over them. Masks stand behind
-    all pairs for the length of one forward; no later one sees them.
+    Slots of the cache: pair i of a row stands at slot i + j - 1. The j - 1 slots before stand for pairs before the
+    first, which do not exist: their input is zero, and no query sees them. Only a row with fewer than j pairs predicts
+    from there, for positions without a pair. Behind the longest row's pairs stand the draft's, at the same slots in
+    every row, until the next commit writes over them. Masks stand behind all pairs for the length of one forward; no
+    later one sees them.
 
     Args:
         network: the drafter's.
         embed: the target's token embedding, [..] -> [.., D].
         slots: how many rows there will be, at most.
-        room: how many positions a row will take, at most; the cache is made for so many.
+        room: how many positions a row will take, at most; the cache has room for them.
         spare: how many slots more than it needs the cache gets when it is made or grown.
     """
 
@@ -91,11 +91,11 @@ class FeatureSession(RowSession):
         self.tail = like.new_zeros(0, self.asking - 1, network.width)  # the last pairs' inputs
 
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """What the network's `inputs` gets, [B, M, 2D]."""
+        """Returns the network's `inputs` argument, [B, M, 2D]."""
         return (self._pairs(tokens, self.network.fuse(gather(self.network.spec, features))),)
 
     def join(self, more: int) -> None:
-        """Makes room for so many new rows."""
+        """Makes room for new rows."""
         self.state = tuple(torch.cat(parts, 1) for parts in zip(self.state, self.network.start(more), strict=True))
         self.tail = pad(self.tail, (0, 0, 0, 0, 0, more))
 
@@ -105,7 +105,7 @@ class FeatureSession(RowSession):
         self.tail = self.tail[rows]
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Which slots hold pairs of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        """Mask of the slots that hold the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
         device = self.tail.device
         pair = torch.arange(1 - self.asking, max(counts, default=0), device=device)  # the one at each slot
         seen = (pair >= 0).expand(len(counts), -1)
@@ -155,9 +155,9 @@ class FeatureSession(RowSession):
     def take(self, pending: Pending) -> Blocks:
         """Takes in pending pairs: keys and values are cached, the state moves on, a draft can start.
 
-        Queries are made again for the j - 1 pairs before, since they belong to the last block; writing
-        their keys and values again changes nothing. All queries see all pairs: of the outputs only the
-        last block's are wanted. A mask sees the masks before it, too.
+        Queries are made again for the j - 1 pairs before, since they belong to the last block; writing their keys and
+        values again changes nothing. All queries see all pairs: only the last block's outputs are used. A mask sees the
+        masks before it, too.
         """
         first, (pairs,), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         inputs, state = self.network.inputs(pairs, tuple(part[:, first:] for part in self.state), fresh)
@@ -197,7 +197,7 @@ class FeatureSession(RowSession):
         return outputs
 
     def _pairs(self, tokens: Tensor, features: Tensor) -> Tensor:
-        """What the network's `inputs` gets: [..], [.., D] -> [.., 2D], embedding first."""
+        """Returns the network's `inputs` argument: [..], [.., D] -> [.., 2D], embedding first."""
         return torch.cat([self.embed(tokens), features], -1)
 
     def _trace(self, frontier: Frontier) -> tuple[Tensor, Tensor]:
@@ -210,9 +210,9 @@ class FeatureSession(RowSession):
         return torch.stack(tokens, 2), parent.gather(1, path[-1])
 
     def _path(self, sees: Tensor) -> Tensor:
-        """Which slots lie on the path to each frontier node, its own pairs included: [B, F, S] -> [B, F, W + S k].
+        """Returns the slots on the path to each frontier node, its own pairs included: [B, F, S] -> [B, F, W + S k].
 
-        `sees`: which of the S expansions below the root do.
+        `sees`: the expansions, of the S below the root, that lie on the path.
         """
         committed = self.visible[:, None].expand(-1, sees.shape[1], -1)  # [B, F, W]
         drafted = sees[..., None].expand(-1, -1, -1, self.block).flatten(2)  # [B, F, S k]

@@ -1,1 +1,1 @@
-"""Where logits become distributions, and where all randomness comes from."""
+"""Conversion of logits to distributions, and the source of all randomness."""

@@ -15,7 +15,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import TokenTree
 
 FEW = (64, 1024)
-"""So many of the likeliest tokens are looked at first for a mass of top_p."""
+"""Numbers of the likeliest tokens examined first for a mass of top_p."""
 
 Processor = Callable[[Tensor, Tensor], Tensor]
 """A transformers LogitsProcessor: (input_ids [R, T], logits [R, V]) -> logits [R, V]."""
@@ -34,7 +34,7 @@ class History:
 
 
 Found = tuple[Tensor, Tensor | None]
-"""Something about nodes, and those after which no token has mass; None: there are none."""
+"""Values by node, and a mask of nodes after which no token has mass; None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Sampling:
     that ties with the k-th, top-p keeps the smallest set whose mass reaches top_p, min-p is relative to
     the likeliest token. Temperature 0 is the one-hot law at the argmax, the lowest id on ties.
 
-    Processors must be functions of what they are given: they see the rows of a batch in no fixed order.
+    Processors must be pure functions of their arguments: they see the rows of a batch in no fixed order.
     """
 
     temperature: float = 0.0
@@ -68,7 +68,7 @@ class Sampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether every law is one-hot."""
+        """True if every law is one-hot."""
         return self.temperature == 0
 
     def following(self, history: History) -> Sampling:
@@ -111,11 +111,11 @@ class Sampling:
         return law, gaps
 
     def argmax(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
-        """The one token of each law at temperature 0: arguments as of `law` -> [B, M] int64."""
+        """The one token of each law at temperature 0: arguments as in `law` -> [B, M] int64."""
         return self.argmax_and_gaps(logits, tree, nodes)[0]
 
     def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
-        """The same, with the nodes after which no token has mass, as of `law_and_gaps`: [B, M] int64."""
+        """The same, with the nodes after which no token has mass, as in `law_and_gaps`: [B, M] int64."""
         if self.processors:
             logits = self._processed(at_least_float32(logits), tree, nodes)
         best = first_argmax(logits)  # [B, M]
@@ -186,7 +186,7 @@ class RowSampling:
 
     @property
     def greedy(self) -> bool:
-        """Whether every law of every row is one-hot."""
+        """True if every law of every row is one-hot."""
         return all(sampling.greedy for sampling, _ in self.groups)
 
     @property
@@ -199,11 +199,11 @@ class RowSampling:
         return replace(self, history=history)
 
     def law(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Tensor:
-        """The law after each node, as of `Sampling.law`, each row by its own sampling: [B, M, V]."""
+        """The law after each node, as in `Sampling.law`, each row by its own sampling: [B, M, V]."""
         return self.law_and_gaps(logits, tree, nodes)[0]
 
     def law_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
-        """The same, with the nodes after which no token has mass, as of `Sampling.law_and_gaps`."""
+        """The same, with the nodes after which no token has mass, as in `Sampling.law_and_gaps`."""
         laws = torch.empty_like(logits, dtype=law_dtype(logits))
         gaps = torch.zeros_like(logits[..., 0], dtype=torch.bool)
         for sampling, rows in self.groups:
@@ -221,7 +221,7 @@ class RowSampling:
         return self.argmax_and_gaps(logits, tree, nodes)[0]
 
     def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
-        """The same, with the nodes after which no token has mass, as of `law_and_gaps`: [B, M] int64."""
+        """The same, with the nodes after which no token has mass, as in `law_and_gaps`: [B, M] int64."""
         laws, gaps = self.law_and_gaps(logits, tree, nodes)
         return laws.argmax(-1), gaps
 
@@ -260,7 +260,7 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
 
 
 def _nucleus(law: Tensor, p: float, sizes: Sequence[int]) -> Tensor:
-    """Which tokens are kept, laws [R, V] -> bool; looked for among the likeliest, `sizes` of them, then by a sort."""
+    """Returns the kept tokens, laws [R, V] -> bool; searched among the likeliest, `sizes` of them, then by a sort."""
     if not sizes:
         ascending, order = law.sort()
         dropped = ascending.cumsum(-1) <= 1 - p  # the tail, summed from its thin end

@@ -16,14 +16,14 @@ class Visits:
     """
 
     def __init__(self, sampling: Sampling | RowSampling, logits: Tensor, tree: TokenTree) -> None:
-        """The laws that the sampling makes of logits [B, N, V]."""
+        """The laws of logits [B, N, V] under the sampling."""
         self._sampling = sampling
         self._logits = logits
         self._tree = tree
         batch, count, _ = logits.shape
         self._first = torch.arange(0, batch * count, count, device=logits.device)  # [B], where a row's logits begin
         self.gaps: Tensor | None = None
-        """After which of the nodes asked for no token has mass, [B, N] bool; None: there was none."""
+        """Mask of the nodes asked for after which no token has mass, [B, N] bool; None: there was none."""
 
     def after(self, nodes: Tensor) -> Tensor:
         """The law after one node of each row, nodes [B] -> [B, V]."""

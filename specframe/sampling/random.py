@@ -15,8 +15,8 @@ from torch import Tensor
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB  # SplitMix64's constants
 CATEGORICAL, BERNOULLI, WITHOUT_REPLACEMENT, METHODS = 0, 1, 2, 3
-CYCLES, CALLS, ELEMENTS = 8, 24, 4  # what one block holds: so many cycles, their first calls, few elements
-PLACES = 64  # and what one block by position holds at least
+CYCLES, CALLS, ELEMENTS = 8, 24, 4  # size of a block: cycles, their first calls, few elements
+PLACES = 64  # smallest size of a block by position
 
 
 class SeededRandom:
@@ -78,9 +78,9 @@ def row_seed(seed: int, row: int) -> int:
 class Stream:
     """A RandomSource: one stream of uniforms per row, begun afresh by every cycle.
 
-    The calls of a cycle are counted for each method on its own, so that a row whose neighbours need
-    more coins than itself still gets the same numbers for its categorical draws. What changes from cycle to cycle and
-    is read by a draw is a tensor on the device: a captured step that is replayed gets fresh numbers.
+    The calls of a cycle are counted for each method on its own, so that a row whose neighbours need more coins than
+    itself still gets the same numbers for its categorical draws. State that changes from cycle to cycle and is read by
+    a draw is a tensor on the device: a captured step that is replayed gets fresh numbers.
     """
 
     def __init__(self, keys: Tensor) -> None:
@@ -95,7 +95,7 @@ class Stream:
 
     @property
     def device(self) -> torch.device:
-        """Where its numbers are."""
+        """Device of its numbers."""
         return self._keys.device
 
     def advance(self) -> None:
@@ -132,8 +132,8 @@ class Stream:
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
         """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up.
 
-        Drawn one after the other from what the earlier ones left over: the same law as Gumbel top-k,
-        for k uniforms a row instead of V.
+        The tokens are drawn one after the other from the remaining mass: the same law as Gumbel top-k, for k uniforms a
+        row instead of V.
         """
         left = probs.to(torch.float64, copy=True)
         uniforms = self._uniforms(WITHOUT_REPLACEMENT, (*probs.shape[:-1], k))

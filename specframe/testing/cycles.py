@@ -36,8 +36,8 @@ def compare_cycle(
 ) -> Comparison:
     """The law of one cycle's tokens, continued by the target's own law, against the target's law.
 
-    p [V, V] and q [V, V] (or [K, V, V] for a drafter of K levels) are the laws after each token. All of
-    levels + 1 tokens are compared, so that a cycle's length cannot lean on what comes next.
+    p [V, V] and q [V, V] (or [K, V, V] for a drafter of K levels) are the laws after each token. All of levels + 1
+    tokens are compared, so that a cycle's length cannot depend on later tokens.
     """
     drafter = GivenDrafter(q)
     sampling = Sampling(temperature=temperature)

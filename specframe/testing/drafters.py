@@ -32,7 +32,7 @@ EXACT = 1e-9
 
 
 class MatchByCycle(Match):
-    """The rule `match` with noise by cycle, so that what is emitted depends on what was drafted."""
+    """The rule `match` with noise by cycle, so that the output depends on the draft."""
 
     needs = Needs()
 
@@ -90,7 +90,7 @@ def check_protocol(parts: Callable[[], Parts]) -> None:
 
 
 def check_greedy(parts: Callable[[], Parts]) -> None:
-    """At temperature 0 the output is plain decoding's."""
+    """Checks that the output at temperature 0 is plain decoding's."""
     made = parts()
     plain = Parts(made.target, NoDrafter(), None, Match())
     wanted = generate(plain, PROMPTS)
@@ -145,7 +145,7 @@ def check_neighbours(parts: Callable[[], Parts]) -> None:
 
 
 def check_company(parts: Callable[..., Parts]) -> None:
-    """Under a rule that draws by position, a row is continued among others, who join and leave, as it is alone."""
+    """Checks that, under a rule that draws by position, rows that join and leave do not change another row's text."""
     sampling = Sampling(temperature=1.0)
     alone = [generate(parts(Match()), [prompt], sampling, rows=[row])[0] for row, prompt in enumerate(PROMPTS)]
     for slots in (len(PROMPTS), 2):

@@ -20,10 +20,10 @@ CLOSE = 1e-5
 def check_loss(make: Callable[[], Loss]) -> None:
     """Raises AssertionError unless the loss keeps its contract.
 
-    A finite scalar; its gradient agrees with finite differences; masked predictions have no part in it; nothing
-    leaks between the rows of a batch: the batch's loss is the mean of its rows', by their predictions. Of a loss
-    that compares rows on purpose, `rowwise = False`, only their order must not matter; of one through whose weights no
-    gradient flows on purpose, `detaches = True`, gradients must be there.
+    A finite scalar; its gradient agrees with finite differences; masked predictions have no part in it; nothing leaks
+    between the rows of a batch: the batch's loss is the mean of its rows', by their predictions. For a loss that
+    compares rows on purpose, `rowwise = False`, only their order must not matter; for one that deliberately stops
+    gradients through its weights, `detaches = True`, gradients must exist.
     """
     loss = make()
     teacher, student = example()
@@ -40,7 +40,7 @@ def check_loss(make: Callable[[], Loss]) -> None:
 def check_gradient(loss: Loss, teacher: Teacher, student: Student) -> None:
     """Automatic gradients against central differences, at the student's logits, features and confidence.
 
-    Of a loss that `detaches` a part of its own value there are no differences to compare with.
+    A loss that `detaches` a part of its own value has no differences to compare with.
     """
     given = (student.logits, student.features, student.confidence)
     inputs = [part.clone().requires_grad_() for part in given if part is not None]
@@ -63,7 +63,7 @@ def check_gradient(loss: Loss, teacher: Teacher, student: Student) -> None:
 
 
 def check_mask(loss: Loss, teacher: Teacher, student: Student) -> None:
-    """What is masked out has no part; nothing masked in is 0, not nan."""
+    """Checks that masked-out predictions do not count, and that nothing masked in is 0, not nan."""
     before = loss(student, teacher)
     off = ~student.mask
     logits = torch.where(off[..., None], torch.full_like(student.logits, 3.0), student.logits)
@@ -120,7 +120,7 @@ def example() -> tuple[Teacher, Student]:
 
 
 def _rows(student: Student, teacher: Teacher, rows: list[int]) -> tuple[Student, Teacher]:
-    """These rows of the batch, in this order."""
+    """Returns these rows of the batch, in this order."""
     features = None if student.features is None else student.features[rows]
     confidence = None if student.confidence is None else student.confidence[rows]
     return (

@@ -72,7 +72,7 @@ def check_growth(policy: TreePolicy, drafter: GivenDrafter, sampling: Sampling) 
 
 
 class Watched:
-    """An expand that checks what it is asked: frontiers by the K-levels rule, node indices that stay."""
+    """An expand that checks its frontiers: the K-levels rule, and node indices that do not change."""
 
     def __init__(self, expand: Expand) -> None:
         self._expand = expand
@@ -147,7 +147,7 @@ def check_observer(make: Callable[[], TreePolicy], drafter: GivenDrafter, sampli
 
 
 def follow(policy: TreePolicy, drafter: GivenDrafter, sampling: SamplingRule, rows: Tensor) -> list[TokenTree]:
-    """The drafts of a session of these rows of a batch; of several rows, the first leaves after a while."""
+    """The drafts of a session of these rows of a batch; with several rows, the first leaves after a while."""
     assert isinstance(policy, Observer)
     law = torch.full((drafter.vocab,), 1 / drafter.vocab, dtype=torch.float64)
     random = SeededRandom(3, ROWS)

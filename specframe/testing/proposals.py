@@ -30,7 +30,7 @@ class Proposer(Protocol):
         """The logits of the next levels below each frontier node."""
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed."""
+        """Takes in the committed tokens."""
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, in this order."""
@@ -44,9 +44,9 @@ def check_proposals(
     expansions: int = 4,
     close: float = 1e-5,
 ) -> None:
-    """Raises AssertionError unless a bound drafter proposes in sessions what one literal forward gives.
+    """Raises AssertionError unless a bound drafter's proposals in sessions equal those of one literal forward.
 
-    `sessions(rows)` makes a session of so many texts, 20 pairs each at least. Compared, within `close`: one row and
+    `sessions(rows)` makes a session of `rows` texts, 20 pairs each at least. Compared, within `close`: one row and
     ragged batches, padding behind what is committed, drafts that are rejected, commits without a draft between them,
     rows that end, in any order, and a session after another; below ragged trees of `expansions` proposals, whose nodes
     are asked for out of order and again.
@@ -62,7 +62,7 @@ def check_proposals(
 
 
 class _Step:
-    """What happens between two drafts: pairs that are committed, or rows that are kept."""
+    """Event between two drafts: pairs that are committed, or rows that are kept."""
 
     def __init__(self, kind: str, numbers: Sequence[int], drafts: bool = True) -> None:
         self.kind, self.numbers, self.drafts = kind, numbers, drafts
@@ -143,7 +143,7 @@ class Wordless:
 
 
 def check_refusals(make: Callable[[], Any], bound: Callable[[], Any]) -> None:
-    """Raises AssertionError unless a neural drafter refuses what it cannot do, each in a sentence that names the cure.
+    """Raises AssertionError unless a neural drafter refuses bad settings, each in a sentence that names the remedy.
 
     That is: a target without features, being saved before it is bound, and drafting without a tree policy. `make` gives
     a new drafter, `bound` one that is bound to a target.

@@ -148,7 +148,7 @@ def _home() -> Path:
 
 @lru_cache(maxsize=1)
 def _greedy_texts() -> list[list[int]]:
-    """Its greedy answers to random prompts: TAUGHT texts to learn from, and HELD others."""
+    """Returns greedy answers to random prompts: TAUGHT texts to learn from, and HELD others."""
     path = _home() / "plain.yaml"
     path.write_text(_recipe("{use: none}"), encoding="utf-8")
     chance = torch.Generator().manual_seed(3)

@@ -76,7 +76,7 @@ class GivenSession:
         return torch.stack([tokens[-1] for tokens in self.tokens])
 
     def admit(self, counts: Sequence[int], *, padding: int = 0) -> Committed:
-        """What is committed as the next texts become rows: so many pairs of each, of these alone, with a prompt."""
+        """Admits the next texts as rows and commits `counts` pairs of each, of these alone, with a prompt."""
         first = len(self._counts)
         self._texts += range(self._admitted, self._admitted + len(counts))
         self._counts += [0] * len(counts)
@@ -86,8 +86,8 @@ class GivenSession:
     def advance(self, counts: Sequence[int], *, padding: int = 0) -> Committed:
         """The next `counts[b]` pairs of every row b, as a target commits them.
 
-        What lies beyond a row's pairs, `padding` columns more than there must be, holds nonsense. Raises
-        ValueError when a text has no more pairs.
+        The columns beyond a row's pairs, `padding` more than necessary, hold nonsense. Raises ValueError when a text
+        has no more pairs.
         """
         return self._commit(range(len(self._counts)), counts, padding, prompt=False)
 
@@ -143,7 +143,7 @@ class GrowingTree:
         return len(self.parents) - 1
 
     def descend(self, node: int, levels: int) -> int:
-        """The index of a new node so many levels below, with a sibling that leads nowhere on every level."""
+        """The index of a new node the given number of levels below, with a dead-end sibling on every level."""
         for _ in range(levels):
             self.add(node)
             node = self.add(node)

@@ -13,7 +13,7 @@ from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 
 NEAR = 1e-9
-"""How far apart nearly tied weights are."""
+"""Distance between nearly tied weights."""
 
 
 @st.composite
@@ -67,7 +67,7 @@ def policies(draw: DrawFn, kinds: frozenset[Draw] = ALL_DRAWS) -> TreePolicy:
 
 @st.composite
 def trees(draw: DrawFn, vocab: int = 3, rows: int = 2, most: int = 6) -> TokenTree:
-    """Any well-formed tree of mixed draws, padding included; its laws need not be those of its tokens."""
+    """Draws any well-formed tree of mixed draws, padding included; its laws need not be those of its tokens."""
     count = draw(st.integers(1, most))
     parent = torch.full((rows, count), -1)
     tokens = torch.tensor([[draw(st.integers(0, vocab - 1)) for _ in range(count)] for _ in range(rows)])

@@ -85,7 +85,7 @@ class LazyUniform:
         self._high = torch.ones(rows, dtype=torch.float64)
 
     def below(self, threshold: Tensor) -> Tensor:
-        """Whether the number is below the threshold: [B] -> [B] bool."""
+        """Returns whether the number is below the threshold: [B] -> [B] bool."""
         cut = torch.minimum(torch.maximum(threshold.double(), self._low), self._high)
         hit = self._random.bernoulli((cut - self._low) / (self._high - self._low))
         self._high = torch.where(hit, cut, self._high)

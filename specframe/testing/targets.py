@@ -93,7 +93,7 @@ def join(target: Target, literal: Target, taps: frozenset[str], close: float) ->
 
 
 def check_scores(draft: TokenTree, scores: Scores, literal: Target, texts: list[list[int]], close: float) -> None:
-    """Every node's logits are those after the row's text and the node's path."""
+    """Checks that every node's logits are those after the row's text and the node's path."""
     for row, text in enumerate(texts):
         parents, tokens = draft.parent[row].tolist(), draft.tokens[row].tolist()
         paths: list[list[int]] = [[]]
@@ -129,7 +129,7 @@ def check_committed(
 
 
 def check_sharing(target: NeuralTarget, literal: Target, close: float) -> None:
-    """What drafters share of it is what its own forward uses."""
+    """Checks that the parts shared with drafters are those that its own forward uses."""
     text = [place % target.vocab_size for place in range(max(LENGTHS))]
     tokens = torch.tensor([text, text[::-1]], device=target.device)
     mask = torch.ones_like(tokens, dtype=torch.bool)

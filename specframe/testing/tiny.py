@@ -55,8 +55,8 @@ def greedy_texts(target: TableTarget, batch: int, length: int, *, seed: int = 1)
 def shake(module: nn.Module, *, by: float = 1 / 3, seed: int = 1) -> None:
     """Adds normal noise of the deviation `by` to all weights, so that every part of a fresh module matters.
 
-    Freshly made drafters have norms of one, biases of zero and heads that copy the target's: what goes wrong in
-    them would not show. The noise depends on the seed and the shapes alone, in every dtype up to rounding.
+    Freshly made drafters have norms of one, biases of zero and heads that copy the target's: errors in them would not
+    show. The noise depends on the seed and the shapes alone, in every dtype up to rounding.
     """
     chance = torch.Generator().manual_seed(seed)
     for weight in module.parameters():
@@ -72,7 +72,7 @@ def fit(
     steps: int,
     rate: float = 1e-2,
 ) -> list[float]:
-    """The weighted loss at each of so many steps of AdamW, one lesson after the other, round and round."""
+    """The weighted loss at each step of AdamW, cycling through the lessons."""
     optimizer = torch.optim.AdamW(drafter.module.parameters(), lr=rate, weight_decay=0.0)
     drafter.module.train()
     values = []

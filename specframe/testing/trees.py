@@ -1,4 +1,4 @@
-"""What every draft must look like."""
+"""Checks that hold for every draft."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from specframe.kernel.types import Draw, TokenTree
 
 
 def check_shape(tree: TokenTree, *, vocab: int, nodes: int | None, draws: frozenset[Draw] | None) -> None:
-    """Raises AssertionError unless the tree keeps the contract of TokenTree and stays within what was declared."""
+    """Raises AssertionError unless the tree keeps the contract of TokenTree and its declared promise."""
     batch, count = tree.tokens.shape
     own = torch.arange(count)
     below = tree.parent[:, 1:]
@@ -38,7 +38,7 @@ def check_shape(tree: TokenTree, *, vocab: int, nodes: int | None, draws: frozen
 
 
 def same_draft(a: TokenTree, row: int, b: TokenTree, other: int) -> bool:
-    """Whether two rows hold the same draft, whatever padding they come with."""
+    """Returns whether two rows hold the same draft, whatever padding they come with."""
     return _nodes(a, row) == _nodes(b, other)
 
 

@@ -24,7 +24,7 @@ EXACT = 1e-9
 def check_verifier(make: Callable[[], Verifier]) -> None:
     """Raises AssertionError unless the verifier keeps its contract.
 
-    It must handle a root-only tree, give well-formed verdicts, never emit what the target excludes, treat a row
+    It must handle a root-only tree, give well-formed verdicts, never emit a token that the target excludes, treat a row
     the same whatever its neighbours and padding, and, if it declares itself lossless, emit the target's law: enumerated
     over chains and trees of every draw it accepts, with laws that have zeros, one-hots, ties and p = q.
     """
@@ -58,7 +58,7 @@ def check_root_only(verifier: Verifier) -> None:
 
 
 def check_rows(verifier: Verifier, tree: TokenTree, p: Tensor) -> None:
-    """Well-formed verdicts that depend neither on neighbours nor on padding, for laws p [V, V]."""
+    """Checks that verdicts are well-formed and independent of neighbours and padding, for laws p [V, V]."""
     laws = p[tree.tokens]
     for seed in range(6):
         together = verifier.verify(tree, laws, _stream(seed, len(laws)))

@@ -1,1 +1,1 @@
-"""Training: settings, texts, schedule, state, validation and what the user sees of it."""
+"""Training: settings, texts, schedule, state, validation and progress display."""

@@ -20,7 +20,7 @@ class Document:
     """A plain text, or the messages of a chat."""
 
     origin: str
-    """Where it stands, `file:line`, for error messages."""
+    """Origin, `file:line`, for error messages."""
     text: str | None = None
     messages: tuple[dict[str, str], ...] = ()
 
@@ -63,7 +63,7 @@ def _lines(path: Path) -> Iterator[Document]:
 
 
 def as_document(record: Any, origin: str) -> Document:
-    """The record as a document. Raises InputError with what is wrong with it."""
+    """The record as a document. Raises InputError with the reason if it is malformed."""
     if not isinstance(record, dict):
         raise InputError(f"{origin}: {SHAPE}")
     if "messages" in record:

@@ -15,8 +15,8 @@ Encoded = tuple[list[int], list[bool]]
 def encode(document: Document, tokenizer: Any) -> Encoded:
     """The document's tokens; in a plain text all but the first are answers, in a chat the assistant's turns.
 
-    Plain texts get the tokenizer's special tokens and end with its end-of-text token; chats are rendered
-    with its chat template, and an answer includes what ends the turn.
+    Plain texts get the tokenizer's special tokens and end with its end-of-text token; chats are rendered with its chat
+    template, and an answer includes the tokens that end the turn.
     """
     if document.text is not None:
         ids = list(tokenizer(document.text)["input_ids"])
@@ -38,7 +38,7 @@ def _rendered(document: Document, tokenizer: Any) -> tuple[str, list[tuple[int, 
     def render(count: int, prompt: bool) -> str:
         try:
             return str(tokenizer.apply_chat_template(messages[:count], tokenize=False, add_generation_prompt=prompt))
-        except Exception as error:  # a template raises what it likes, for roles in an odd order for one
+        except Exception as error:  # a template may raise anything, for example for roles in an odd order
             raise InputError(f"{document.origin}: the chat template refuses the messages: {error}") from error
 
     whole = render(len(messages), False)

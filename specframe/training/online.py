@@ -34,11 +34,11 @@ from specframe.training.transcripts import Transcript, begin, extend
 log = logging.getLogger("specframe.online")
 
 SHARE = 4
-"""Of so many requests the first is held out."""
+"""Number of requests among which the first is held out."""
 
 
 class Online:
-    """Drafts as another drafter does, and trains it on what verification taught (OSD, Liu et al. 2023, 2310.07177).
+    """Drafts as another drafter does, and trains it on verification results (OSD, Liu et al. 2023, 2310.07177).
 
     Verification gives the target's distribution after every node. Where all drafted tokens were rejected, it is kept,
     and when `every` requests have ended, the drafter learns from these positions: between two cycles, never within a
@@ -49,13 +49,13 @@ class Online:
     killed loses one update at most. Where learning fails, such as on a full disk, it stops with a warning, and decoding
     goes on.
 
-    The distribution stays the target's: a draft is verified with the distributions that it was drawn from, and what
-    was learnt was known before. A row's sample depends on earlier requests, unless the verifier is `match`; and with
-    another verifier a seed must not be used twice, since the drafter has seen what came of it.
+    The distribution stays the target's: a draft is verified with the distributions that it was drawn from, and the
+    training data was known before. A row's sample depends on earlier requests, unless the verifier is `match`; and with
+    another verifier a seed must not be used twice, since the drafter has seen its output.
 
     Options:
         drafter: the drafter that learns, such as `model` or `eagle`, or one of another vocabulary, such as `omnidraft`
-        loss: what is minimised; none: KL(p || q), by `distillation` with alpha 1
+        loss: the loss to minimise; none: KL(p || q), by `distillation` with alpha 1
         rollout: how the drafter is unrolled along the texts; none: `text`, for drafters that are language models
         every: requests between two updates, those that are held out not counted
         steps: optimizer steps of an update, over all that it learns from
@@ -106,7 +106,7 @@ class Online:
         self.every, self.steps, self.lr, self.length, self.out = every, steps, lr, length, out
         self.promise = replace(drafter.promise, alone=False)
         self.learner: Learner | None = None
-        """What trains it: from `bind` on, until learning stops."""
+        """Learner that trains the drafter: from `bind` on, until learning stops."""
         self._numbers = count()
         self._rows: list[Transcript] = []
         self._ended: list[Transcript] = []
@@ -131,10 +131,10 @@ class Online:
         return self.drafter.taps
 
     def bind(self, target: Target) -> None:
-        """Binds the drafter, and loads what it has learnt.
+        """Binds the drafter, and loads its saved training state.
 
-        Raises what `bind` of the drafter raises, CompositionError for one that has nothing to train, and what `Learner`
-        raises.
+        Raises the errors of the drafter's `bind` and of `Learner`, and CompositionError for a drafter that has nothing
+        to train.
         """
         self.drafter.bind(target)
         drafter = learning_in(self.drafter)
@@ -154,11 +154,11 @@ class Online:
         return self.drafter.propose(root, tree, context)
 
     def commit(self, committed: Committed) -> None:
-        """Passes what was committed to the drafter."""
+        """Passes the commit to the drafter."""
         self.drafter.commit(committed)
 
     def observe(self, cycle: Cycle) -> None:
-        """Takes note of what the target answered; passes the cycle to a drafter that observes."""
+        """Records the target's answers; passes the cycle to a drafter that observes."""
         if isinstance(self.drafter, Observer):
             self.drafter.observe(cycle)
         if self.learner is None:
@@ -202,7 +202,7 @@ class Online:
             self._held.clear()
 
     def _lesson(self, transcript: Transcript) -> Teacher:
-        """What a request teaches, in the tokens of the drafter that learns."""
+        """Returns the training example of a request, in the tokens of the drafter that learns."""
         teacher = transcript.teacher(self.length)
         if isinstance(self.drafter, TranslatingDrafter):
             return self.drafter.translate(teacher, transcript.answer(self.length))
@@ -212,7 +212,7 @@ class Online:
 class Restless(Online):
     """An online drafter for certificates: every session begins afresh, and every cycle ends with an update of all rows.
 
-    What it drafts then depends on all that was committed before, as much as can be.
+    Its drafts then depend on everything committed before, as much as possible.
     """
 
     @classmethod
@@ -244,4 +244,4 @@ class Restless(Online):
         self._learn(self._rows)
 
     def _end(self, transcripts: list[Transcript]) -> None:
-        """What ended has been learnt."""
+        """Learns from the transcripts that ended."""

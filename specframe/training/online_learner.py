@@ -23,11 +23,11 @@ from specframe.training import state
 from specframe.training.state import Ledger
 
 REMEDY = "give another drafter.out"
-"""What to do about a folder that cannot be written to, or is another drafter's."""
+"""Remedy for a folder that cannot be written to, or is another drafter's."""
 RECORD = "online.json"
 """The record of the updates, in the folder of the drafter."""
 RECENT = 1000
-"""So many updates are kept in the record."""
+"""Number of updates kept in the record."""
 CLIP = 1.0
 """The largest norm of a step's gradient."""
 
@@ -36,7 +36,7 @@ class Learner:
     """Trains a drafter, bound to its target, in place.
 
     The steps are taken in float32 or better: a drafter in half precision gets the rounded weights, and the state on
-    disk has what was rounded.
+    disk has the unrounded ones.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class Learner:
         self.optimizer.load_state_dict(optimizer)
 
     def _save(self, out: Path, changed: bool) -> None:
-        """Writes the record, and what has changed: the state that learning goes on from comes first."""
+        """Writes the record and the changed files: the state from which learning resumes comes first."""
         if changed:
             state.save(out, self.master, self.optimizer, self.ledger)
             self.drafter.save(out)

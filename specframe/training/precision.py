@@ -23,7 +23,7 @@ def check(settings: TrainSettings, target: NeuralTarget) -> None:
 
 
 def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextManager[object]:
-    """Where forwards and losses run. Without autocast's weight cache, which a no_grad forward spoils."""
+    """Returns the context of forwards and losses: autocast without its weight cache, which a no_grad forward spoils."""
     if settings.precision != "bf16":
         return nullcontext()
     return torch.autocast(device.type, torch.bfloat16, cache_enabled=False)

@@ -19,17 +19,17 @@ with needs_extra("train", "training"):
     from accelerate.utils import reduce
 
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
-"""Of glibc's mallopt(3)."""
+"""Parameters of glibc's mallopt(3)."""
 KEPT = 2**31 - 1
 """Bytes at the end of the heap that are not given back."""
 
 
 class Processes:
-    """This process among those of `accelerate launch` (or torchrun); every method is a no-op for one.
+    """Represents this process among those of `accelerate launch` (or torchrun); every method is a no-op for one.
 
-    Drafters are small, so every process holds a whole one and gradients are averaged in one exchange
-    per step, after the backward: that works for a rollout of any number of forwards, which wrapping the
-    module (DistributedDataParallel) does not.
+    Drafters are small, so every process holds a whole one and gradients are averaged in one exchange per step, after
+    the backward: that works for a rollout of any number of forwards; wrapping the module (DistributedDataParallel) does
+    not.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -64,7 +64,7 @@ class Processes:
         return values if self.count == 1 else reduce(values.clone(), "mean")
 
     def any(self, flag: bool, device: torch.device) -> bool:
-        """Whether it is true in any process."""
+        """Returns whether it is true in any process."""
         return flag if self.count == 1 else bool(self.mean(torch.tensor(float(flag), device=device)) > 0)
 
     def wait(self) -> None:
@@ -81,7 +81,7 @@ def join() -> bool:
 
 
 def keep_freed() -> bool:
-    """Whether the process's memory is kept from now on when it is freed, which glibc alone can do.
+    """Keeps freed memory in the process from now on, and returns whether that is possible: with glibc only.
 
     By default glibc maps every large tensor anew, and the system clears its pages one by one: with logits over a whole
     vocabulary, half the time of a step on a CPU.

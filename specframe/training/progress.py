@@ -1,4 +1,4 @@
-"""What the user sees of a training run: a bar on a terminal, plain lines elsewhere."""
+"""Display of a training run's progress: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class Silent:
     """Prints nothing."""
 
     def start(self, done: int, total: int, note: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def report(self, step: int, figures: Mapping[str, float]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def validated(self, step: int, figures: Mapping[str, float]) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def finish(self, note: str) -> None:
-        """Nothing."""
+        """Does nothing."""
 
 
 class Lines:

@@ -15,8 +15,8 @@ from specframe.training.schedule import mix
 def seed(number: int, step: int, rank: int, device: torch.device) -> None:
     """Seeds Python, numpy and torch for one step of one process.
 
-    So what a step draws depends on nothing that came before it, and a resumed run goes on exactly as
-    an uninterrupted one, with no generator state to save.
+    So a step's draws depend on no earlier step, and a resumed run continues exactly as an uninterrupted one, with no
+    generator state to save.
     """
     mixed = mix(number, step, rank) % 2**32
     random.seed(mixed)

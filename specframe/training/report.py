@@ -1,4 +1,4 @@
-"""What a training run came to, and the record of it."""
+"""Result of a training run, and the record of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Report:
     """The outcome of `train`."""
 
     folder: Path
-    """Where the best checkpoint is; the last one is in its folder `last`."""
+    """Folder of the best checkpoint; the last one is in its folder `last`."""
     steps: int
     """Optimizer steps done, over all sittings."""
     resumed: int

@@ -1,4 +1,4 @@
-"""What happens at which step, as pure functions of the step: nothing to save, nothing to restore."""
+"""Schedule of a training run, as pure functions of the step: nothing to save, nothing to restore."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ WINDOW = 32
 
 
 class Order:
-    """Which texts a step sees: epoch after epoch, each a permutation of its own, seeded by `seed`.
+    """Order of the texts that steps see: epoch after epoch, each a permutation of its own, seeded by `seed`.
 
-    Steps take `size` texts at a time from that endless stream, so an epoch may end inside a step, no
-    text is left out, and any step's texts are known without those before it. A step's texts are of similar length, so
-    that little is computed on padding: a permutation is sorted by length within windows of `WINDOW` steps, and the
-    steps of a window are shuffled again.
+    Steps take `size` texts at a time from that endless stream, so an epoch may end inside a step, no text is left out,
+    and any step's texts are known without those before it. A step's texts are of similar length, so that little
+    computation is spent on padding: a permutation is sorted by length within windows of `WINDOW` steps, and the steps
+    of a window are shuffled again.
     """
 
     def __init__(self, lengths: Tensor, size: int, seed: int) -> None:

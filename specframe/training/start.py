@@ -1,8 +1,8 @@
 """A drafter's first weights: the map that fuses token and feature is fitted to the target's next feature.
 
-A random map has to learn in hundreds of steps what a linear regression finds at once: the mean feature, what stays of
-the last one, and what a token adds to it. The solution is that of the normal equations, so it costs one pass over a few
-texts and one system of 2 D + 1 unknowns.
+A random map needs hundreds of steps to learn what a linear regression finds at once: the mean feature, the share of the
+last one that persists, and the contribution of a token. The solution is that of the normal equations, so it costs one
+pass over a few texts and one system of 2 D + 1 unknowns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specframe.training.teaching import Teaching
 from specframe.training.texts import Texts
 
 RIDGE = 1e-3
-"""How much is added to the diagonal of the normal equations, relative to it."""
+"""Ridge added to the diagonal of the normal equations, relative to it."""
 
 
 @runtime_checkable
@@ -35,7 +35,7 @@ class FusingDrafter(Trainable, Protocol):
 
     @property
     def branches(self) -> list[nn.Linear]:
-        """The last map of every branch that is added to what the fusion gives."""
+        """The last map of every branch that is added to the output of the fusion."""
         ...
 
 

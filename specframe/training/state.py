@@ -18,15 +18,15 @@ from specframe.neural.weights.checkpoint import reason, replacing
 
 FILE = "state.safetensors"
 SHOWN = 50
-"""How many characters of a setting's value a message shows."""
+"""Number of characters of a setting's value that a message shows."""
 
 
 @dataclass
 class Ledger:
-    """What a run knows apart from its tensors."""
+    """State of a run apart from its tensors."""
 
     identity: dict[str, Any]
-    """What must be the same for a run to be resumed: settings, losses, data."""
+    """Values that must be the same for a run to be resumed: settings, losses, data."""
     step: int = 0
     """Steps done."""
     history: list[dict[str, float]] = field(default_factory=list)
@@ -74,7 +74,7 @@ def load(
 
     `option` is the recipe's option that names the folder.
 
-    Raises WeightsError when the file is unreadable or belongs to another run, naming what differs.
+    Raises WeightsError when the file is unreadable or belongs to another run, naming the differences.
     """
     path = folder / FILE
     if not path.exists():

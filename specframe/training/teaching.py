@@ -1,4 +1,4 @@
-"""Where teachers come from: the target itself, every time, or a cache of its features on disk."""
+"""Sources of teachers: the target itself, every time, or a cache of its features on disk."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SHARD = 256
 """Texts of one file of the cache."""
 
 NORMALISER, BEST = "normaliser", "best"
-"""What the cache holds of the target's laws in addition to the taps."""
+"""Names of the parts of the target's laws that the cache holds in addition to the taps."""
 
 
 class Teaching(Protocol):
@@ -46,7 +46,7 @@ class Unasked(Teacher):
 
     @cached_property
     def answers(self) -> Teacher:
-        """What the target answers, in its own precision whatever the training's."""
+        """Returns the target's answers, in its own precision whatever the training's."""
         with torch.autocast(self.tokens.device.type, enabled=False):
             return self.__dict__["target"].teach(self.tokens, self.mask)
 
@@ -83,12 +83,12 @@ class Rewritten:
         self.rollout = rollout
 
     def __call__(self, rows: Tensor) -> Teacher:
-        """The target's outputs for what becomes of texts [B]."""
+        """The target's outputs for the rewritten texts [B]."""
         return self.target.teach(*self.rollout.rewrite(self.drafter, *self.texts.batch(rows)))
 
 
 class AskedTeacher:
-    """What the rollout asks of the target, such as what follows drafts of the drafter's own."""
+    """Teacher with the answers that the rollout asks of the target, such as those after drafts of the drafter's own."""
 
     def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: AskingRollout) -> None:
         self.target = target
@@ -97,12 +97,12 @@ class AskedTeacher:
         self.rollout = rollout
 
     def __call__(self, rows: Tensor) -> Teacher:
-        """The target's outputs for what the rollout makes of texts [B]."""
+        """The target's outputs for the texts [B] as the rollout changes them."""
         return self.rollout.ask(self.target, self.drafter, *self.texts.batch(rows))
 
 
 class TranslatedTeachers:
-    """Another source's teachers, in the tokens of a drafter of another vocabulary."""
+    """Teachers of another source, in the tokens of a drafter of another vocabulary."""
 
     def __init__(self, teaching: Teaching, drafter: TranslatingDrafter) -> None:
         self.teaching = teaching
@@ -122,9 +122,9 @@ class Cached:
     padding, as `<tap>.<text>`: [length, D] in the target's own dtype. The folder's name identifies the texts and the
     target, so a cache is never mistaken for another's.
 
-    For a drafter that proposes from a `support` the matrix product is with these tokens' rows alone. What a loss needs
-    of the other tokens is two numbers a position, kept with the features: their share of the law, as the logarithm
-    of the normaliser, and the most probable token.
+    For a drafter that proposes from a `support` the matrix product is with these tokens' rows alone. A loss needs only
+    two numbers a position for the other tokens, kept with the features: their share of the law, as the logarithm of the
+    normaliser, and the most probable token.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Cached:
             self._head = target.head_for(support)
         self.texts = texts
         self.taps = sorted(taps | {"last"})
-        target.request(frozenset(self.taps))  # a drafter need not read `last`, of which laws are made
+        target.request(frozenset(self.taps))  # laws are made from `last`, which a drafter need not read
         self.folder = folder / _name(target, self.taps, texts)
         self._fill(processes)
         self._files = [safe_open(self._path(number), framework="pt") for number in range(self._shards)]
@@ -161,7 +161,7 @@ class Cached:
         return Teacher(tokens, mask, features, logits, self.support, normaliser, best)
 
     def _read(self, name: str, rows: Tensor, length: int) -> Tensor:
-        """What the cache holds of texts [B] under this name, padded with 0: [B, length, ..]."""
+        """Reads the cached values of texts [B] under this name, padded with 0: [B, length, ..]."""
         parts: list[Tensor] = [self._files[row // SHARD].get_tensor(f"{name}.{row}") for row in rows.tolist()]
         padded = parts[0].new_zeros(len(parts), length, *parts[0].shape[1:])
         for row, part in enumerate(parts):

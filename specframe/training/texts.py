@@ -24,7 +24,7 @@ HOLDOUT = 0x5EED
 """Sets the draw of the validation documents apart from the epochs' orders."""
 
 MOST_HELD = 128
-"""More validation documents would only take time: a validation should not take more than a minute."""
+"""Largest number of validation documents: more only take time, and a validation should take at most a minute."""
 
 ROUND = 32
 """Batches are padded to a multiple of this, so that a GPU sees few shapes."""

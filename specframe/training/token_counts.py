@@ -16,7 +16,7 @@ from specframe.training.encoding import encode
 
 
 def count(sources: Iterable[str], tokenizer: Any) -> Counter[int]:
-    """How often each token stands in an answer, over the documents of all sources (see `train.data`)."""
+    """Counts the occurrences of each token in answers, over the documents of all sources (see `train.data`)."""
     counted: Counter[int] = Counter()
     for document in documents.read(sources):
         ids, answer = encode(document, tokenizer)

@@ -26,7 +26,7 @@ from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
 
 REMEDY = "give another train.out"
-"""What to do about a folder that cannot be written to, or is another process's."""
+"""Remedy for a folder that cannot be written to, or is another process's."""
 
 
 def train(
@@ -56,9 +56,9 @@ def train(
         evaluate: further validation figures, such as tau by decoding; a `tau` of its own replaces the
             simulated one in choosing the best checkpoint.
 
-    Raises KeyboardInterrupt at Ctrl-C or SIGTERM, after the state was saved; WeightsError when
-    checkpoint or state cannot be written (what was saved before is kept); InputError for data that
-    cannot be used and CompositionError for parts that do not fit.
+    Raises KeyboardInterrupt at Ctrl-C or SIGTERM, after the state was saved; WeightsError when checkpoint or state
+    cannot be written (earlier files are kept); InputError for data that cannot be used and CompositionError for parts
+    that do not fit.
     """
     tokenizer = tokenizer or text_of(target).tokenizer
     translating = drafter if isinstance(drafter, TranslatingDrafter) else None
@@ -97,7 +97,7 @@ def train(
 
 @contextmanager
 def _held(folder: Path, processes: Processes) -> Iterator[None]:
-    """The folder, locked for all the processes that train together, without what killed trainings left unfinished."""
+    """The folder, locked for all processes that train together, without unfinished files of killed runs."""
     if not processes.main:
         yield
         return
@@ -124,7 +124,7 @@ def _check(
     tokenizer: Any,
     translated: bool,
 ) -> None:
-    """Everything that can be refused before the first forward."""
+    """Refuses everything that can be refused before the first forward."""
     if not isinstance(target, NeuralTarget):
         raise CompositionError(f"{type(target).__name__} cannot teach a drafter; use the target 'hf'")
     if not isinstance(drafter, Trainable):

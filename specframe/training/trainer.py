@@ -39,14 +39,14 @@ LAST = "last"
 
 @dataclass(frozen=True)
 class Lessons:
-    """Texts and who teaches them."""
+    """Texts and their teachers."""
 
     texts: Texts
     teaching: Teaching
 
 
 class Trainer:
-    """Everything a run's steps need; `run` is the run."""
+    """State and steps of a training run; `run` is the run."""
 
     def __init__(
         self,
@@ -145,7 +145,7 @@ class Trainer:
         self.ledger.tokens += int(self.lessons.texts.counts[taken].sum())
 
     def _keep(self, interruption: Interruption) -> None:
-        """What is due after a step: report, validation, state."""
+        """Does the work due after a step: report, validation, state."""
         step, settings = self.ledger.step, self.settings
         self.ledger.window_steps += 1
         last = step == self.total
@@ -219,7 +219,7 @@ class Trainer:
             )
 
     def _identity(self) -> dict[str, Any]:
-        """What a resumed run must have in common with the one that saved the state."""
+        """Returns the fields in which a resumed run must agree with the one that saved the state."""
         settings = {k: v for k, v in vars(self.settings).items() if k not in INDIFFERENT}
         identity = {
             "settings": settings,

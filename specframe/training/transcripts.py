@@ -1,4 +1,4 @@
-"""What verification has taught about a text, collected while it is decoded."""
+"""Training examples from verification, collected while a text is decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from specframe.kernel.types import Cycle, Teacher
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a cycle committed of one row: n tokens, and what the target gave for the token before each of them."""
+    """Tokens that a cycle committed of one row, n of them, and the target's output for the token before each."""
 
     tokens: Tensor  # [n] int64
     features: Mapping[str, Tensor]  # tap -> [n, D], of the tokens before them
@@ -34,7 +34,7 @@ class Transcript:
     stretches: list[Stretch] = field(default_factory=list)
 
     def answer(self, length: int) -> Tensor:
-        """Of the last `length` positions, those whose next token the target wrote: [1, L] bool."""
+        """Returns those of the last `length` positions whose next token the target wrote: [1, L] bool."""
         prompt = len(self.stretches[0].tokens)  # the admission commits the prompt, shifted by one
         whole = sum(len(stretch.tokens) for stretch in self.stretches)
         return torch.arange(max(0, whole - length), whole, device=self.first.device)[None] >= prompt - 1

@@ -1,4 +1,4 @@
-"""How good a drafter is on held-back texts, without decoding: accuracy per level, and tau of a chain."""
+"""Validation of a drafter on held-back texts, without decoding: accuracy per level, and tau of a chain."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from specframe.neural.features import gather
 from specframe.neural.heads import support_of
 
 Losses = Sequence[tuple[Loss, float, str]]
-"""Each loss with its weight and name."""
+"""Losses with their weights and names."""
 
 LEVELS = 8
-"""How deep the simulated chain goes, at most."""
+"""Largest depth of the simulated chain."""
 UNROLLED = 32
-"""How many texts are unrolled for the simulated tau, where there are as many: it costs their length squared."""
+"""Largest number of texts unrolled for the simulated tau: it costs their length squared."""
 
 
 @torch.no_grad()
 def measure(drafter: Trainable, teachers: Iterable[Teacher], losses: Losses, rollout: Rollout) -> dict[str, float]:
     """The weighted `loss`, each loss by name, `accuracy.N` per level and the simulated `tau`.
 
-    Accuracy is how often the drafter's argmax is the target's, in the cycles of greedy decoding, of which
-    the text is taken to be the output. Drafters that feed predicted features back decode chains along the text
-    (`chains`); for others the rollout's own predictions are read as such cycles (`agreement`), and where a level is
-    like any other (`block` 0) as a language model's. Tau is 1 plus the sum of the running products. Losses are means
-    over all teachers; chains stop after the batch with which they have seen `UNROLLED` texts. Of several students that
-    predict the same, such as a model's exits, accuracies are the last one's, `tau.N` is each one's and tau their mean.
+    Accuracy is how often the drafter's argmax is the target's, in the cycles of greedy decoding, whose output the text
+    is taken to be. Drafters that feed predicted features back decode chains along the text (`chains`); for others the
+    rollout's own predictions are read as such cycles (`agreement`), and where a level is like any other (`block` 0) as
+    a language model's. Tau is 1 plus the sum of the running products. Losses are means over all teachers; chains stop
+    after the batch with which they have seen `UNROLLED` texts. For several students that predict the same, such as a
+    model's exits, accuracies are the last one's, `tau.N` is each one's and tau their mean.
     """
     totals, scored, unrolled = [0.0] * len(losses), 0.0, 0
     counts = torch.zeros(2, 0)
@@ -81,7 +81,7 @@ def simulated_tau(drafter: Trainable, teachers: Iterable[Teacher], rollout: Roll
 
 @dataclass(frozen=True)
 class Guesses:
-    """What was predicted from every position of texts, by level: [B, L, levels] each, in numbers of predictions."""
+    """Predictions from every position of texts, by level: [B, L, levels] each, in numbers of predictions."""
 
     there: Tensor
     right: Tensor
@@ -102,7 +102,7 @@ class Guesses:
 
     @classmethod
     def along(cls, student: Student, teacher: Teacher) -> Guesses:
-        """Those of a drafter whose chain is right as long as its predictions along the text are: a language model."""
+        """Guesses of a drafter whose chain is right as long as its predictions along the text: a language model."""
         same = (student.argmax == at(teacher.argmax, student.position)) & student.mask  # [B, L], by position
         right, there = (F.pad(each.long(), (0, LEVELS - 1)).unfold(1, LEVELS, 1) for each in (same, student.mask))
         there = there.cumprod(-1)
@@ -110,11 +110,11 @@ class Guesses:
 
     @classmethod
     def joined(cls, parts: Sequence[Guesses]) -> Guesses:
-        """Those of several parts of a student."""
+        """Joins the guesses of several parts of a student."""
         return cls(*(torch.stack([getattr(part, name) for part in parts]).sum(0) for name in ("there", "right")))
 
     def counted(self) -> Tensor:
-        """How often a guess was right, and how often asked, in the cycles of greedy decoding: [2, levels]."""
+        """Returns how often a guess was right, and how often asked, in the cycles of greedy decoding: [2, levels]."""
         there, right = self.there, self.right
         alive = ((right == there) & (there > 0)).long().cumprod(-1)
         starts = cycles(alive.sum(-1), (there[..., :1] > 0).any(-1))  # [B, L]
@@ -123,19 +123,20 @@ class Guesses:
 
 
 def agreement(student: Student, teacher: Teacher) -> Tensor:
-    """How often the argmax was right, and how often asked, per level: [2, levels], 0 = level 1.
+    """Counts how often the argmax was right, and how often asked, per level: [2, levels], 0 = level 1.
 
-    Counted over the cycles of greedy decoding, of which the text is taken to be the output: a cycle asks for level
-    after level, predicted from one position, until one is wrong, and the next cycle starts behind the bonus. An
-    average over all positions would be too high, because cycles pass quickly over what is easily predicted.
+    The counts are over the cycles of greedy decoding, whose output the text is taken to be: a cycle asks for level
+    after level, predicted from one position, until one is wrong, and the next cycle starts after the bonus. An average
+    over all positions would be too high, because cycles pass quickly over easily predicted text.
     """
     return Guesses.of(student, teacher).counted()
 
 
 def cycles(accepted: Tensor, possible: Tensor) -> Tensor:
-    """Where cycles start, [B, L] bool, if one from a position accepts so many [B, L]; and can start there, [B, L] bool.
+    """Returns the positions where cycles start, [B, L] bool, given how many tokens each would accept, [B, L].
 
-    The next one starts at the last token accepted, whose feature is the newest then: the bonus is its root.
+    `possible` [B, L] bool marks where a cycle can start. The next cycle starts at the last accepted token, whose
+    feature is then the newest: the bonus is its root.
     """
     starts = torch.zeros_like(possible)
     due = torch.zeros_like(accepted[:, 0])
@@ -170,7 +171,7 @@ def chains(drafter: FeatureDrafter, teacher: Teacher) -> Tensor:
 
 
 def _chain(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int, total: Tensor) -> list[int]:
-    """How many levels a chain below the root gets right in each of the rows; what was asked is added to the total."""
+    """Returns the number of right levels of a chain below the root in each row; adds the levels asked to `total`."""
     k = drafter.block
     support = support_of(drafter)
     accepted = dict.fromkeys(rows, 0)
@@ -197,7 +198,7 @@ def _chain(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int
 
 
 def _width(student: Student, teacher: Teacher) -> int:
-    """How many columns logits over tokens have."""
+    """Returns the number of columns of logits over tokens."""
     return teacher.logits.shape[-1] if student.support is None else len(student.support)
 
 
@@ -208,7 +209,7 @@ def _add(one: Tensor, two: Tensor) -> Tensor:
 
 
 def _shares(counts: Tensor) -> list[float]:
-    """How often each level was right, of counts [2, levels], as far as it was asked."""
+    """Returns the share of right predictions of each level, of counts [2, levels], as far as it was asked."""
     return [right / asked for right, asked in takewhile(lambda pair: pair[1], counts.T.tolist())]
 
 

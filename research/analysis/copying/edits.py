@@ -1,4 +1,4 @@
-"""What drafters that copy commit where an answer is as it was asked for: `edits` with their reference answers.
+"""Tokens committed by copying drafters where the answer repeats the question: `edits` with their reference answers.
 
     python research/analysis/copying/edits.py recipes/suffix.yaml recipes/lookup.yaml
 
@@ -38,7 +38,7 @@ def replay(drafter: Drafter, prompt: list[int], answer: list[int]) -> int:
 
 
 def accepted(tree: TokenTree, text: Sequence[int]) -> int:
-    """How many tokens of a text a draft of one row has below its root."""
+    """Returns the number of a text's tokens that a draft of one row has below its root."""
     children = {
         key: node for node, key in enumerate(zip(tree.parent[0].tolist(), tree.tokens[0].tolist(), strict=True))
     }

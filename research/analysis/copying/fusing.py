@@ -30,16 +30,16 @@ MACHINES = {
 
 @dataclass(frozen=True)
 class Count:
-    """What some cycles committed and scored, and what they take."""
+    """Counts of committed and scored tokens of some cycles, and their time."""
 
     cycles: int = 0
     tokens: int = 0
     nodes: int = 0
     time: float = 0.0
-    """In the time of a token that is not drafted."""
+    """Time in units of the time of a token that is not drafted."""
 
     def __add__(self, other: Count) -> Count:
-        """Both together."""
+        """Returns the sum of both."""
         return Count(*(one + another for one, another in zip(astuple(self), astuple(other), strict=True)))
 
     @property

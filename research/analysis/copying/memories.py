@@ -1,4 +1,4 @@
-"""What drafters without a model cost: a proposal, the upkeep of a cycle, and a store's build, opening and queries.
+"""Costs of drafters without a model: a proposal, the upkeep of a cycle, and a store's build, opening and queries.
 
     python research/analysis/copying/memories.py [--tokens 10000000]
 
@@ -132,7 +132,7 @@ def of_stores(tokens: int) -> dict[str, dict[str, float]]:
 
 
 def of_store(path: Path, texts: Sequence[Sequence[int]]) -> dict[str, float]:
-    """What opening and asking a store of these texts takes. In every query one token, at any place, is another."""
+    """Times opening and querying a store of these texts. Every query replaces one token, at any place."""
     store = Corpus(path=path)
     target: Any = SimpleNamespace(vocab_size=VOCAB)
     open_ms = timed(lambda: store.bind(target))

@@ -23,7 +23,7 @@ class Contest:
         self.runner = Runner(roster, terms)
         self.questions: list[Question] = []
         self.skipped = 0
-        """How many prompts were left out because they are too long for a target's context."""
+        """Number of prompts left out because they are too long for a target's context."""
         self.errors: Errors = {}
 
     def choose(self, questions: Sequence[Question]) -> None:
@@ -50,7 +50,7 @@ class Contest:
 
     @property
     def rounds(self) -> list[Round]:
-        """All rounds, done or not."""
+        """Returns all rounds, done or not."""
         terms = self.terms
         return plan_rounds(self.questions, batch=terms.batch, repeats=terms.repeats, turns=terms.turns)
 

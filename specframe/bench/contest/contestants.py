@@ -35,11 +35,11 @@ class Selection:
     assistant: str | None = None
     """The assistant model of `hf:assisted`."""
     local_code: bool = True
-    """Whether recipes may name components in Python files of their own folder."""
+    """True if recipes may name components in Python files of their own folder."""
     variations: tuple[str, ...] = ()
     """`key=a,b,c`: every recipe takes part once with each combination of these values."""
     environment: bool = False
-    """Whether recipes may read environment variables."""
+    """True if recipes may read environment variables."""
 
 
 @dataclass
@@ -51,9 +51,9 @@ class Entrant:
     """`recipe`, `plain`, `hf:generate` and its like, or a plugin's contestant as it was named."""
     contestant: Contestant
     plan: Plan
-    """Its recipe; of a contestant without one, the first recipe with its target."""
+    """Recipe of the contestant; for one without a recipe, the first recipe with its target."""
     label: str
-    """Its target as people call it; equal for those that share one, and for no others."""
+    """Label of the target; equal for contestants that share a target, and for no others."""
 
     @property
     def target(self) -> str:
@@ -63,13 +63,13 @@ class Entrant:
 
 @dataclass
 class Roster:
-    """All contestants, planned: everything about them that can be checked without loading a model has been."""
+    """All contestants, planned and checked as far as possible without loading a model."""
 
     entrants: list[Entrant]
     sampling: SamplingSettings
     """Common to all."""
     chat: bool | None
-    """Whether prompts become a user's turn, where a recipe sets it."""
+    """True if prompts become a user's turn, where a recipe sets it."""
     misfits: dict[str, str] = field(default_factory=dict)
     """Variants whose parts do not fit together, by name, and why: they take no part."""
     targets: dict[str, Target] = field(default_factory=dict)
@@ -120,7 +120,7 @@ def plan_roster(selection: Selection, registry: Registry) -> Roster:
 
 @dataclass
 class _Selected:
-    """What the words of a selection turned out to be."""
+    """Parsed words of a selection."""
 
     plans: dict[Variant, Plan] = field(default_factory=dict)
     misfits: dict[Variant, str] = field(default_factory=dict)
@@ -128,7 +128,7 @@ class _Selected:
 
 
 def _read_selection(selection: Selection, registry: Registry) -> _Selected:
-    """What is selected. Raises RecipeError with all problems; where nothing is left, with the misfits, too."""
+    """Reads the selection. Raises RecipeError with all problems; where nothing is left, with the misfits, too."""
     selected, problems = _Selected(), list[str]()
     for word in dict.fromkeys(selection.words):
         try:
@@ -155,7 +155,7 @@ def _read_selection(selection: Selection, registry: Registry) -> _Selected:
 
 
 def _name(variants: Sequence[Variant]) -> dict[Variant, str]:
-    """Short names: the recipe's file name, or its path where two are called alike, and what is varied."""
+    """Short names: the recipe's file name, or its path where two share a name, and the varied options."""
     stems = Counter(Path(recipe).stem for recipe in {variant.recipe for variant in variants})
     return {
         v: f"{Path(v.recipe).stem if stems[Path(v.recipe).stem] == 1 else v.recipe} {v.label}".strip() for v in variants
@@ -181,7 +181,7 @@ def label_targets(targets: Mapping[str, Plan]) -> dict[str, str]:
 
 
 def is_recipe(word: str, registry: Registry) -> bool:
-    """Whether a word is a recipe's file, or the name of one that comes with specframe and of no contestant."""
+    """Returns whether a word is a recipe's file, or the name of one that comes with specframe and of no contestant."""
     if word.endswith((".yaml", ".yml")) or Path(word).is_file():
         return True
     return word in dict(shipped_recipes()) and all(word != entry.name for entry in registry.of("contestant"))
@@ -214,7 +214,7 @@ def _build(word: str, registry: Registry, assistant: str | None) -> Contestant:
 
 
 def _agree(plans: list[Plan]) -> tuple[SamplingSettings, bool | None]:
-    """What the recipes have in common. Raises InputError where they must agree and do not."""
+    """Returns the settings that all recipes share. Raises InputError where they must agree and do not."""
     samplings: list[SamplingSettings] = [p.settings["sampling"] for p in plans]
     first = samplings[0]
     for p, other in zip(plans, samplings, strict=True):

@@ -33,9 +33,9 @@ PUBLISHED = {
     "cnn_dm": ("summarization", "eagle/sum/question.jsonl"),
     "qa": ("qa", "eagle/qa/question.jsonl"),
 }
-"""Of each set, its task where a record names none, and where its file lies below the folder or its `bench`.
+"""Published sets, each with its task where a record names none, and its file below the folder or its `bench`.
 
-The last three are the subsets of 80 prompts that EAGLE's authors publish; cnn_dm is what they call sum.
+The last three are the subsets of 80 prompts that EAGLE's authors publish; their name for cnn_dm is sum.
 """
 
 
@@ -52,7 +52,7 @@ class Question:
 
 
 def read_sets(names: Sequence[str]) -> list[Question]:
-    """All prompts of the sets: the shipped one, edits, published ones, paths, or hub:owner/name:split:column.
+    """Reads all prompts of the sets: the shipped one, edits, published ones, paths, or hub:owner/name:split:column.
 
     Raises InputError for a set that is unknown, missing, broken, empty or given twice.
     """

@@ -1,7 +1,7 @@
 """Prompts whose answer is the prompt, lightly changed: functions of Python's standard library with misspelt keywords.
 
-They are made of the sources of the running interpreter (PSF licence) when they are asked for; none comes with
-specframe. Another version of Python gives other prompts.
+They are generated on demand from the sources of the running interpreter (PSF licence); none comes with specframe.
+Another version of Python gives other prompts.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 LINES = range(12, 41)
-"""How long a function is."""
+"""Length of a function in lines."""
 MISSPELT = {"return": "retrun", "else": "esle", "for": "fro", "while": "whlie"}
-"""Of each of these keywords the first one in a function is misspelt."""
+"""Misspellings of keywords; the first occurrence in a function is misspelt."""
 REQUEST = "Correct the spelling mistakes in this code and repeat the rest word for word:\n\n```python\n{code}\n```"
 
 

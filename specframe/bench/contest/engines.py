@@ -19,16 +19,16 @@ class RoundRunner(Protocol):
     def run(
         self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
     ) -> Generator[RoundResult, None, None]:
-        """What each round gave, in whatever order they finish.
+        """Yields the result of each round, in any order.
 
-        Contestants among `errors`, which its owner keeps up to date meanwhile, take no part in rounds that
-        begin from then on. Closing the generator ends what runs.
+        Contestants in `errors`, which its owner keeps up to date meanwhile, take no part in rounds that begin later.
+        Closing the generator ends the running rounds.
         """
         ...
 
 
 def describe_worker(engine: str) -> dict[str, Any]:
-    """Where this process runs rounds: the engine, and of the hardware what makes times comparable."""
+    """Describes where this process runs rounds: the engine, and the hardware that makes times comparable."""
     hardware = describe_hardware()
     return {"engine": engine} | {key: hardware[key] for key in MACHINE}
 
@@ -42,7 +42,7 @@ class InProcess:
     def run(
         self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
     ) -> Generator[RoundResult, None, None]:
-        """What each round gave, in their order; a warm-up comes first, and after a pause."""
+        """Yields the result of each round, in order; a warm-up comes first, and after a pause."""
         worker, pause = describe_worker("inprocess"), self._runner.terms.pause
         with settled_objects():
             self._runner.warm_up(rounds[0].questions, errors)

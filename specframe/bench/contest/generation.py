@@ -24,7 +24,7 @@ class Generate:
     name = "hf:generate"
     lossless: bool | None = True
     alone = False
-    """Whether it decodes one prompt at a time only."""
+    """True if it decodes one prompt at a time only."""
 
     def __init__(self) -> None:
         self._model: Any = None
@@ -45,11 +45,11 @@ class Generate:
         self._options = self._extras(target)
 
     def _extras(self, target: Target) -> dict[str, Any]:
-        """Further arguments of `generate`."""
+        """Returns further arguments of `generate`."""
         return {}
 
     def _extras_for(self, rows: Sequence[Sequence[int]]) -> dict[str, Any]:
-        """Further arguments for these prompts."""
+        """Returns further arguments of `generate` for these prompts."""
         return {}
 
     def decode(self, rows: Sequence[Sequence[int]], seed: int) -> Outcome:

@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Identity:
-    """How a continuation compares with the reference's."""
+    """Comparison of a continuation with the reference's."""
 
     same: bool | None = None
-    """Whether it is the same, near ties included; None where that means nothing."""
+    """True if both are the same, near ties included; None where the comparison has no meaning."""
     gap: float | None = None
-    """How far apart the target's logits of the two tokens are where the texts part; None where one is only shorter."""
+    """Gap between the target's logits of the two tokens where the texts diverge; None where one is only shorter."""
     noise: float | None = None
-    """How far arithmetic moves a logit there."""
+    """Effect of arithmetic noise on a logit there."""
 
 
 class Reference:
@@ -46,7 +46,7 @@ class Reference:
 
     @property
     def applies(self) -> bool:
-        """Whether there is anything to compare with: a transformers model, decoding greedily."""
+        """True if there is a reference to compare with: a transformers model, decoding greedily."""
         return self._model is not None and self._sampling.temperature == 0
 
     def learn(self, row: Sequence[int], tokens: Sequence[int]) -> None:
@@ -54,7 +54,7 @@ class Reference:
         self._known.setdefault(tuple(row), list(tokens))
 
     def compare(self, row: Sequence[int], tokens: Sequence[int]) -> Identity:
-        """How the continuation of a prompt compares with that of `generate`."""
+        """Compares the continuation of a prompt with that of `generate`."""
         if not self.applies:
             return Identity()
         theirs = self._known.get(tuple(row))
@@ -88,7 +88,7 @@ def require_sound(outcome: Outcome, rows: int, budget: int, vocabulary: int) -> 
 
 
 def describe(timed: Timed) -> list[dict[str, Any]]:
-    """Each row's figures, ready for JSON. Raises TypeError for further figures that JSON cannot hold.
+    """Returns each row's figures, ready for JSON. Raises TypeError for further figures that JSON cannot hold.
 
     Rows that were decoded together share the time by their tokens, so that times of rows add up.
     """

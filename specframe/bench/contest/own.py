@@ -47,20 +47,20 @@ class RecipeContestant:
         return decode(self._pipeline, rows, seed)
 
     def find_optimum(self, rows: Sequence[Sequence[int]], seed: int) -> tuple[float, int]:
-        """What the best verifier would accept at the root, summed over the cycles of `decode`; see `sum_optimum`."""
+        """Sums over the cycles of `decode` the acceptance of the best verifier at the root; see `sum_optimum`."""
         if self._pipeline is None:
             raise RuntimeError("a contestant decodes only after it was prepared")
         return sum_optimum(self._pipeline, rows, seed)
 
     def weigh(self, row: Sequence[int]) -> dict[str, int]:
-        """How many weights its forwards read, counted in the first cycles after a prompt; see `weigh`."""
+        """Counts the weights that its forwards read in the first cycles after a prompt; see `weigh`."""
         if self._pipeline is None:
             raise RuntimeError("a contestant is weighed only after it was prepared")
         return weigh(self._pipeline, row)
 
 
 class Plain:
-    """This package's plain autoregressive decoding of the target: one token a cycle, nothing drafted."""
+    """Plain autoregressive decoding of the target by this package: one token a cycle, nothing drafted."""
 
     name = "plain"
     lossless: bool | None = True
@@ -96,7 +96,7 @@ def decode(pipeline: Pipeline, rows: Sequence[Sequence[int]], seed: int) -> Outc
 
 
 class Note:
-    """What is needed of a cycle to count acceptance once the time is taken; q is let go."""
+    """Part of a cycle that counting acceptance needs once the time is taken; q is dropped."""
 
     __slots__ = ("draft", "length", "parent", "rows", "valid")
 

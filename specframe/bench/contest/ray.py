@@ -23,12 +23,12 @@ from specframe.kernel.errors import SpecframeError, needs_extra
 from specframe.kernel.registry import one_line
 
 TRIES = 3
-"""How many workers a round may kill before the bench gives it up."""
+"""Number of workers that a round may kill before the bench gives it up."""
 PACKAGES = ("specframe", "torch", "transformers")
 
 
 class Worker:
-    """What runs in a process of the cluster: a runner of its own, loaded when its first round comes."""
+    """Actor in a process of the cluster: a runner of its own, loaded for its first round."""
 
     def __init__(
         self, selection: Selection, terms: Terms, *, folder: Path, threads: int, versions: dict[str, str]
@@ -38,7 +38,7 @@ class Worker:
         self._runner: Runner | None = None
 
     def run(self, this: Round, errors: Errors) -> tuple[RoundResult, list[Step]]:
-        """What the round gave, and its steps; before the first, all contestants warm up."""
+        """Runs the round and returns its result and its steps; before the first, all contestants warm up."""
         steps: list[Step] = []
         runner = self._runner or self._load(this, errors)
         with settled_objects():
@@ -77,7 +77,7 @@ class Ray:
     def run(
         self, rounds: Sequence[Round], errors: Errors, listener: Callable[[Step], None]
     ) -> Generator[RoundResult, None, None]:
-        """What each round gave, as they finish. Raises SpecframeError for a round that kills every worker."""
+        """Yields each round's result as it finishes. Raises SpecframeError for a round that kills every worker."""
         failures = self._ray.exceptions
         waiting, deaths = deque(rounds), Counter[int]()
         busy: dict[Any, tuple[Any, Round]] = {}
@@ -125,7 +125,7 @@ class Ray:
             self._ray.shutdown()
 
     def _find_room(self) -> tuple[int, dict[str, float]]:
-        """How many workers the cluster has room for, and what Ray is asked to set aside for each."""
+        """Returns the number of workers that the cluster has room for, and the resources that Ray reserves for each."""
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         largest = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
         wanted = {"CPU": min(float(torch.get_num_threads()), largest)}
@@ -150,7 +150,7 @@ class Ray:
 
 
 def read_versions() -> dict[str, str]:
-    """The versions of what decodes: equal wherever one bench runs."""
+    """The versions of the decoding packages: equal wherever one bench runs."""
     return {name: version(name) for name in PACKAGES}
 
 

@@ -26,19 +26,19 @@ from specframe.kernel.registry import one_line
 logger = logging.getLogger(__name__)
 
 Errors = dict[str, str]
-"""What contestants failed with, by name; they take no further part."""
+"""Errors of failed contestants, by name; they take no further part."""
 RoundResult = dict[str, Any]
-"""What a round gave, as plain data: a line of runs.jsonl."""
+"""Result of a round, as plain data: a line of runs.jsonl."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """What a contestant gave for the prompts of a turn."""
+    """Output of a contestant for the prompts of a turn."""
 
     tokens: Sequence[Sequence[int]]
     seconds: float
     lines: list[dict[str, Any]]
-    """Each row's figures for results.json."""
+    """Figures of each row for results.json."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Step:
 
 
 class Runner:
-    """The loaded contestants, and what it takes to run rounds with them."""
+    """Runs rounds with the loaded contestants."""
 
     def __init__(self, roster: Roster, terms: Terms) -> None:
         self.roster, self.terms = roster, terms
@@ -69,13 +69,13 @@ class Runner:
         if terms.turns > 1 and not chat:
             raise InputError("a second turn needs the tokenizer's chat template, which is not used here; use --turns 1")
         self.chat = chat
-        """Whether prompts become a user's turn."""
+        """True if prompts become a user's turn."""
         run = RunSettings(batch=terms.batch, chat=chat)
         self.coders = {
             key: Pipeline.around(plain_parts(target), roster.sampling, run) for key, target in targets.items()
         }
         self.weights: dict[str, dict[str, int]] = {}
-        """How many weights a forward of each contestant's models reads, where the warm-up could count them."""
+        """Number of weights that a forward of each contestant's models reads, where the warm-up could count them."""
         self.references = {key: Reference(target, roster.sampling) for key, target in targets.items()}
         self.device: torch.device = text_of(next(iter(targets.values()))).device or torch.device("cpu")
 
@@ -90,11 +90,11 @@ class Runner:
         return coder.encode_turns(messages)
 
     def fits(self, key: str, row: Sequence[int]) -> bool:
-        """Whether a prompt and the whole budget fit the target's context."""
+        """Returns whether a prompt and the whole budget fit the target's context."""
         return len(row) + self.roster.sampling.max_new_tokens <= self.roster.targets[key].context
 
     def warm_up(self, questions: Sequence[Question], errors: Errors) -> None:
-        """Has every contestant decode some prompts that do not count; one that fails is added to `errors`."""
+        """Lets every contestant decode some prompts that do not count; one that fails is added to `errors`."""
         for entrant in self._alive(errors):
             rows = [self.encode(entrant.target, question, []) for question in questions]
             self._decode(entrant, rows, self.terms.seed, errors)
@@ -191,7 +191,7 @@ class Runner:
         return fitting, len(rows) - len(fitting)
 
     def _decode(self, entrant: Entrant, rows: list[list[int]], seed: int, errors: Errors) -> Decoded | None:
-        """What the contestant gave, or None: then its error is noted."""
+        """Returns the contestant's output; None if it failed, with its error noted in `errors`."""
         target = self.roster.targets[entrant.target]
         try:
             timed = time_with_memory(entrant.contestant, rows, seed, self.device)

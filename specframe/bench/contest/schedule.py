@@ -1,4 +1,4 @@
-"""The schedule: rounds over the prompts, in each of which every contestant takes a turn."""
+"""The schedule: rounds over the prompts, with a turn for every contestant in each."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ class Round:
     """One repeat of one batch of prompts, for all contestants."""
 
     index: int
-    """Its place among all rounds."""
+    """Index among all rounds."""
     repeat: int
     questions: tuple[Question, ...]
     turns: int
-    """How many turns of the conversation are decoded; the same for all prompts of the batch."""
+    """Number of turns of the conversation that are decoded; the same for all prompts of the batch."""
 
     @property
     def key(self) -> tuple[int, tuple[str, ...]]:
-        """What names the round in a file."""
+        """Key of the round in a file."""
         return self.repeat, tuple(question.id for question in self.questions)
 
 
 def plan_rounds(questions: Sequence[Question], *, batch: int, repeats: int, turns: int) -> list[Round]:
-    """All rounds: one repeat of everything before the next, so a drift of the machine meets all prompts."""
+    """Returns all rounds: one repeat of everything before the next, so a drift of the machine meets all prompts."""
 
     def length(question: Question) -> int:
         return min(turns, len(question.turns))

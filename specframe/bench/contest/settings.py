@@ -14,19 +14,19 @@ LONGEST = 86400
 
 @dataclass(frozen=True)
 class Terms:
-    """How much is decoded, and how. Raises InputError for terms that measure nothing."""
+    """Amount and order of the decoding. Raises InputError for terms that measure nothing."""
 
     batch: int = 1
     repeats: int = 3
     seed: int = 0
     turns: int = 1
-    """How many turns of a conversation are decoded, at most."""
+    """Largest number of turns of a conversation that are decoded."""
     limit: int | None = None
-    """How many prompts of all sets together."""
+    """Number of prompts of all sets together."""
     pause: float = 0.0
     """Seconds between repeats: spread in time, they sample more of the machine's load variation."""
     bound: bool = False
-    """Whether to compute what the best verifier would accept: one more decoding of each prompt, not timed."""
+    """True to compute the acceptance of the best verifier: one more decoding of each prompt, not timed."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "repeats", "turns", "limit"):
@@ -47,7 +47,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """What sets it apart from the recipe's other variants: `verifier=block draw=iid tree=chain depth=4`."""
+        """Difference from the recipe's other variants: `verifier=block draw=iid tree=chain depth=4`."""
         return " ".join(map(_shorten, self.changes))
 
 

@@ -22,7 +22,7 @@ class Timed:
 
     outcome: Outcome
     start: float
-    """By `time.perf_counter()`, as arrivals are."""
+    """Start time by `time.perf_counter()`, as arrivals are."""
     began: float
     """The same moment in seconds since 1970."""
     seconds: float
@@ -53,7 +53,7 @@ def time_with_memory(contestant: Contestant, rows: Sequence[Sequence[int]], seed
 
 @contextmanager
 def settled_objects() -> Iterator[None]:
-    """While it lasts, collecting garbage leaves what exists now aside, and so takes no time."""
+    """Exempts existing objects from garbage collection inside the with block, so that collecting takes no time."""
     gc.collect()
     gc.freeze()
     try:

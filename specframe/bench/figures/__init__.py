@@ -1,1 +1,1 @@
-"""What a bench found, as figures with intervals."""
+"""Figures of a bench, with intervals."""

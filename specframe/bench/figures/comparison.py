@@ -1,4 +1,4 @@
-"""Two benches of the same prompts, figure by figure: what changed, and whether that is more than source."""
+"""Two benches of the same prompts, compared figure by figure, with a test of whether a change exceeds chance."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "tu
 """Settings without which two benches measure different things."""
 
 WORTH = 0.05
-"""From which change on a speedup whose tau stayed is explained."""
+"""Smallest change of a speedup that is explained when tau stayed."""
 
 Results = Mapping[str, Any]
 
@@ -50,7 +50,7 @@ class Change:
 
     @property
     def significant(self) -> bool | None:
-        """Whether the change exceeds chance: its interval excludes 1, and would without the forward pass, too.
+        """True if the change exceeds chance: its interval excludes 1, and would without the forward pass, too.
 
         None where that is unknown: there is no interval, or all that exceeds chance is the forward pass.
         """
@@ -64,14 +64,14 @@ class Change:
 
 @dataclass(frozen=True)
 class BenchComparison:
-    """What two benches show together."""
+    """Comparison of two benches."""
 
     prompts: int
-    """How many prompts both have."""
+    """Number of prompts that both have."""
     changes: list[Change]
     warnings: list[str] = field(default_factory=list)
     reasons: list[str] = field(default_factory=list)
-    """What a cycle costs, where a speedup changed and tau did not."""
+    """Costs of a cycle, where a speedup changed and tau did not."""
     apart: tuple[float, float] | None = None
     """Seconds between the benches, and how long one took; None where that is not known."""
 
@@ -107,7 +107,7 @@ def compare(old: Results, new: Results, seed: int = 0) -> BenchComparison:
 
 
 def print_comparison(comparison: BenchComparison, console: Console | None = None) -> None:
-    """Prints the changes as a table, then what a reader must know."""
+    """Prints the changes as a table, then the caveats."""
     console = console or open_console()
     table = Table(
         title=f"{counted(comparison.prompts, 'prompt')} in both", title_justify="left", box=None, padding=(0, 2, 0, 0)
@@ -150,7 +150,7 @@ class _Side:
         return found | {figure: measure(grid) for figure, measure in FIGURES.items() if measure is not None}
 
     def price(self, name: str) -> Price | None:
-        """What the contestant's cycle costs; None where no contestant decoded plainly on its target."""
+        """Returns the cost of the contestant's cycle; None where no contestant decoded plainly on its target."""
         plain = self._baselines(name).get("speedup")
         return price(self.grid(name), self.grid(plain)) if plain and plain != name else None
 
@@ -183,7 +183,7 @@ def _distance(old: Results, new: Results) -> tuple[float, float] | None:
 
 
 def _explain(changes: Sequence[Change], old: Price | None, new: Price | None) -> Iterator[str]:
-    """Why one contestant's speedup changed, where tau did not."""
+    """Explains why one contestant's speedup changed where tau did not."""
     known = {change.figure: change for change in changes}
     if old is None or new is None or "speedup" not in known or "tau" not in known:
         return

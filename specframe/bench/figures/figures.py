@@ -32,10 +32,10 @@ def gather(
     baselines: Mapping[str, str],
     seed: int,
 ) -> Figures:
-    """A contestant's figures over the axes' prompts; None where one is not defined, absent what needs cycles.
+    """A contestant's figures over the axes' prompts; None where undefined, absent without cycles.
 
-    `runs` are every contestant's by name; `baselines` names whom `speedup` and `speedup_hf` are against.
-    Figures with an interval are {value, low, high}.
+    `runs` are every contestant's by name; `baselines` names the baselines of `speedup` and `speedup_hf`. Figures with
+    an interval are {value, low, high}.
     """
     grid = Grid(runs[contestant["name"]], axes)
     others = {figure: Grid(runs[base], axes) for figure, base in baselines.items()}
@@ -77,7 +77,7 @@ def _acceptance(grid: Grid, seed: int) -> Figures:
 
 
 def _costs(grid: Grid) -> Figures:
-    """Where the time goes: shares of the cycles, seconds a token, seconds a forward, overhead."""
+    """Breaks down the time: shares of the cycles, seconds a token, seconds a forward, overhead."""
     seconds = {phase: _total(grid.runs, "phases", phase) for phase in PHASES}
     cycles = sum(seconds[phase] for phase in CYCLE_PHASES)
     tokens = _total(grid.runs, "tokens")
@@ -97,7 +97,7 @@ def _costs(grid: Grid) -> Figures:
 
 
 def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int] | None) -> dict[str, float | None]:
-    """The speedup by CORAL's Eq. (1) and Eq. (6); None without what they need."""
+    """The speedup by CORAL's Eq. (1) and Eq. (6); None without the figures they need."""
     found: dict[str, float | None] = {"coral_1": None, "coral_6": None}
     mean, steps = figures["tau"]["value"], figures["steps"]
     alone, many = dig(plain, "forward_seconds", "target"), figures["forward_seconds"]["target"]
@@ -117,7 +117,7 @@ def _predict(figures: Figures, plain: Figures | None, weights: Mapping[str, int]
 
 
 def identify(runs: Sequence[Run]) -> Figures | None:
-    """Whether the output was the reference's: each prompt counts by its worst run. None when not compared.
+    """Share of outputs that are the reference's: each prompt counts by its worst run. None when not compared.
 
     A run that is identical but has a gap parted from the reference at a near tie of the logits. Of the largest gap
     among those, and among the others, the noise of arithmetic there is given, too. `plain` is the number of prompts

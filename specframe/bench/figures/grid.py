@@ -17,7 +17,7 @@ Cell = tuple[str, int, int]
 
 @dataclass(frozen=True)
 class Axes:
-    """What the cells of a grid stand for; grids with the same axes can be compared cell by cell."""
+    """Axes of a grid's cells; grids with the same axes can be compared cell by cell."""
 
     prompts: tuple[str, ...]
     turns: tuple[int, ...]
@@ -31,7 +31,7 @@ class Axes:
 
     @property
     def size(self) -> tuple[int, int]:
-        """How many prompts and repeats there are."""
+        """Number of prompts and repeats."""
         return len(self.prompts), len(self.repeats)
 
 
@@ -67,7 +67,7 @@ class Grid:
 
 
 def dig(data: Any, *path: str | int) -> Any:
-    """What lies at the end of a path of keys and indices, or None where it ends early."""
+    """Returns the value at the end of a path of keys and indices, or None where the path ends early."""
     for step in path:
         if isinstance(data, Mapping):
             data = data.get(step)

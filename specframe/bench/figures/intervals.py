@@ -1,4 +1,4 @@
-"""How sure a figure is: the variance due to its prompts and to the machine's load, on the log scale."""
+"""Uncertainty of a figure: the variance due to its prompts and to the machine's load, on the log scale."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class Measure:
     prompts: int
     repeats: int
     timed: bool = True
-    """Whether the machine's load at each repeat enters: then one repeat is too few for an interval."""
+    """True if the machine's load at each repeat enters: then one repeat is too few for an interval."""
 
     def parts(self) -> tuple[Array, Array]:
-        """Both totals per prompt, [P] each, as measured."""
+        """Returns both totals per prompt, [P] each, as measured."""
         above, below = self.totals(np.broadcast_to(np.arange(self.repeats), (1, self.prompts, self.repeats)))
         return above[0], below[0]
 
@@ -83,8 +83,8 @@ def estimate_change(
     `apart` is the distance of the two benches in time, in lengths of a bench: the further, the more a machine
     may have changed its load.
 
-    Prompts are resampled together, so that what makes one hard cancels; the variance of the moment is each
-    side's own, so that a drift of the machine does not pass for evidence. None where no prompt has both.
+    Prompts are resampled together, so that their difficulty cancels; the variance of the moment is each side's own, so
+    that a drift of the machine does not pass for evidence. None where no prompt has both figures.
     """
     sides = [old.parts(), new.parts()]
     kept = np.all([(above > 0) & (below > 0) for above, below in sides], axis=0)
@@ -98,9 +98,9 @@ def estimate_change(
 
 
 def variance_of_prompts(measures: Sequence[Measure], kept: NDArray[np.bool_], seed: int) -> Variance:
-    """What other prompts of the same kind would change in a figure, or in the last over the first.
+    """Estimates how a figure, or the ratio of the last to the first, would change with other prompts of the same kind.
 
-    The noise of single runs is in it: it makes prompts differ.
+    The noise of single runs is included: it makes prompts differ.
     """
     prompts = int(kept.sum())
     draws = np.random.default_rng([seed, 0]).multinomial(prompts, [1 / prompts] * prompts, size=SAMPLES)
@@ -163,6 +163,6 @@ def student(freedom: float) -> float:
 
 
 def median(values: Array) -> Array:
-    """Medians along the last axis of what is there, NaN standing for what is not: [..., R] -> [...]."""
+    """Medians along the last axis, ignoring NaN: [..., R] -> [...]."""
     with catch_warnings(action="ignore", category=RuntimeWarning):  # nothing is there: NaN is the answer
         return np.asarray(np.nanmedian(values, -1))

@@ -21,7 +21,7 @@ class Journal:
     def __init__(self, path: Path, rounds: list[dict[str, Any]]) -> None:
         self.path = path
         self.rounds = rounds
-        """What was appended, now and in earlier sessions."""
+        """Appended rounds, of this session and of earlier ones."""
 
     @classmethod
     def open(cls, folder: Path, bench: Any, *, fresh: bool = False) -> Self:
@@ -50,7 +50,7 @@ class Journal:
         return cls(path, rounds)
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Adds a round. Raises SpecframeError when the disk refuses; what was there stays."""
+        """Adds a round. Raises SpecframeError when the disk refuses; earlier rounds stay."""
         try:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")

@@ -29,11 +29,11 @@ def rate(grid: Grid) -> Measure:
 
 
 def speedup(ours: Grid, baseline: Grid) -> Measure:
-    """How many times sooner the baseline's tokens would have come from us.
+    """Measures the speedup: how many times sooner the baseline's tokens would have come from us.
 
-    Each run is paired with the baseline's of the same prompt, turn and repeat, so a drift of the machine
-    cancels; the ratio is that of the times per token, so texts of unequal length compare. A prompt's time
-    with us is the baseline's time over the median ratio, and the speedup the ratio of the total times.
+    Each run is paired with the baseline's run of the same prompt, turn and repeat, so drift of the machine cancels; the
+    ratio is that of the times per token, so texts of unequal length compare. A prompt's time with us is the baseline's
+    time over the median ratio, and the speedup is the ratio of the total times.
     """
     tokens = baseline.field("tokens")
     ratio = cost_per_token(baseline) / cost_per_token(ours)

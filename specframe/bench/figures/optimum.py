@@ -1,4 +1,4 @@
-"""How far a verifier is from the best one: the optimal acceptance of the very drafts that it judged."""
+"""Distance of a verifier from the best one: the optimal acceptance of the very drafts that it judged."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 
 
 class OptimumWatcher:
-    """A verifier that leaves its verdicts as they are, and notes what the best rule would accept at the root."""
+    """A verifier that leaves the verdicts unchanged, and notes the acceptance of the best rule at the root."""
 
     def __init__(self, verifier: Verifier) -> None:
         self.verifier = verifier
         self.lossless, self.needs = verifier.lossless, verifier.needs
         self.found: list[list[float]] = []
-        """Each cycle's optimum, by row."""
+        """Optimum of each cycle, by row."""
         if isinstance(verifier, Observer):  # then so is this
             self.open, self.observe, self.keep = verifier.open, verifier.observe, verifier.keep
 

@@ -18,14 +18,14 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
 
 CYCLES = 2
-"""How many cycles are watched: one may read what later ones don't, the prompt's drafts for instance."""
+"""Number of cycles watched: one may read what later ones don't, the prompt's drafts for instance."""
 aten: Any = torch.ops.aten
 FLAT = {aten.mm, aten.addmm, aten.mv, aten.addmv}
 VECTORS = {aten.mv, aten.addmv}
 """Products with a vector, which name the matrix first."""
 STACKED = {aten.bmm, aten.baddbmm, aten._grouped_mm}
 FORWARDS = {"target": "score", "drafter": "drafter"}
-"""For each model, the phase that takes as long as its forward: a verification may run in two parts."""
+"""Phase that takes as long as a model's forward, by model: a verification may run in two parts."""
 
 
 def weigh(pipeline: Pipeline, row: Sequence[int]) -> dict[str, int]:
@@ -48,11 +48,11 @@ def weigh(pipeline: Pipeline, row: Sequence[int]) -> dict[str, int]:
 
 
 class Scale(TorchDispatchMode):
-    """While it lasts, `read` counts what the products of a model's forwards read of the weights.
+    """Counts in `read`, inside the with block, the weights that the products of a model's forwards read.
 
-    A weight is an operand of a product that is a parameter, or part of one; or the right-hand matrix of a
-    product that was there before: the rows of an LM head that a drafter has copied. Not counted are
-    products of activations, and of those with keys and values.
+    A weight is an operand of a product that is a parameter or part of one, or a right-hand matrix that existed before
+    the product: the rows of an LM head that a drafter has copied. Products of activations, and products with keys and
+    values, are not counted.
     """
 
     def __init__(self, clock: Clock, parameters: set[int]) -> None:
@@ -60,7 +60,7 @@ class Scale(TorchDispatchMode):
         self.read: Counter[str] = Counter()
         self._clock = clock
         self._parameters = parameters
-        self._made: set[int] = set()  # the storages of what was computed since
+        self._made: set[int] = set()  # the storages of tensors computed since
         self._seen: set[tuple[Any, ...]] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -1,4 +1,4 @@
-"""What a cycle costs in tokens of plain decoding: where a speedup's change comes from when tau's did not."""
+"""Cost of a cycle in tokens of plain decoding: explains a change of speedup where tau did not change."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specframe.bench.figures.intervals import Array, median
 from specframe.bench.figures.measures import CYCLE_PHASES
 
 SAME_SIZE = 0.02
-"""How far the mean sizes of two drafts may be apart for the forwards over them to have one price."""
+"""Largest relative difference between the mean sizes of two drafts whose forwards count as equally expensive."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Price:
     rest: float
     """Tree, law, verifier, commit, Python."""
     nodes: float
-    """How many nodes a draft has."""
+    """Number of nodes of a draft."""
 
     @property
     def cycle(self) -> float:
@@ -65,7 +65,7 @@ def forward_factor(old: Price | None, new: Price | None) -> float:
 
 
 def format_change(old: Price, new: Price) -> str:
-    """What a cycle costs and what it did: `a cycle costs 1.86 plain tokens (was 2.17): ...`."""
+    """Formats the old and the new cost of a cycle: `a cycle costs 1.86 plain tokens (was 2.17): ...`."""
     names = {"the target's forward pass": "target", "the drafter's": "drafter", "the rest": "rest"}
     parts = (f"{words} {getattr(new, part):.2f} (was {getattr(old, part):.2f})" for words, part in names.items())
     return f"a cycle costs {new.cycle:.2f} plain tokens (was {old.cycle:.2f}): {', '.join(parts)}"

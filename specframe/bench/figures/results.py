@@ -87,7 +87,7 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
 
 
 def _workers(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Where the rounds ran, and how many at each place."""
+    """Returns the workers that ran rounds, and the number of rounds of each."""
     counts = Counter(tuple(entry["worker"].items()) for entry in entries)
     return [{**dict(worker), "rounds": count} for worker, count in counts.items()]
 
@@ -105,7 +105,7 @@ def _contestant(entrant: Entrant) -> dict[str, Any]:
 
 
 def _provenance(contest: Contest) -> dict[str, Any]:
-    """How the numbers were made; the packages of all recipes' components are among the versions."""
+    """Describes how the numbers were made; the packages of all recipes' components are among the versions."""
     plans = [entrant.plan for entrant in contest.roster.entrants]
     parts = {f"{index}.{name}": part for index, plan in enumerate(plans) for name, part in plan.parts.items()}
     described = describe_run(Plan(plans[0].recipe, parts), {})

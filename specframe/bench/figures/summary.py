@@ -16,17 +16,17 @@ from specframe.kernel.errors import InputError
 
 SCHEMA = 1
 MACHINE = ("processor", "cores", "threads", "accelerator")
-"""What machines must have in common for times to compare."""
+"""Properties that machines must share for times to compare."""
 PLAIN, TRANSFORMERS = "plain", "hf:generate"
 BASELINES = {"speedup": PLAIN, "speedup_hf": TRANSFORMERS}
-"""Whom each speedup is against, by kind: with several targets there is one of each for every target."""
+"""Baseline of each speedup, by kind: with several targets there is one of each for every target."""
 
 
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
     """The figures of every contestant, as plain data; the definitions are those of the Metrics page.
 
-    Each entry of `contestants` has what the bench recorded of it and `overall`, `tasks` and `sets`: figures,
-    or None for a contestant that failed. Raises InputError for results of another schema.
+    Each entry of `contestants` has the bench's record of it and `overall`, `tasks` and `sets`: figures, or None for a
+    contestant that failed. Raises InputError for results of another schema.
     """
     check_schema(results)
     settings = results["settings"]
@@ -90,7 +90,7 @@ def gather_runs(results: Mapping[str, Any]) -> dict[str, list[Mapping[str, Any]]
 def find_baselines(
     contestant: Mapping[str, Any], others: Iterable[Mapping[str, Any]], runs: Mapping[str, Any]
 ) -> dict[str, str]:
-    """Whom each speedup of the contestant is against: the contestant of that kind that ran on its target."""
+    """Returns the baseline of each speedup of the contestant: the contestant of that kind that ran on its target."""
     here = {
         other["kind"]: other["name"]
         for other in others
@@ -107,7 +107,7 @@ def _group(prompts: Iterable[Mapping[str, Any]], kind: str) -> dict[str, list[st
 
 
 def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
-    """What a reader must know before trusting the figures."""
+    """Yields the caveats that a reader must know before trusting the figures."""
     if summary["repeats"] < 2:
         yield "One repeat: load variation is unknown, so times have no interval."
     if summary["prompts"] < 2:
@@ -154,7 +154,7 @@ def _describe_gap(largest: Mapping[str, float | None] | None) -> str:
 
 @dataclass(frozen=True)
 class RunSpan:
-    """From the first run's begin to the last one's end, in seconds since 1970."""
+    """Time from the first run's begin to the last one's end, in seconds since 1970."""
 
     begin: float
     end: float
@@ -176,7 +176,7 @@ class RunSpan:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Length of the span in seconds."""
         return self.end - self.begin
 
     def distance(self, other: RunSpan) -> float:

@@ -24,7 +24,7 @@ FIELDS = 5
 """Numbers per node of an outcome: token, parent, valid, draw, id of the recorded law."""
 
 DIGITS = 9
-"""Recorded laws that agree to so many digits are the same law."""
+"""Number of digits to which equal recorded laws agree."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Slot:
     """A slot with all that the verifier has seen when it tries it."""
 
     path: tuple[tuple[int, ...], ...]
-    """Per level, the tokens tried: the earlier siblings in order, last the one that was accepted. The last
-    level holds the earlier siblings of the slot alone."""
+    """Tokens tried at each level, the accepted one last; at the last level, the earlier siblings of the slot alone."""
     seen: tuple[int, ...]
     """The ids of the laws recorded for these tokens, in the same order."""
     law: int
@@ -54,11 +53,11 @@ class Finding:
 
     slot: str
     tv: float
-    """How far the two laws are apart, total variation."""
+    """Total variation distance between the two distributions."""
     recorded: tuple[float, ...]
     actual: tuple[float, ...]
     mass: float
-    """How probable it is that a draft has this slot."""
+    """Probability that a draft has this slot."""
 
     def __str__(self) -> str:
         """One line: the slot, and both laws."""
@@ -75,12 +74,12 @@ class Audit:
     findings: tuple[Finding, ...]
     """The slots that are off, farthest first."""
     slots: int
-    """How many different slots were compared."""
+    """Number of different slots compared."""
     enumeration: Enumeration
 
     @property
     def passed(self) -> bool:
-        """Whether every slot records the law of its token."""
+        """True if every slot records the distribution of its token."""
         return not self.findings
 
 
@@ -174,7 +173,7 @@ def encode(tree: TokenTree, laws: dict[tuple[float, ...], int]) -> Tensor:
 
 
 def slots_of(outcome: Outcome) -> list[tuple[Slot, int]]:
-    """Every sampled slot of a draft, with its token."""
+    """Returns every sampled slot of a draft, with its token."""
     nodes = [outcome[i : i + FIELDS] for i in range(0, len(outcome), FIELDS)]
     paths: list[tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]] = [((), ())]
     found = []

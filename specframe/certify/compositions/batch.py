@@ -1,4 +1,4 @@
-"""The distribution of what one row emits among other rows: admitted before and after it, with prompts of their own.
+"""The distribution of one row's output among other rows: admitted before and after it, with prompts of their own.
 
 A part that mixes rows up can be right for every row alone, and for rows that all decode the same text. So a row is also
 enumerated in company: the other rows' random numbers are given, and whatever they are, this row must emit the target's
@@ -29,7 +29,7 @@ COMPANIES = 4
 
 
 class Stay(Enum):
-    """When a row is there; the moment is the watched row's first cycle."""
+    """Time that a row stays; the moment is the watched row's first cycle."""
 
     TO_THE_END = auto()
     UNTIL_THEN = auto()
@@ -43,7 +43,7 @@ class Other:
     shift: int
     """Makes its prompt another one."""
     prompt: int
-    """How many tokens its prompt has."""
+    """Length of its prompt in tokens."""
     stay: Stay
 
 
@@ -62,7 +62,7 @@ class Accompanied(Emission):
 
     @property
     def pair(self) -> bool:
-        """Whether there is one other row; with a single branch the batch then has exactly two."""
+        """True where there is one other row; with a single branch the batch then has exactly two."""
         return self.company >= COMPANIES
 
     def program(self, random: Forks, rows: int) -> Tensor:
@@ -104,7 +104,7 @@ class Accompanied(Emission):
 
 @dataclass
 class Company:
-    """A RandomSource of a batch of which some rows are branches of an enumeration."""
+    """A RandomSource of a batch with some rows that are branches of an enumeration."""
 
     watched: Tensor  # [B] bool
     branches: RandomSource  # of the watched rows

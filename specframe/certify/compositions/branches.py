@@ -40,7 +40,7 @@ class Scripts:
 
     @classmethod
     def join(cls, parts: list[Scripts]) -> Scripts:
-        """All of them in one batch."""
+        """Joins the parts into one batch."""
         width = max((part.choices.shape[1] for part in parts), default=0)
         choices = [torch.nn.functional.pad(part.choices, (0, width - part.choices.shape[1])) for part in parts]
         return cls(
@@ -72,14 +72,14 @@ class Scripts:
 
 @dataclass
 class _Book:
-    """What all views of one enumeration's branches write to."""
+    """Log shared by all views of one enumeration's branches."""
 
     taken: Tensor  # [branches, S] int32, the choices made
     lost: float = 0.0
 
 
 class Forks:
-    """The random source of an enumeration: draws fork, a branch weighs what its choices are worth.
+    """The random source of an enumeration: draws fork, and a branch has the weight of its choices.
 
     Every row of the batch is a branch. Options of weight 0 are no options; a draw with one option left is no fork and
     costs nothing.
@@ -210,7 +210,7 @@ class Forks:
             self._discover(law, possible, options, pick, position, forking & fresh)
             self._note(options, pick, forking)
         dropped = (law * ~possible).sum(-1) * self.weight[rows]
-        self._book.lost += float((dropped * fresh).sum())  # what is cut is lost once, where it was met first
+        self._book.lost += float((dropped * fresh).sum())  # cut mass is counted once, where it was met first
         self.weight[rows] *= law.gather(1, pick[:, None])[:, 0]
         self._replayed[rows] = torch.where(fresh, self._replayed[rows], self.weight[rows])
         return pick
@@ -231,7 +231,7 @@ class Forks:
         return torch.where(scripted, planned, pick)
 
     def _note(self, options: Tensor, pick: Tensor, forking: Tensor) -> None:
-        """Writes down what was taken at a fork, for the scripts that will branch off later."""
+        """Records the choices taken at a fork, for the scripts that branch off later."""
         rows = self.rows[forking]
         position = self._position[rows]
         if int(position.max()) >= self._book.taken.shape[1]:

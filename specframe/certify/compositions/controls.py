@@ -1,6 +1,6 @@
 """Negative controls: parts broken on purpose, and streams that repeat their numbers, as a captured step would.
 
-A certificate is only as good as what makes it fail.
+A certificate is only as good as the defects that make it fail.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Unprocessed:
 
 
 class Unreduced:
-    """The target's law once more: what was refused is forgotten. It shows where drafts differ from the target."""
+    """The target's law once more, with refusals ignored. It shows where drafts differ from the target."""
 
     name = "residual skipped: correction drawn from the target's distribution"
 
@@ -73,7 +73,7 @@ class Parent:
 
 
 WRONG: tuple[Wrong, ...] = (Unprocessed(), Unreduced())
-"""Every way in which the certificate breaks a composition to see whether it notices."""
+"""Defects with which the certificate breaks a composition to test that it notices them."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class WrongBonus:
     inner: Verifier
     wrong: Wrong
     differed: list[bool] = field(default_factory=list)
-    """Filled as it runs: whether it had another law than the verifier's to draw from."""
+    """Flags appended as it runs: whether it had another distribution than the verifier's to draw from."""
     lossless = False
     needs = Needs(exact=True)
 

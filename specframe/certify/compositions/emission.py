@@ -1,4 +1,4 @@
-"""The law of what the real loop emits, enumerated, next to the law of plain autoregressive decoding."""
+"""The law of the real loop's output, enumerated, next to the law of plain autoregressive decoding."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from specframe.decoding.session import Parts, Session, Streams
 from specframe.sampling.laws import History, Sampling
 
 END = -1
-"""What fills an outcome after its last token."""
+"""Padding of an outcome after its last token."""
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,11 @@ class Comparison:
     """The distance of the emitted law from the target's."""
 
     tv: float
-    """Total variation; of what was covered only, so a lower bound, where the enumeration is not exhausted."""
+    """Total variation; a lower bound, over the visited part only, where the enumeration is not exhausted."""
     first_tv: float
     """The same up to the first token that a draft has a part in. It can be 0 while `tv` is not."""
     worst: Outcome
-    """The sequence whose probability is farthest off, with what it should be and what it is."""
+    """The sequence whose probability is farthest off, with the expected and the actual one."""
     wanted: float
     got: float
     prefix: Outcome
@@ -142,7 +142,7 @@ def distance(wanted: dict[Outcome, float], got: dict[Outcome, float]) -> float:
 
 
 def _off(wanted: dict[Outcome, float], got: dict[Outcome, float], outcome: Outcome, exhausted: bool) -> float:
-    """How far one probability is off; unfinished enumerations can only be seen to give too much."""
+    """Returns the error of one probability; unfinished enumerations can only be seen to give too much."""
     difference = got.get(outcome, 0.0) - wanted.get(outcome, 0.0)
     return abs(difference) if exhausted else max(0.0, difference)
 

@@ -25,16 +25,16 @@ Program = Callable[[Forks, int], Tensor]
 Outcome = tuple[int, ...]
 
 CONFIRMED = 64
-"""How many branches, at least, are run once more to see that the same choices have the same outcome."""
+"""Smallest number of branches run a second time, to check that the same choices have the same outcome."""
 
 
 class EnumerationProgress(NamedTuple):
-    """How far an enumeration has come."""
+    """Progress of an enumeration."""
 
     branches: int
-    """How many have been run."""
+    """Number of branches run."""
     mass: float
-    """Their probability, all together."""
+    """Total probability of these branches."""
     seconds: float
 
 
@@ -50,7 +50,7 @@ class Enumeration:
     cut: float
     """Probability of the options that were cut because they weigh next to nothing."""
     exhausted: bool
-    """Whether every branch was run. If not, 1 - mass - cut of the probability was never looked at."""
+    """True if every branch was run. If false, 1 - mass - cut of the probability was never visited."""
     interrupted: bool
     rows: int
     """Branches run in one call: 1 where rows would not run side by side."""
@@ -67,7 +67,7 @@ class Enumeration:
         return self.branches / max(self.seconds, 1e-9)
 
     def summary(self) -> str:
-        """One line: what was covered."""
+        """Summary of the coverage in one line."""
         if self.exhausted:
             return f"exhausted: {self.branches} branches, mass {self.mass:.15f}"
         why = "interrupted" if self.interrupted else "not exhausted"
@@ -101,7 +101,7 @@ def enumerate_outcomes(
     tolerance: float = 1e-9,
     progress: Callable[[EnumerationProgress], None] | None = None,
 ) -> Enumeration:
-    """The law of what `program` gives, by running it once for every outcome of its random choices.
+    """The law of the output of `program`, by running it once for every outcome of its random choices.
 
     budget: the most branches to run; the likeliest go first. rows: branches run in one call. A component
     may draw for a row what it then does not use, and whether it does may depend on the row's neighbours;

@@ -1,7 +1,7 @@
 """Guided texts: the first tokens of a case are certain, so that few branches reach a deep level or a late cycle.
 
 An enumeration from the first token on compares three or four tokens, and shipped trees are 3 to 15 levels deep. So the
-composition is first run under a verifier that accepts its deepest path every time. What comes of it is a text that the
+composition is first run under a verifier that accepts its deepest path every time. The result is a text that the
 drafter does draft. In a case it is forced up to a place of choice, for target and drafter alike; the branches, and
 the comparison, begin there.
 """
@@ -31,7 +31,7 @@ class Forced:
     """A logits processor that makes the first tokens behind a prompt certain."""
 
     prompt: int
-    """How many tokens the prompt has."""
+    """Length of the prompt in tokens."""
     tokens: tuple[int, ...]
 
     def __call__(self, texts: Tensor, logits: Tensor) -> Tensor:
@@ -79,7 +79,7 @@ class Guide:
 
     @property
     def accepted(self) -> int:
-        """How many drafted tokens were accepted."""
+        """Number of drafted tokens that were accepted."""
         return sum(count - 1 for count in self.counts)
 
     @property

@@ -1,4 +1,4 @@
-"""Smaller and smaller versions of a composition, for what is too large to be enumerated."""
+"""Ever smaller versions of a composition that is too large to be enumerated."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from specframe.kernel.build import Part
 from specframe.kernel.errors import SpecframeError
 
 FEWEST = 3
-"""No tree is made smaller than so many nodes: the root, and two that may be siblings or two levels."""
+"""Smallest size of a reduced tree: the root, and two nodes that may be siblings or two levels."""
 
 
 def ladder(own: Miniature) -> list[Miniature]:
@@ -26,7 +26,7 @@ def ladder(own: Miniature) -> list[Miniature]:
 
 
 def reduced(own: Miniature, rung: Miniature) -> tuple[str, ...]:
-    """What is smaller than in the recipe, in words; empty if nothing but the vocabulary is."""
+    """Describes the reductions from the recipe; empty if only the vocabulary is smaller."""
     whole, small = own.promise, rung.promise
     pairs = ((name, getattr(whole, name), getattr(small, name)) for name in ("depth", "nodes"))
     return tuple(f"{name} {before} -> {now}" for name, before, now in pairs if before != now)
@@ -44,7 +44,7 @@ def _simpler(miniature: Miniature) -> Miniature | None:
 
 
 def _nodes(miniature: Miniature, tree: Part) -> int:
-    """How many nodes the policy's trees have; 0 where its options do not fit together."""
+    """Returns the number of nodes of the policy's trees; 0 where its options do not fit together."""
     try:
         policy = replace(miniature, tree=tree).make_tree()
     except SpecframeError:

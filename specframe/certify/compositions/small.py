@@ -23,10 +23,10 @@ from specframe.sampling.laws import Sampling
 VOCAB = 3
 LENGTH = 4
 PROMPT = (0, 1, 2, 0, 1)
-"""It repeats itself, so that retrieval drafters find something."""
+"""Prompt that repeats itself, so that retrieval drafters find something."""
 EOS = 1
 COSTS = Costs(((1, 1.0), (2, 1.2), (8, 3.5)), draft=0.1, rows=1)
-"""Made up, so that likely nodes pay and others do not: the distribution has to stay whatever a machine's times are."""
+"""Made-up costs under which only likely nodes pay: the distribution must not depend on a machine's times."""
 CHEAP = Costs(((1, 1.0), (256, 1.001)), draft=0.0001, rows=1)
 """Every node pays."""
 
@@ -39,11 +39,11 @@ class Miniature:
     tree: Part | None
     verifier: Part
     small: bool = False
-    """Whether drafter and tree policy are in their small forms."""
+    """True if drafter and tree policy are in their small forms."""
     length: int = LENGTH
-    """How many tokens' joint law is watched."""
+    """Number of tokens whose joint distribution is observed."""
     costs: Costs | None = None
-    """What decides how much of a draft pays, where the recipe asks for that."""
+    """Costs that decide how much of a draft pays, where the recipe asks for that."""
 
     @classmethod
     def of(cls, plan: Plan) -> Miniature:
@@ -53,14 +53,14 @@ class Miniature:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """What is smaller than in the recipe, in words; empty if nothing but the vocabulary is."""
+        """Describes the reductions from the recipe; empty if only the vocabulary is smaller."""
         whole, small = (replace(self, small=small).promise for small in (False, self.small))
         pairs = ((name, getattr(whole, name), getattr(small, name)) for name in ("depth", "nodes"))
         return tuple(f"{name} {own} -> {now}" for name, own, now in pairs if own != now)
 
     @property
     def promise(self) -> Promise:
-        """What every draft is."""
+        """Promise of every draft."""
         return draft_of(self.make_drafter(), self.make_tree())
 
     def smaller(self) -> Miniature:
@@ -124,6 +124,6 @@ def _smaller(part: Any) -> Any:
 
 
 def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
-    """The recipe's sampling, top_k brought down to what still cuts something off."""
+    """The recipe's sampling, with top_k lowered so that it still cuts something off."""
     top_k = min(settings.top_k, vocab - 1)
     return replace(settings.law(), top_k=top_k)

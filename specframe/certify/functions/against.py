@@ -108,7 +108,7 @@ class Foreign:
         return tokens[: self.length]
 
     def cycle(self, replay: BranchReplay, context: Outcome) -> Outcome:
-        """What one draft and one call of the function emit after a context."""
+        """Enumerates one draft and one call of the function after a context, and returns the tokens emitted."""
         leaves: list[list[Node]] = [[]]
         for width in self.widths:
             leaves = [[*branch, node] for branch in leaves for node in self.children(replay, context, branch, width)]

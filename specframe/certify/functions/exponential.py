@@ -1,8 +1,8 @@
 """Exponential races and Gumbel noise that fork when the winner is asked for.
 
-Of independent exponential numbers E_i, the i of the largest w_i / E_i is a draw from the law w, and
-log w_i + g_i with Gumbel noise g_i = -log E_i is the same race in logarithms. Code that samples so looks
-at the winner alone; so the numbers need no values, only the weights they race with.
+For independent exponential numbers E_i, the i of the largest w_i / E_i is a draw from the law w, and log w_i + g_i with
+Gumbel noise g_i = -log E_i is the same race in logarithms. Code that samples so looks at the winner alone; so the
+numbers need no values, only the weights they race with.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Race:
-    """Stands where exponential or Gumbel noise would, `w / E` or `E / w` elementwise, or their logarithm.
+    """Stand-in for exponential or Gumbel noise: `w / E` or `E / w` elementwise, or their logarithm.
 
-    It can be multiplied and divided by weights, shifted by their logarithms, and asked for the winner;
-    whatever would look at the numbers themselves raises InputError.
+    It can be multiplied and divided by weights, shifted by their logarithms, and asked for the winner; anything that
+    would read the numbers themselves raises InputError.
     """
 
     clocks: np.ndarray
@@ -75,7 +75,7 @@ class Race:
 
     @property
     def shape(self) -> torch.Size:
-        """As a tensor's."""
+        """Shape, as of a tensor."""
         return torch.Size(self.clocks.shape)
 
     def __getitem__(self, index: Any) -> Race:
@@ -105,11 +105,11 @@ class Race:
         return replace(self, inverse=not self.inverse)._weighed(other, not self.inverse)
 
     def reciprocal(self) -> Race:
-        """As a tensor's."""
+        """Returns the elementwise reciprocal, as a tensor does."""
         return 1.0 / self
 
     def log(self) -> Race:
-        """As a tensor's."""
+        """Returns the elementwise logarithm, as a tensor does."""
         self._need(not self.logarithm and not self.negative, "this logarithm")
         return replace(self, logarithm=True)
 
@@ -179,7 +179,7 @@ class Race:
 
 
 class Held(Tensor):
-    """A tensor that `exponential_` or `uniform_` filled: what is done with it is done with its numbers."""
+    """A tensor that `exponential_` or `uniform_` filled; operations on it act on its numbers."""
 
     numbers: Any
 
@@ -237,9 +237,9 @@ def as_array(value: Any) -> np.ndarray:
 
 
 def lacking(name: str, cast: Callable[..., Any], what: str) -> Any:
-    """What stands for an attribute that a tensor has and a random number, called `what`, lacks: `.float` is a cast.
+    """Returns a replacement for an attribute that tensors have and a random number, called `what`, lacks.
 
-    Raises InputError for all that would look at the number.
+    `.float` is a cast. Raises InputError for anything that would read the number.
     """
     if name == "float":  # as a name in a class it would hide the type
         return cast

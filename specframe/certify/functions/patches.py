@@ -1,4 +1,4 @@
-"""While foreign code is enumerated: the random functions it knows, replaced by forking ones."""
+"""Replaces the random functions that are known by forking ones while foreign code is enumerated."""
 
 from __future__ import annotations
 

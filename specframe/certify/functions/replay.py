@@ -14,7 +14,7 @@ from specframe.kernel.errors import InputError
 MOST_CHOICES = 256
 """A branch of more does not end: it draws until something happens."""
 SHOWN_SECONDS = 0.2
-"""How often progress is shown; the first branch always is."""
+"""Interval between progress reports; the first branch is always reported."""
 
 
 @dataclass
@@ -87,7 +87,7 @@ def replay_outcomes(
     budget: int = 1_000_000,
     progress: Callable[[EnumerationProgress], None] | None = None,
 ) -> Enumeration:
-    """The law of what `program` gives, one branch at a time, depth first. Otherwise as `enumerate_outcomes`.
+    """The law of the output of `program`, one branch at a time, depth first. Otherwise as `enumerate_outcomes`.
 
     `replay` is the source of choices, for code that must know it before the enumeration starts.
     """

@@ -15,14 +15,14 @@ from specframe.kernel.errors import InputError
 
 
 class Uniform:
-    """A uniform number in [0, 1) of which only the outcome of its comparisons is known."""
+    """A uniform number in [0, 1) that is known only by the outcomes of its comparisons."""
 
     def __init__(self, replay: BranchReplay) -> None:
         self.replay = replay
         self._low, self._high = 0.0, 1.0
 
     def below(self, threshold: float) -> bool:
-        """Whether the number is below the threshold; forks the run when both are possible."""
+        """Returns whether the number is below the threshold; forks the run when both are possible."""
         cut = min(max(threshold, self._low), self._high)
         if self._high <= self._low:
             return self._low < threshold
@@ -44,7 +44,7 @@ class Term:
         self.uniform, self.scale, self.shift = uniform, scale, shift
 
     def below(self, threshold: float) -> bool:
-        """Whether the term is below the threshold."""
+        """Returns whether the term is below the threshold."""
         if self.scale == 0:
             return self.shift < threshold
         cut = (threshold - self.shift) / self.scale
@@ -56,10 +56,10 @@ class Term:
 
 
 class LazyTensor:
-    """Stands where `torch.rand(...)`, `random.random()` or `numpy.random.rand(...)` would.
+    """Stand-in for `torch.rand(...)`, `random.random()` or `numpy.random.rand(...)`.
 
-    It can be indexed, reshaped, moved, scaled, shifted and compared, the comparisons giving ordinary bool
-    tensors. Whatever would look at the numbers themselves raises InputError.
+    It can be indexed, reshaped, moved, scaled, shifted and compared; comparisons give ordinary bool tensors. Anything
+    that would read the numbers themselves raises InputError.
     """
 
     __array_ufunc__ = None  # numpy arrays leave comparisons with it to it
@@ -99,18 +99,18 @@ class LazyTensor:
 
     @property
     def shape(self) -> torch.Size:
-        """As a tensor's."""
+        """Shape, as of a tensor."""
         return torch.Size(self.terms.shape)
 
     device = torch.device("cpu")
     dtype = torch.float64
 
     def size(self, dim: int | None = None) -> Any:
-        """As a tensor's."""
+        """Returns the size, as a tensor does."""
         return self.shape if dim is None else self.shape[dim]
 
     def dim(self) -> int:
-        """As a tensor's."""
+        """Returns the number of dimensions, as a tensor does."""
         return self.terms.ndim
 
     def __len__(self) -> int:
@@ -132,22 +132,22 @@ class LazyTensor:
         return LazyTensor(picked)
 
     def reshape(self, *shape: Any) -> LazyTensor:
-        """As a tensor's."""
+        """Reshapes, as a tensor does."""
         wanted = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return LazyTensor(self.terms.reshape(tuple(wanted)))
 
     view = reshape
 
     def squeeze(self, dim: int | None = None) -> LazyTensor:
-        """As a tensor's."""
+        """Drops dimensions of size 1, as a tensor does."""
         return LazyTensor(self.terms.squeeze() if dim is None else self.terms.squeeze(dim))
 
     def unsqueeze(self, dim: int) -> LazyTensor:
-        """As a tensor's."""
+        """Inserts a dimension of size 1, as a tensor does."""
         return LazyTensor(np.expand_dims(self.terms, dim))
 
     def item(self) -> LazyTensor:
-        """Still the number whose value has not been read."""
+        """Returns the number itself, whose value is still unread."""
         return LazyTensor(self.terms.reshape(()))
 
     def _same(self, *args: Any, **kwargs: Any) -> LazyTensor:

@@ -1,4 +1,4 @@
-"""What the commands print: as wide as the terminal, and in a pipe a line stays a line."""
+"""Output of the commands: as wide as the terminal, and in a pipe a line stays a line."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ EXACT = 1e-9
 """A total variation below this is rounding."""
 TV_IS = "total variation: half the sum of all differences between two distributions; 0 is the same distribution"
 THREE = 3
-"""So many tokens show how long the first cycle was."""
+"""Number of tokens that show how long the first cycle was."""
 QUIET_SECONDS = 10.0
-"""Where there is no terminal, a case's progress is a line of its own so often."""
+"""Interval between a case's progress lines where there is no terminal."""
 
 
 @contextmanager
@@ -78,7 +78,7 @@ def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
 
 
 def print_function(summary: dict[str, Any]) -> None:
-    """Prints what was found about a foreign function."""
+    """Prints the findings about a foreign function."""
     console = open_console()
     summary = printable_data(summary)
     _print_title(console, summary["function"], "every random outcome of the function, over iterated cycles")

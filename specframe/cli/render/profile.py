@@ -75,7 +75,7 @@ def show_trees(found: Profile, depth: int, columns: int | None = None) -> list[s
 
 
 def show_check(choice: Choice, fastest: Measured, own: Measured) -> list[str]:
-    """Forecasts of tau next to what decoding gave, as lines of text: of the fastest tree, and of the recipe's own."""
+    """Forecasts of tau next to the measured values, as lines of text: of the fastest tree, and of the recipe's own."""
 
     def line(name: str, forecast: str, found: Measured) -> str:
         return f"{name:26}{forecast:>9}{found.tau:10.2f} +-{found.error:5.2f}"

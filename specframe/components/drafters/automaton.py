@@ -1,4 +1,4 @@
-"""A suffix automaton of one growing text: which of its endings stood in it before, how often, and what followed."""
+"""A suffix automaton of one growing text: where its suffixes occurred before, how often, and their continuations."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class SuffixAutomaton:
         return found
 
     def count(self, state: int) -> int:
-        """How often the state's substrings occur in the text, its own end included."""
+        """Returns the number of occurrences of the state's substrings in the text, its own end included."""
         return self._count[state]
 
     def copy(
@@ -81,7 +81,7 @@ class SuffixAutomaton:
         A suffix is followed along the most frequent next token for at most `cap` tokens, while the path probability is
         at least `least`. A token that came next c times of n has probability c / (n + doubt / m) behind m tokens of
         match, so that long matches are used at once and short ones after several occurrences. Of equal scores the
-        longer suffix counts. With tokens `behind` the text, it is what would be copied if the text went on so.
+        longer suffix counts. With tokens `behind` the text, returns the copy for the text continued by them.
 
         Source: SuffixDecoding (Oliaro et al. 2024), section 3, on an automaton in place of a tree. There a draft's
         length is bounded by a multiple of the match, and the probability does not depend on it.
@@ -103,7 +103,7 @@ class SuffixAutomaton:
     def _follow(
         self, state: int, match: int, seen: int, most: int, doubt: float, least: float
     ) -> tuple[list[int], list[float]]:
-        """At most `most` of the most frequent tokens after a state, and their path probabilities."""
+        """Returns at most `most` of the most frequent tokens after a state, and their path probabilities."""
         count = self._count
         probability = 1.0
         tokens: list[int] = []

@@ -1,4 +1,4 @@
-"""The budget of a second drafter: the nodes it may add, by what its nodes have brought lately, row by row."""
+"""The budget of a second drafter: the nodes it may add, by the recent gain of its nodes, row by row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from specframe.kernel.types import Committed, TokenTree
 
 
 def gained(committed: Committed) -> list[list[int]]:
-    """The tokens that each row of a commit gained; of a new row its prompt and the first token after it."""
+    """The tokens that each row of a commit gained; for a new row its prompt and the first token after it."""
     counts = committed.count.tolist()
     rows = [row[:count] for row, count in zip(committed.tokens.tolist(), counts, strict=True)]
     if committed.prompt is not None:  # its tokens are the prompt's from the second on, and one more
@@ -20,14 +20,14 @@ def gained(committed: Committed) -> list[list[int]]:
 
 
 KEPT = 0.9
-"""How much of what was counted before a cycle counts behind it."""
+"""Factor by which earlier counts decay in every cycle."""
 
 
 class Paying:
     """Leaves added nodes out of a row's draft after they have cost more than they brought, until one would be right.
 
     A cycle's added nodes bring the accepted ones among them, each worth the time that a token takes without them, and
-    cost what scoring them takes. Only earlier cycles of the row decide.
+    cost the time of scoring them. Only earlier cycles of the row decide.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Paying:
         self._rows = []
 
     def commit(self, committed: Committed) -> None:
-        """Counts what the last draft's nodes brought; rows with a prompt join behind the others."""
+        """Counts the gain of the last draft's nodes; rows with a prompt join behind the others."""
         texts = gained(committed)
         if committed.prompt is not None:
             self._rows += [_Row() for _ in texts]
@@ -75,17 +75,17 @@ class Paying:
 
 
 class _Row:
-    """What one row's added nodes brought and cost."""
+    """Gain and cost of one row's added nodes."""
 
     def __init__(self) -> None:
         self.resting = False
-        """Whether they are left out."""
+        """True if the added nodes are left out."""
         self.children: dict[tuple[int, int], int] = {}
         """The last draft's nodes by parent and token, those that were left out included."""
         self.own = 1
-        """Its nodes from here on were added."""
+        """Index of the first added node."""
         self.time, self.cost = 0.0, 0.0
-        """What it takes without them, and what they cost, in the time of a token that is not drafted."""
+        """Time without the added nodes, and their cost, in units of the time of a token that is not drafted."""
         self._balance = 0.0
         self._times, self._tokens = 0.0, 0.0  # of cycles without them
 

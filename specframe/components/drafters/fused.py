@@ -18,7 +18,7 @@ from specframe.kernel.types import Committed, Context, Cycle, Draw, Expand, Toke
 
 
 class Fused:
-    """Proposes what two drafters propose, common prefixes being one node (RASD's fusion).
+    """Merges the proposals of two drafters, common prefixes being one node (RASD's fusion).
 
     The first drafter's nodes come first and all stay; the second one's follow while the tree has fewer than `nodes`. A
     third drafter joins as a `fused` second one. Only the first may sample. The second one's nodes are `top`, and none
@@ -132,7 +132,7 @@ class Fused:
         self._paying.open()
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
-        """Both drafts below root [B] in one tree."""
+        """Returns both drafts below root [B], merged into one tree."""
         draft = self.first.propose(root, self._recording or self.tree, context)
         costs, beyond = context.costs, context
         if costs is not None:
@@ -149,7 +149,7 @@ class Fused:
         return both if costs is None else self._paying.paying(draft, both, costs)
 
     def commit(self, committed: Committed) -> None:
-        """Passes what was committed to both drafters."""
+        """Passes the commit to both drafters."""
         self.first.commit(committed)
         self.second.commit(committed)
         self._paying.commit(committed)
@@ -186,7 +186,7 @@ def pruned(tree: TokenTree, records: list[Proposals], plausible: float) -> Token
 
 
 def best_paths(tree: TokenTree) -> tuple[list[int], list[list[int]]]:
-    """Each row's path that takes the first child of every node: its last node, and its tokens below the root."""
+    """Returns each row's path along first children: its last node, and its tokens below the root."""
     leaves, paths = [], []
     for tokens, parents, real in zip(tree.tokens.tolist(), tree.parent.tolist(), tree.valid.tolist(), strict=True):
         leaf, path = 0, list[int]()

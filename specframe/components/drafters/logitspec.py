@@ -15,15 +15,15 @@ from specframe.kernel.interfaces import Target, TreePolicy
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 LENGTHS = ((8, 4), (32, 3))
-"""Of the guesses up to a rank, how many tokens are copied behind each; one behind later ones."""
+"""Number of tokens copied behind each guess, up to a rank; one behind later ones."""
 
 
 class LogitSpec:
     """Proposes a copy of the text, and guesses from the logits that the root is from, with copies behind them.
 
-    The target's logits for one position are a guess of the next one, too: what was likely there and did not come may
-    come a token later. The guesses stand below the root, the likeliest first; behind each the text is searched for what
-    followed it, which needs no forward pass.
+    The target's logits for one position are a guess of the next one, too: a token that was likely but not chosen may
+    come one token later. The guesses stand below the root, the likeliest first; each is continued by searching the text
+    for its earlier continuations, which needs no forward pass.
 
     Source: LogitSpec (Liu et al. 2025, arXiv 2507.01449), whose longest copy takes the most frequent continuation of
     three tokens; here all matches are looked at, as `suffix` does.
@@ -69,7 +69,7 @@ class LogitSpec:
         return as_tree(root, tries)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """What would be copied if each row's text went on by a path."""
+        """Returns the tokens that would be copied if each row's text went on by a path."""
         return self._suffix.continued(paths)
 
     def commit(self, committed: Committed) -> None:

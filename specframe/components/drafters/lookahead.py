@@ -16,7 +16,7 @@ from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
 class NgramPool:
-    """For every token the `most` n-grams seen last that begin with it."""
+    """The last `most` n-grams that begin with each token."""
 
     def __init__(self, length: int, most: int) -> None:
         self.length = length
@@ -56,7 +56,7 @@ class Window:
         self._rows[0] = self._rows[0][1:]
 
     def paths(self) -> list[list[int]]:
-        """Of each column the tokens from below the root to its newest generation."""
+        """Returns the tokens of each column, from below the root to its newest generation."""
         first, *others = self._rows
         return [[*first[:column], *(row[column] for row in others)] for column in range(len(first) + 1)]
 

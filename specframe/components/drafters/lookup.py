@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the last tokens when they stood in the text before."""
+"""Prompt lookup: the continuation of an earlier occurrence of the last tokens."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Lookup:
         self._text.keep(rows)
 
     def _search(self, tokens: Tensor, count: Tensor) -> Tensor:
-        """Where the copy of each row starts, [B]; at the row's end if nothing matches."""
+        """Returns the start of each row's copy, [B]; the row's end if nothing matches."""
         length = tokens.shape[1]
         start = count
         position = torch.arange(length, device=tokens.device)

@@ -14,7 +14,7 @@ from specframe.kernel.types import Frontier
 
 @dataclass(frozen=True)
 class Masks:
-    """So many mask tokens, 0 for a draft model without. Raises InputError for a negative number."""
+    """Number of mask tokens, 0 for a draft model without. Raises InputError for a negative number."""
 
     count: int = 0
     token: int | None = None
@@ -25,12 +25,12 @@ class Masks:
 
     @property
     def promise(self) -> Promise:
-        """How deep a draft may be: with masks, a level each and one for the root."""
+        """Depth of a draft: with masks, a level each and one for the root."""
         return Promise(depth=self.count + 1) if self.count else Promise()
 
     @property
     def entry(self) -> dict[str, int]:
-        """What a model's config holds of it: the token, by PARD's name."""
+        """Entry for the masks in a model's config: the token, by PARD's name."""
         return {"pard_token": self.token} if self.count and self.token is not None else {}
 
     def of(self, config: Any, vocab: int) -> Masks:
@@ -48,7 +48,7 @@ class Masks:
         return replace(self, token=token)
 
     def small(self, vocab: int) -> Masks:
-        """As many, for a model of another vocabulary."""
+        """Returns as many masks for a model of another vocabulary."""
         return replace(self, token=vocab - 1 if self.count else None)
 
     def laid(self, tokens: Tensor, behind: Tensor) -> Tensor:

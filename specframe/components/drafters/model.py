@@ -46,8 +46,8 @@ class ModelDrafter:
     With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
     `masked_text`) proposes `masks` + 1 levels in one forward, the same below all nodes; a deeper tree is refused.
 
-    With the head `acceptance` it rates its tokens (SpecDec++), by which the tree `threshold` stops. The head is then
-    what is trained.
+    With the head `acceptance` it rates its tokens (SpecDec++), by which the tree `threshold` stops. Only the head is
+    then trained.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
@@ -65,7 +65,7 @@ class ModelDrafter:
             such and `group` is 32
         masks: how many mask tokens stand behind the text (PARD); 0: none
         mask_token: the token that they are; none: the `pard_token` of the model's config
-        head: what rates its tokens, `acceptance`; none: nothing does
+        head: the head that rates its tokens, `acceptance`; none: no rating
     """
 
     taps: frozenset[str] = frozenset()
@@ -95,7 +95,7 @@ class ModelDrafter:
         self._equip(Masks(masks, mask_token), head)
         name = weights or model or ""
         if weights is not None:
-            fresh = layers = None  # what was trained has these sizes, and these layers
+            fresh = layers = None  # trained weights have these sizes, and these layers
         self._begin(Checkpoint(name, fresh, dtype, device, revision, attention, layers, quantize, group).load)
 
     @classmethod
@@ -142,7 +142,7 @@ class ModelDrafter:
 
     @property
     def _reading(self) -> ModelReading:
-        """What the session's rows have read."""
+        """Session's reading state of its rows."""
         if self._session is None:
             passes = self._rating.rated(self._loaded.passes(self._exits), self._reader.model)
             self._session = ModelReading(passes, self._loaded.planes, self._reader.context, self._slots, self.masks)
@@ -150,7 +150,7 @@ class ModelDrafter:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens the model has; loads it."""
+        """Vocabulary size of the model; loads it."""
         return self._reader.vocab_size
 
     @property
@@ -165,12 +165,12 @@ class ModelDrafter:
 
     @property
     def depth(self) -> int:
-        """How many layers the model has; loads it."""
+        """Number of layers of the model; loads it."""
         return int(self._reader.config.num_hidden_layers)
 
     @property
     def module(self) -> nn.Module:
-        """The model, its parameters with gradients. What it shared with the target it has a copy of from then on.
+        """The model, with gradients enabled. Weights that it shared with the target are copied from then on.
 
         With a head it is that one alone.
         """
@@ -194,7 +194,7 @@ class ModelDrafter:
         return read_on(self._reader.model, tokens, drafts, self._reader.context)
 
     def read_states(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The same, and what the LM head reads there: [B, L, V], [B, L, H]."""
+        """The same logits, and the LM head's inputs there: [B, L, V], [B, L, H]."""
         with reading(self._reader.model) as read:
             logits = self.read_text(tokens)
         return logits, read[0]
@@ -206,7 +206,7 @@ class ModelDrafter:
     def read_exits(
         self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
     ) -> Sequence[Callable[[], Tensor]]:
-        """For each exit, after so many layers, a function that makes its logits [B, L, V] of texts [B, L].
+        """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
 
         Gradients reach the module. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
         """

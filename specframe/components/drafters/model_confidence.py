@@ -1,4 +1,4 @@
-"""A drafting model's confidence: a head that reads what its LM head reads."""
+"""A drafting model's confidence: a head with the same input as its LM head."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Rating:
 
     @property
     def module(self) -> nn.Module:
-        """What is trained of the head."""
+        """Trained part of the head."""
         module: nn.Module = self.head.module
         return module
 
@@ -50,16 +50,16 @@ class Rating:
         self.head.bind(loaded.reader)
 
     def rated(self, passes: DraftingPasses, model: nn.Module) -> DraftingPasses:
-        """The same forward passes, which rate what they read."""
+        """The same forward passes, with ratings."""
         return passes if self.head is None else Rated(passes, model, self.head)
 
     def propose(self, found: Tensor) -> Proposal:
-        """What is proposed, given what rated passes found, [B, F, K, V]."""
+        """Returns the proposal, given the output of rated passes, [B, F, K, V]."""
         return Proposal(found) if self.head is None else Proposal(found[..., :-1], found[..., -1])
 
 
 class Rated:
-    """Forward passes whose logits have one column more: the confidence in what is drafted from them.
+    """Forward passes whose logits have one column more: the confidence in the tokens drafted from them.
 
     So the confidence goes wherever its logits go.
     """
@@ -69,7 +69,7 @@ class Rated:
         self._passes, self._model, self._head = passes, model, head
 
     def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
-        """By one part of the layers."""
+        """Runs one part of the layers."""
         with reading(self._model) as read:
             logits, states = self._passes.run(part, asked, cache, entry)
         sure: Tensor = self._head.confidence(read[0])
@@ -79,7 +79,7 @@ class Rated:
 
 @contextmanager
 def reading(model: Any) -> Iterator[list[Tensor]]:
-    """A list that gets what the model's LM head reads, [.., H], while the model runs inside the with block."""
+    """A list that collects the LM head's inputs, [.., H], while the model runs inside the with block."""
     read: list[Tensor] = []
     head: nn.Module = model.get_output_embeddings()
     handle = head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))

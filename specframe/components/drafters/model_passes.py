@@ -21,13 +21,13 @@ from specframe.neural.cache import SlotCache, cache_name
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """What one forward pass reads, from the cache's row `row` on. The cache is aimed at `slots`."""
+    """Input of one forward pass, from the cache's row `row` on. The cache is aimed at `slots`."""
 
     tokens: Tensor  # [B, T] int64
     positions: Tensor  # [B, T] int64
     slots: Tensor  # [B, T] int64
     seen: Tensor | None  # [B, T, W] bool, the slots that each sees; None: causally, all from slot 0 on
-    keep: int | Tensor  # whose logits are made: so many of the last, 0 for all, or which [E]
+    keep: int | Tensor  # nodes with logits: a number of the last, 0 for all, or indices [E]
     row: int = 0
 
 
@@ -39,10 +39,10 @@ class DraftingPasses(Protocol):
     """A drafting model's forward passes, by one or several parts of its layers."""
 
     parts: int
-    """How many parts there are."""
+    """Number of parts."""
 
     def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
-        """By one part, whose first layer gets `entry` [B, T, D]; None: the tokens' embeddings."""
+        """Runs one part, whose first layer gets `entry` [B, T, D]; None: the tokens' embeddings."""
         ...
 
 
@@ -50,7 +50,7 @@ class TransformersDrafting:
     """transformers' own forward pass, over a cache that writes to given slots."""
 
     def __init__(self, reader: HFTarget, exits: Sequence[int] = ()) -> None:
-        """With exits, ascending, a part ends behind each of these numbers of layers, and the last with the model."""
+        """Splits the model after these numbers of layers, ascending; the last part ends with the model."""
         self._reader = reader
         self._cache_name = cache_name(reader.model)
         self._choices = _choices(reader.config.num_hidden_layers, exits) if exits else []
@@ -58,7 +58,7 @@ class TransformersDrafting:
         self.parts = max(1, len(self._models))
 
     def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
-        """By one part of the layers."""
+        """Runs one part of the layers."""
         mask = None
         if asked.seen is not None:
             mask = torch.zeros(asked.seen.shape, dtype=self._reader.dtype, device=asked.seen.device)
@@ -85,14 +85,14 @@ class KernelParts:
     """The forward pass of the compiled kernels: by all layers of a quantized model, or by some of them."""
 
     def __init__(self, passes: KernelPasses, layers: Sequence[int], count: int, exits: Sequence[int] = ()) -> None:
-        """Of these layers of the `count` that the kernels have; an exit is a number of these."""
+        """Selects these of the `count` layers of the native passes; an exit is a number of these."""
         self._passes = passes
         parts = _choices(len(layers), exits)
         self._choices = [_spread(chosen, layers, count) for chosen in parts]
         self.parts = len(parts)
 
     def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
-        """By one part of the layers."""
+        """Runs one part of the layers."""
         seen = asked.seen
         if seen is None:
             seen = torch.arange(cache.width) <= asked.slots[:, :, None]

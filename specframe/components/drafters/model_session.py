@@ -1,4 +1,4 @@
-"""What a drafting model has read: a session's committed texts and a draft's nodes, over one cache."""
+"""Reading state of a drafting model: a session's committed texts and a draft's nodes, over one cache."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from specframe.neural.cache import SlotCache
 class ModelReading:
     """The rows of a session, as a drafting model reads them.
 
-    In the cache a row's committed tokens fill the slots from 0, and node i of a draft stands i slots
-    behind the root. What a draft wrote is never kept: the next draft's first forward reads all newly
-    committed tokens together, which costs no forward of its own.
+    In the cache a row's committed tokens fill the slots from 0, and node i of a draft stands i slots behind the root. A
+    draft's entries are never kept: the next draft's first forward reads all newly committed tokens together, which
+    costs no forward of its own.
 
-    Of several parts of the layers the first reads everything; `Deeper` reads on with the others.
+    With several parts of the layers, the first reads everything; `Deeper` reads on with the others.
     """
 
     def __init__(self, passes: DraftingPasses, layers: int, context: int, slots: int, masks: Masks) -> None:
-        """No rows yet, of at most `slots`; storage is allocated by the first forward pass."""
+        """Begins with no rows, of at most `slots`; storage is allocated by the first forward pass."""
         self.text = CommittedText()
         self.passes = passes
         self.context = context
@@ -67,7 +67,7 @@ class ModelReading:
             part.keep(rows)
 
     def read_committed(self) -> Tensor:
-        """Reads what was committed since the last draft, the root at least, and K masks: the logits [B, K + 1, V]."""
+        """Reads the tokens committed since the last draft, the root at least, and K masks: the logits [B, K + 1, V]."""
         text, masks = self.text, self._masks
         starts = [min(known, have - 1) for known, have in zip(self._known, text.lengths, strict=True)]
         counts = [have - start for have, start in zip(text.lengths, starts, strict=True)]
@@ -103,7 +103,7 @@ class ModelReading:
         return self.run(0, tokens, root + nodes, self.seen(tree, nodes, width), 0, width, positions=positions)
 
     def seen(self, tree: TokenTree, nodes: Tensor, width: int) -> Tensor:
-        """Which of the slots nodes [B, F] see, the committed tokens' and their paths': [B, F, W] bool."""
+        """Returns the slots visible to nodes [B, F], the committed tokens' and their paths': [B, F, W] bool."""
         root = self.text.count[:, None] - 1
         count = tree.tokens.shape[1]
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
@@ -127,8 +127,8 @@ class ModelReading:
     ) -> Tensor:
         """The logits [B, E, V] of tokens [B, T] at slots that see others [B, T, W], by one part of the layers.
 
-        `start`: the first slot, where those of all rows are the same and follow each other. What the next part gets is
-        kept for it.
+        `start`: the first slot, where those of all rows are the same and follow each other. The input of the next part
+        is kept for it.
         """
         if self.cache is None:
             self.cache = SlotCache(self._layers, 2 * width, self.slots)
@@ -154,10 +154,10 @@ class ModelReading:
 
 
 class Deeper:
-    """Further layers of a drafting model, which read what the layers before them have read, when they are asked.
+    """Further layers of a drafting model, which catch up with the layers before them when they are used.
 
-    They then read everything that they have not read yet, so what they answer is what the model's first layers up to
-    their last one answer that read the whole text.
+    They then read every token that they have not read yet, so they answer as the model's first layers, up to their last
+    one, would after the whole text.
     """
 
     def __init__(self, reading: ModelReading, part: int) -> None:
@@ -165,13 +165,13 @@ class Deeper:
         self._part = part
         self.known: list[int] = []
         """Committed tokens of each row that these layers have read."""
-        self._states = torch.zeros(0)  # [slots, capacity, D]: what the layers before them made of each slot
+        self._states = torch.zeros(0)  # [slots, capacity, D]: the output of the layers before them for each slot
         self._rooted = False  # whether they have read the committed tokens, up to the root, in this draft
         self._waiting: list[Tensor] = []  # nodes [B, F] of the draft that they have not read
         self._found: Tensor | None = None  # the logits of the nodes that were asked last
 
     def begin(self) -> None:
-        """Begins a draft: what was read of an earlier one does not count."""
+        """Begins a draft and drops the entries of an earlier one."""
         self._rooted, self._waiting, self._found = False, [], None
 
     def await_nodes(self, nodes: Tensor) -> None:
@@ -227,9 +227,9 @@ class Deeper:
         return found
 
     def _committed(self, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens, slots and positions [B, C] of what was committed since these layers last read, and what it sees.
+        """Tokens, slots and positions [B, C] of the text committed since these layers last read, and its visible slots.
 
-        All rows end with their roots. A row with fewer tokens reads some again, or what stands in the last slot.
+        All rows end with their roots. A row with fewer tokens reads some again, or the content of the last slot.
         """
         text = self._reading.text
         starts = [min(known, have - 1) for known, have in zip(self.known, text.lengths, strict=True)]

@@ -35,7 +35,7 @@ SIZES = (
     "num_key_value_heads",
     "max_position_embeddings",
 )
-"""What may be given of a fresh model."""
+"""Options of a fresh model."""
 HEAD = 64
 """The width of an attention head, where the number of heads is not given."""
 
@@ -158,8 +158,8 @@ def save_model(
 ) -> None:
     """Writes a model and its tokenizer as `model: folder` loads them, each file whole or not at all.
 
-    `entries` are added to its config.json.
-    Raises WeightsError where the folder cannot be written; what it held stays.
+    `entries` are added to its config.json. Raises WeightsError where the folder cannot be written; its contents then
+    stay.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,7 +180,7 @@ def save_model(
 
 
 def checked_exits(exits: Sequence[int], layers: int) -> tuple[int, ...]:
-    """The exits. Raises InputError for those that are not ascending numbers of 1 to so many layers."""
+    """The exits. Raises InputError unless they are ascending numbers from 1 to the number of layers."""
     if not exits or list(exits) != sorted(set(exits)) or exits[0] < 1 or exits[-1] > layers:
         raise InputError(f"exits are ascending numbers of layers from 1 to {layers}, not {list(exits)}")
     return tuple(exits)
@@ -189,10 +189,11 @@ def checked_exits(exits: Sequence[int], layers: int) -> tuple[int, ...]:
 def read_exits(
     model: Any, ending: HeadModel, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
 ) -> list[Callable[[], Tensor]]:
-    """For each exit, after so many layers, a function that makes its logits [B, L, V] of texts [B, L].
+    """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
 
-    They are what the model's `ending` makes of what the last of these layers gave, and gradients reach all of it.
-    One forward pass serves all exits. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
+    The logits are the model's `ending` applied to the output of the last of these layers, and gradients reach all of
+    it. One forward pass serves all exits. Where `kept` [layers, B] is False, a layer passes a text's states on
+    unchanged.
     """
     found = architectures.layers(model, model.config.get_text_config())
     assert found is not None, "a target's layers are in one list"

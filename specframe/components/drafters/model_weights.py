@@ -25,7 +25,7 @@ from specframe.native.blocks import BLOCK
 from specframe.neural.quantize import Quantization
 
 Coarseness = Literal["int3", "int4", "int8"]
-"""In how many bits a drafting model's layers are kept; 3 take the storage of 4."""
+"""Number of bits of a drafting model's layers; 3 take the storage of 4."""
 STEPS = {"int3": 7, "int4": 15, "int8": 15}
 
 log = logging.getLogger(__name__)
@@ -37,27 +37,27 @@ class Loaded:
 
     reader: HFTarget
     kernels: KernelPasses | None = None
-    """The compiled kernels, of `count` layers, of which `layers` are the model's."""
+    """The native passes of `count` layers; the model's own are `layers`."""
     layers: Sequence[int] = ()
     count: int = 0
     own: bool = True
-    """Whether the weights are the drafter's own, not the target's."""
+    """True if the weights are the drafter's own, not the target's."""
 
     def passes(self, exits: Sequence[int] = ()) -> DraftingPasses:
-        """Its forward passes, in parts that end behind these numbers of layers."""
+        """Returns the forward passes, in parts that end after these numbers of layers."""
         if self.kernels is not None:
             return KernelParts(self.kernels, self.layers, self.count, exits)
         return TransformersDrafting(self.reader, exits)
 
     @property
     def planes(self) -> int:
-        """For how many layers a cache has room."""
+        """Number of layers that a cache has room for."""
         return self.count if self.kernels is not None else int(self.reader.config.num_hidden_layers)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint by name, and what becomes of it. Raises InputError for options that do not fit."""
+    """A checkpoint by name, with its options. Raises InputError for options that do not fit."""
 
     model: str
     fresh: dict[str, int] | None = None
@@ -87,7 +87,7 @@ class Checkpoint:
     def load(self, target: Target | None) -> Loaded:
         """The model; its weights are the target's where it is to be some layers of the target's own checkpoint.
 
-        Raises what `HFTarget` raises, and CompositionError for layers or a rounding that the model cannot have.
+        Raises the errors of `HFTarget`, and CompositionError for layers or a rounding that the model cannot have.
         """
         if self.fresh is not None and target is not None:
             return Loaded(fresh_model(self.fresh, target))
@@ -106,7 +106,7 @@ class Checkpoint:
         return found is not None and found == (loading.locate(self.model), self.revision)
 
     def _unlike(self, target: HFTarget) -> str | None:
-        """Why the target's weights cannot be the drafter's, or None."""
+        """Returns why the target's weights cannot be the drafter's, or None."""
         dtype = str(target.dtype).removeprefix("torch.")
         device = "auto" if self.device == "auto" else str(target.device)
         pairs = [

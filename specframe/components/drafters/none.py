@@ -23,10 +23,10 @@ class NoDrafter:
         return TokenTree.root_only(root)
 
     def open(self, slots: int, room: int) -> None:
-        """Has no state."""
+        """Does nothing: there is no state."""
 
     def commit(self, committed: Committed) -> None:
         """Remembers nothing."""
 
     def keep(self, rows: Tensor) -> None:
-        """Has no rows to drop."""
+        """Does nothing: there are no rows to drop."""

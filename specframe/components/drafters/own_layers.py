@@ -24,8 +24,8 @@ class OwnLayers:
     """The target's own layers, all but some: it leaves early, or skips layers (self-speculative decoding).
 
     Weights are the target's, and so are the keys and values of the committed text: nothing is loaded, trained or
-    remembered. What the layers before the first gap make of a draft is what its verification needs of them, so that
-    starts above: with `exit: 6` the target runs its first six layers once over every node.
+    remembered. Verification reuses the outputs of the layers before the first gap, and starts above them: with `exit:
+    6` the target runs its first six layers once over every node.
 
     Options:
         exit: how many layers to run, from the first on; the target's final norm and LM head read them
@@ -34,7 +34,7 @@ class OwnLayers:
         head: how the final norm's output becomes logits; none: the target's LM head
 
     Sources: Draft & Verify (Zhang et al. 2024) and SWIFT (Xia et al. 2025) for skipping; LayerSkip (Elhoushi et al.
-    2024) for leaving early and for what the verification takes over.
+    2024) for early exits and for the reuse in verification.
     """
 
     taps: frozenset[str] = frozenset()
@@ -75,7 +75,7 @@ class OwnLayers:
         self._bound = target, chosen
 
     def open(self, slots: int, room: int) -> None:
-        """There is nothing to forget."""
+        """Does nothing: there is no state to clear."""
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the tree policy. Raises CompositionError without one."""
@@ -93,10 +93,10 @@ class OwnLayers:
         return make_proposal(target.head(last) if self.head is None else self.head(last), self.head, last)
 
     def commit(self, committed: Committed) -> None:
-        """There is nothing to remember: the target keeps what it needs."""
+        """Does nothing: the target keeps all state."""
 
     def keep(self, rows: Tensor) -> None:
-        """There is nothing to keep."""
+        """Does nothing: there is no state to keep."""
 
     def _choice(self, layers: int) -> LayerChoice:
         if self.skip is None:
@@ -113,7 +113,7 @@ class OwnLayers:
 
 
 def _of_two_layers(skip: dict[str, list[int]]) -> dict[str, list[int]]:
-    """What is skipped of two layers in place of these: a whole layer, an attention, an MLP, or parts of both."""
+    """Reduces the skipped layers to two layers: a whole layer, an attention, an MLP, or parts of both."""
     attention, mlp = (bool(skip[part]) for part in PARTS)
     if attention and mlp:
         return {"attention": [0], "mlp": [0] if skip["attention"] == skip["mlp"] else [1]}
@@ -121,7 +121,7 @@ def _of_two_layers(skip: dict[str, list[int]]) -> dict[str, list[int]]:
 
 
 def _checked(skip: list[int] | dict[str, list[int]]) -> dict[str, list[int]]:
-    """The layers whose attention and whose MLP are left out. Raises InputError for what is no such list."""
+    """The layers whose attention and whose MLP are left out. Raises InputError for anything but such a list."""
     parts = skip if isinstance(skip, dict) else dict.fromkeys(PARTS, skip)
     if unknown := sorted(set(parts) - set(PARTS)):
         raise InputError(f"self: skip has attention and mlp, not {', '.join(unknown)}")

@@ -17,9 +17,9 @@ from specframe.kernel.interfaces import NeuralTarget, Target
 from specframe.kernel.types import Committed, Cycle
 
 PRIOR = (0.45, 0.13, 0.07, 0.05, 0.03, 0.02, 0.015, 0.01)
-"""How often the token of each rank comes next, before anything is known of a text."""
+"""Prior frequency of the token of each rank, before anything is known of a text."""
 TRUST = 20
-"""How many observations the prior is worth."""
+"""Number of observations that the prior is worth."""
 
 
 class Successors:
@@ -47,11 +47,11 @@ class Successors:
                     self._right[known.index(token)] += 1
 
     def replace(self, tokens: Sequence[int], successors: Sequence[list[int]]) -> None:
-        """Overwrites the successors of each token; of equal tokens the last one counts."""
+        """Overwrites the successors of each token; the last of equal tokens counts."""
         self._after.update(zip(tokens, successors, strict=True))
 
     def frequencies(self) -> list[float]:
-        """How often the token of each rank comes next: what was counted, and the prior for a start."""
+        """Returns the frequency of the token of each rank: the counts, and the prior for a start."""
         asked = self._asked + TRUST
         return [(right + TRUST * prior) / asked for right, prior in zip(self._right, PRIOR, strict=False)]
 
@@ -77,7 +77,7 @@ class Successors:
 
 
 Scored = Literal["all", "path"]
-"""Whose scores are kept: those of every scored node, or of the root and the accepted path alone."""
+"""Nodes whose scores are kept: every scored node, or the root and the accepted path alone."""
 CHUNK = 128
 """Prompt positions whose logits are computed at once."""
 FOLD = 64
@@ -87,7 +87,7 @@ FOLD = 64
 class Recycler:
     """Keeps, for each row and token, the target's most probable next tokens where that token was last scored.
 
-    The prompt's scores are made of its features by the target's own head, at the last occurrence of each token.
+    The prompt's scores are computed from its features by the target's own head, at the last occurrence of each token.
     """
 
     def __init__(self, *, nodes: int, ranks: int, floor: float, scored: Scored, prompt: bool) -> None:

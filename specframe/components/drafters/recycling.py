@@ -12,7 +12,7 @@ from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
 class Recycling:
-    """Proposes, below every token, what the target found likely where it last scored that token.
+    """Proposes below every token the tokens that the target found likely where it last scored that token.
 
     The tree takes the most probable paths until it has `nodes` nodes. A path's probability is the product of how often
     the successor of each rank was right in this text. Where the paper grows a fixed tree of 80 nodes and starts empty,
@@ -36,7 +36,7 @@ class Recycling:
         self.taps = self._recycler.taps
 
     def bind(self, target: Target) -> None:
-        """Asks for the features that the prompt's scores are made of."""
+        """Requests the features from which the prompt's scores are computed."""
         self._recycler.bind(target)
 
     def open(self, slots: int, room: int) -> None:

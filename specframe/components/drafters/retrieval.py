@@ -1,4 +1,4 @@
-"""Retrieval: what followed the text's last tokens in a store of other texts."""
+"""Retrieval: continuations of the text's last tokens in a store of other texts."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class Retrieval:
             self.remember = False
 
     def _grow(self, trie: Trie, text: Sequence[int]) -> None:
-        """Adds the most frequent prefixes of what follows a text, the shorter of equally frequent ones first."""
+        """Adds the most frequent prefixes of a text's continuations, the shorter of equally frequent ones first."""
         found = self.store.find(text[-TAIL:], length=self.length, limit=self.samples)
         if found.match < self.shortest or int(found.match * self.factor) < 1:
             return
@@ -164,5 +164,5 @@ class Retrieval:
         while waiting and len(trie) < self._most:
             _, depth, _, parent, token, chance, rows = heappop(waiting)
             node = trie.add(parent, token, chance)
-            if depth < most:  # what is longer is at most as frequent, so it comes later
+            if depth < most:  # longer ones are at most as frequent, so they come later
                 offer(node, depth, rows)

@@ -1,4 +1,4 @@
-"""Suffix decoding: what followed most often after the longest endings of the text."""
+"""Suffix decoding: the most frequent continuations of the longest suffixes of the text."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Suffix:
         return as_tree(root, self.copies(root), context.costs)
 
     def copies(self, root: Tensor) -> list[Trie]:
-        """Each row's copy below its root, as a chain that may still grow."""
+        """Returns each row's copy below its root, as a chain that may still grow."""
         tries = [Trie(token) for token in root.tolist()]
         for row, trie in zip(self._rows, tries, strict=True):
             copied, node = row.copy(cap=self.cap, doubt=self.doubt, least=self.least), 0
@@ -66,7 +66,7 @@ class Suffix:
         return tries
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """What would be copied if each row's text went on by a path."""
+        """Returns the tokens that would be copied if each row's text went on by a path."""
         return [
             row.copy(path, cap=self.cap, doubt=self.doubt, least=self.least).tokens
             for row, path in zip(self._rows, paths, strict=True)

@@ -15,7 +15,7 @@ from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
 class SuffixRecycling:
-    """Proposes what `suffix` copies, and around it what `recycling` finds likely, in one small tree.
+    """Proposes the copy of `suffix`, with the likely tokens of `recycling` around it, in one small tree.
 
     The copy comes first. Then the likeliest paths of successors join by common prefix, until the tree has `nodes`
     nodes; a longer copy is kept whole. Copies are long where the text repeats itself, successors cover the rest.
@@ -52,7 +52,7 @@ class SuffixRecycling:
         self.promise = Promise(frozenset({Draw.TOP}), max(cap + 1, nodes))
 
     def bind(self, target: Target) -> None:
-        """Asks for the features that the prompt's scores are made of."""
+        """Requests the features from which the prompt's scores are computed."""
         self._recycler.bind(target)
 
     def open(self, slots: int, room: int) -> None:
@@ -67,7 +67,7 @@ class SuffixRecycling:
         return as_tree(root, tries, context.costs)
 
     def continued(self, paths: Sequence[Sequence[int]]) -> list[list[int]]:
-        """What would be copied if each row's text went on by a path."""
+        """Returns the tokens that would be copied if each row's text went on by a path."""
         return self._suffix.continued(paths)
 
     def commit(self, committed: Committed) -> None:

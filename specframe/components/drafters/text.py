@@ -20,7 +20,7 @@ class CommittedText:
         """The same on the host."""
 
     def commit(self, committed: Committed) -> None:
-        """Appends what was committed; the rows of a commit with a prompt join behind the others."""
+        """Appends the committed tokens; the rows of a commit with a prompt join behind the others."""
         if committed.prompt is None:
             self._append(committed.tokens, committed.count)
             return
@@ -51,7 +51,7 @@ class CommittedText:
         self.lengths = [self.lengths[row] for row in rows.tolist()]
 
     def _append(self, tokens: Tensor, count: Tensor) -> None:
-        """Writes tokens [B, M] behind each row; what lies beyond count [B] is overwritten next time."""
+        """Writes tokens [B, M] behind each row; those beyond count [B] are overwritten next time."""
         width = tokens.shape[1]
         room = self._tokens.shape[1] - max(self.lengths) - width
         if room < 0:

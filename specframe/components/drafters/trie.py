@@ -1,4 +1,4 @@
-"""A draft of one row on the host, grown node by node, and the batch's tree made of several."""
+"""A draft of one row on the host, grown node by node, and the batch's tree built from several."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Trie:
         self.parents = [-1]
         self.depths = [0]
         self.chances = [1.0]
-        """How likely each node is to be accepted, so far as is known; 1 is never left out."""
+        """Estimated acceptance probability of each node; 1 is never left out."""
         self._children: list[dict[int, int]] = [{}]
 
     def __len__(self) -> int:
@@ -30,7 +30,7 @@ class Trie:
         return self._children[node].get(token)
 
     def add(self, node: int, token: int, chance: float = 1.0) -> int:
-        """The node's child with this token, which is made where it is missing; of two chances the higher counts."""
+        """The node's child with this token, added if missing; the higher of two chances counts."""
         found = self._children[node].get(token)
         if found is None:
             found = self._children[node][token] = len(self.tokens)
@@ -44,7 +44,7 @@ class Trie:
         return found
 
     def add_path(self, tokens: Iterable[int], node: int = 0) -> int:
-        """The last node of a path of tokens below a node; what is missing of it is made."""
+        """The last node of a path of tokens below a node; missing nodes are added."""
         for token in tokens:
             node = self.add(node, token)
         return node
@@ -56,7 +56,7 @@ class Trie:
         )  # of equal ones parents come first
 
     def best(self, count: int) -> Trie:
-        """The trie of the root and so many of the nodes with the highest chances."""
+        """The trie of the root and the given number of nodes with the highest chances."""
         kept = set(self.ranked()[:count])
         trie, places = Trie(self.tokens[0]), {0: 0}
         for node in range(1, len(self)):
@@ -77,7 +77,7 @@ class Trie:
 def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> TokenTree:
     """The `top` tree of a batch below root [B], one trie a row; shorter rows end in invalid nodes.
 
-    With costs, it has of each trie what is worth scoring.
+    With costs, it has the nodes of each trie that are worth scoring.
     """
     if costs is not None:
         counts = costs.counts([[trie.chances[node] for node in trie.ranked()] for trie in tries])

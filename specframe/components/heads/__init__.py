@@ -1,1 +1,1 @@
-"""How a feature drafter turns a hidden state into logits."""
+"""Heads: the maps from a feature drafter's hidden state to logits."""

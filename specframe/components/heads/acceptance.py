@@ -55,11 +55,11 @@ class AcceptanceHead:
 
     The acceptance head of Huang et al. 2024 (SpecDec++): a small network on the feature that the drafter predicts,
     `layers` blocks x + SiLU(W x + b) and a linear map to two logits. Drafters pass its probability on as a proposal's
-    `confidence`, by which the tree `threshold` stops. It knows what the drafter knows before a token is drawn, and
+    `confidence`, by which the tree `threshold` stops. It reads the drafter's state before a token is drawn, and
     predicts the average over sampled tokens; the paper's reads the draft model's feature after the token.
 
-    The network is trained by itself, the drafter staying as it is, with rollout and loss `acceptance`. It is what the
-    drafter's `module` is and what is saved. Published heads load as they are, once they are safetensors; their
+    The network is trained by itself with rollout and loss `acceptance`, while the drafter stays fixed. It is the
+    drafter's `module` and the only part saved. Published heads load as they are, once they are safetensors; their
     blocks are copies of one.
 
     Args:
@@ -114,7 +114,7 @@ class AcceptanceHead:
 
     @property
     def module(self) -> nn.Module:
-        """The network: what is trained and saved. Empty before bind."""
+        """The network, the part that is trained and saved. Empty before bind."""
         return nn.Module() if self._network is None else self._network
 
     def __call__(self, features: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ class AcceptanceHead:
         return self.of(features)
 
     def confidence(self, features: Tensor) -> Tensor:
-        """How likely the token drafted from each feature is to be accepted, if all above it are: [.., D] -> [..]."""
+        """Probability that the token drafted from each feature is accepted, if all above it are: [.., D] -> [..]."""
         confidence: Tensor = self._bound()(features)
         return confidence
 
@@ -133,7 +133,7 @@ class AcceptanceHead:
 
 
 def _stored_layers(weights: str, hidden: int) -> int:
-    """How many blocks a stored network has. Raises WeightsError for something else than an acceptance head."""
+    """Reads the number of blocks of a stored network. Raises WeightsError if it is no acceptance head."""
     config = checkpoint.check(weights, {"hidden_size": hidden}, "acceptance head")
     kind, layers = config.get("format", "acceptance"), config.get("num_layers", 0)  # published ones name no format
     if kind != "acceptance" or not isinstance(layers, int) or layers < 0:

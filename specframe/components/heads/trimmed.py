@@ -1,4 +1,4 @@
-"""A draft vocabulary: of the target's LM head only the rows of frequent tokens are read (VocabTrim)."""
+"""A draft vocabulary: only the rows of frequent tokens are read of the target's LM head (VocabTrim)."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Trimmed:
         self._part = whole.head_for(rows, self.quantize)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The logits of what is kept, [..., D] -> [..., v]; differentiable in the features."""
+        """The logits of the kept tokens, [..., D] -> [..., v]; differentiable in the features."""
         if self._part is None:
             raise CompositionError("the head 'trimmed' was called before bind(target)")
         return self._part(features)
@@ -127,7 +127,7 @@ def load(weights: str, vocab: int) -> Tensor:
 
 
 def read_counts(path: Path, vocab: int) -> Tensor:
-    """How often each token occurred, int64 [V], by a JSON object {"token id": count}.
+    """Reads each token's number of occurrences, int64 [V], from a JSON object {"token id": count}.
 
     Raises InputError for a file that is something else, or that has tokens outside the vocabulary.
     """

@@ -1,1 +1,1 @@
-"""What training minimises."""
+"""Losses that training minimises."""

@@ -1,4 +1,4 @@
-"""What the head `acceptance` is trained on: whether drafted tokens are accepted."""
+"""Loss of the head `acceptance`: whether drafted tokens are accepted."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class AcceptanceLoss:
     is y / (y + `rejection` (1 - y)), which is too low on purpose. The paper divides by a batch's weights, this by its
     predictions.
 
-    The paper draws one token and takes min(1, p / q) of it; y is the exact mean over tokens. Nor are
-    tokens mixed into drafted texts (the paper's 0.15): the laws at the text's own positions are exact.
-    Gradients reach the confidence alone.
+    The paper draws one token and takes min(1, p / q) of it; y is the exact mean over tokens. Tokens are not mixed into
+    drafted texts, either (the paper's 0.15): the laws at the text's own positions are exact. Gradients reach the
+    confidence alone.
 
     Args:
         draw: as the tree's. Of `top`, y is p of q's most probable token, at temperature 0 whether it is p's; of `iid`
@@ -58,7 +58,7 @@ class AcceptanceLoss:
         return mean(-y * c.log() - self.rejection * (1 - y) * (1 - c).log(), student.mask)
 
     def accepted(self, student: Student, teacher: Teacher) -> Tensor:
-        """How likely the token drafted by each prediction is accepted: [B, M]."""
+        """Returns the probability that the token drafted by each prediction is accepted: [B, M]."""
         if self.temperature == 0:
             return (at(teacher.argmax, student.position) == student.argmax).to(student.log_law.dtype)
         p = at(columns(self._law(teacher), student, teacher), student.position)  # [B, M, v]

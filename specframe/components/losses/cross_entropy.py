@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 
 
 class CrossEntropy:
-    """How surprised the drafter's law q is by the target's law or by the text, at temperature 1.
+    """Cross-entropy of the drafter's law q against the target's law or the text, at temperature 1.
 
-    Against the law it is - sum over the vocabulary of p log q (EAGLE Section 4.2), whose gradient is that of
-    KL(p || q); the value is larger by the entropy of p. Against the text it is - log q of the token that
-    follows (Medusa-1, Section 2.2.1); on texts that the target wrote itself the two agree on average.
+    Against the law it is - sum over the vocabulary of p log q (EAGLE Section 4.2), whose gradient is that of KL(p ||
+    q); the value is larger by the entropy of p. Against the text it is - log q of the token that follows (Medusa-1,
+    Section 2.2.1); on texts that the target wrote itself the two agree on average.
 
-    Of a drafter with a support the sum is over its tokens, and a text's token outside it is not scored.
+    For a drafter with a support the sum is over its tokens, and a text's token outside it is not scored.
 
     Args:
-        labels: what is to be predicted: the target's law, or the text's own next token.
-        decay: what a level weighs relative to the level above it: level n counts decay^(n - 1) times (Medusa: 0.8).
+        labels: the quantity to be predicted: the target's law, or the text's own next token.
+        decay: the weight of a level relative to the level above it: level n counts decay^(n - 1) times (Medusa: 0.8).
     """
 
     def __init__(self, *, labels: Literal["law", "text"] = "law", decay: float = 1.0) -> None:

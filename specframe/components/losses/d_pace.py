@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class DPace:
     """Another loss, each prediction weighed by the accepted tokens that depend on it (D-PACE).
 
-    With s of a level the smoothed probability, `alpha` + (1 - `alpha`) q, that it drafts what the target would, a level
-    weighs the sum, over itself and the levels below it, of the products of s down to each. So levels that a draft
-    seldom comes to count less, as do the last. No gradient flows through the weights. The levels of a draft are the
-    predictions made from one position, whatever the rollout.
+    Let s be a level's smoothed probability, `alpha` + (1 - `alpha`) q, of drafting the target's token. A level's weight
+    is the sum, over itself and the levels below it, of the products of s down to each. So levels that a draft seldom
+    reaches count less, as do the last. No gradient flows through the weights. The levels of a draft are the predictions
+    made from one position, whatever the rollout.
 
     Args:
-        loss: what is weighed: `cross_entropy`, or another with a value for each prediction.
+        loss: the weighted loss: `cross_entropy`, or another with a value for each prediction.
         alpha: the smoothing (speculators: 0.5); 1: no product, so that a level weighs as many as follow it.
     """
 
@@ -50,7 +50,7 @@ class DPace:
 
     @torch.no_grad()
     def weights(self, student: Student, teacher: Teacher) -> Tensor:
-        """What each prediction weighs, [B, M]."""
+        """Returns the weight of each prediction, [B, M]."""
         require_texts(teacher, "d_pace")
         best, inside = place(at(teacher.argmax, student.position), student.support)
         right = student.log_law.gather(-1, best[..., None]).squeeze(-1).exp()  # [B, M]

@@ -1,10 +1,11 @@
-"""How far the drafter's distribution q is from the target's p, by measures that cross-entropy is no substitute for.
+"""Divergences of the drafter's distribution q from the target's p for which cross-entropy is no substitute.
 
-What speculative sampling accepts of a token drawn from q is alpha = sum of min(p, q) = 1 - TV(p, q). KL(p || q), which
-cross-entropy minimises, bounds it from below only; the measures here are alpha itself or come nearer to it (LK losses,
-arXiv 2602.23881; DistillSpec, arXiv 2310.08461).
+Speculative sampling accepts a token drawn from q with probability alpha = sum of min(p, q) = 1 - TV(p, q). KL(p || q),
+which cross-entropy minimises, bounds it from below only; the measures here are alpha itself or come nearer to it (LK
+losses, arXiv 2602.23881; DistillSpec, arXiv 2310.08461).
 
-Both distributions are at temperature 1. Of a drafter with a support the target's mass outside it is lost: q is 0 there.
+Both distributions are at temperature 1. For a drafter with a support the target's mass outside it is lost: q is 0
+there.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LEAST = 1e-5
 
 @runtime_checkable
 class Pointwise(Protocol):
-    """A loss that is a mean over predictions, and has the value of each: what `d_pace` weighs."""
+    """A loss that is a mean over predictions, with the value of each, which `d_pace` weights."""
 
     def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
         """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
@@ -38,7 +39,7 @@ class Divergence:
     """A measure of two distributions as a loss, deeper levels counting less.
 
     Args:
-        decay: what a level weighs relative to the level above it (DFlash: exp(-1 / gamma)).
+        decay: the weight of a level relative to the level above it (DFlash: exp(-1 / gamma)).
     """
 
     def __init__(self, *, decay: float = 1.0) -> None:
@@ -58,7 +59,7 @@ class Divergence:
         return far, student.mask
 
     def measure(self, p: Tensor, q: Tensor) -> Tensor:
-        """How far q is from p, given their logarithms [.., v]: [..]."""
+        """Returns the divergence of q from p, given their logarithms [.., v]: [..]."""
         raise NotImplementedError
 
 
@@ -69,7 +70,7 @@ class TotalVariation(Divergence):
     loss, or mix it (`lk_hybrid`; DSpark's 0.1 of cross-entropy and 1.8 of this, which is 0.9 of the L1 distance).
 
     Args:
-        decay: what a level weighs relative to the level above it.
+        decay: the weight of a level relative to the level above it.
     """
 
     def measure(self, p: Tensor, q: Tensor) -> Tensor:
@@ -84,7 +85,7 @@ class NegativeLogAcceptance(Divergence):
     counts as that and has no gradient.
 
     Args:
-        decay: what a level weighs relative to the level above it.
+        decay: the weight of a level relative to the level above it.
     """
 
     def measure(self, p: Tensor, q: Tensor) -> Tensor:
@@ -99,7 +100,7 @@ class LKHybrid(Divergence):
 
     Args:
         eta: how soon it turns to TV (published: 3).
-        decay: what a level weighs relative to the level above it.
+        decay: the weight of a level relative to the level above it.
     """
 
     detaches = True
@@ -120,10 +121,10 @@ class LKHybrid(Divergence):
 class ReverseKL(Divergence):
     """KL(q || p), which asks for tokens that the target would take, and not for all of them (DistillSpec).
 
-    Of a drafter with a support p is taken given the support, where alone q is anything.
+    For a drafter with a support, p is conditioned on the support, since q is 0 elsewhere.
 
     Args:
-        decay: what a level weighs relative to the level above it.
+        decay: the weight of a level relative to the level above it.
     """
 
     def measure(self, p: Tensor, q: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ class JensenShannon(Divergence):
 
     Args:
         beta: the share of p.
-        decay: what a level weighs relative to the level above it.
+        decay: the weight of a level relative to the level above it.
     """
 
     def __init__(self, *, beta: float = 0.5, decay: float = 1.0) -> None:

@@ -26,7 +26,7 @@ def log_target(student: Student, teacher: Teacher) -> Tensor:
 
 
 def columns(values: Tensor, student: Student, teacher: Teacher) -> Tensor:
-    """The student's columns of what the teacher has per token, [..., V] -> [..., v].
+    """The student's columns of the teacher's values per token, [..., V] -> [..., v].
 
     Raises CompositionError for a teacher that has other tokens than the student.
     """
@@ -51,7 +51,7 @@ def place(tokens: Tensor, support: Tensor | None) -> tuple[Tensor, Tensor | None
 
 
 def require_texts(teacher: Teacher, reader: str) -> None:
-    """Raises CompositionError for a teacher of drafts, in the name of what reads on along a text."""
+    """Raises CompositionError for a teacher of drafts, in the name of the part that reads on along a text."""
     if teacher.drafts is not None:
         raise CompositionError(
             f"{reader} reads on along a text, and this rollout's positions are in drafts: use a loss over the target's "
@@ -65,15 +65,15 @@ def mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def both(mask: Tensor, inside: Tensor | None) -> Tensor:
-    """What is in the mask and, where that is a question, inside the support."""
+    """Returns the mask, restricted to the support where there is one."""
     return mask if inside is None else mask & inside
 
 
 def scored(losses: Sequence[Loss], made: Student | Chunks, teacher: Teacher) -> list[Tensor]:
-    """Each loss as a scalar, in float32 or better; of parts, the mean by their masked predictions or their weights.
+    """Returns each loss as a scalar, in float32 or better; for parts, their mean weighted by masked counts or weights.
 
-    A part's logits are forgotten once it is scored, and made again for its gradients: the price is the LM head's
-    forward pass a second time. Raises CompositionError for a loss that compares rows, which parts would change.
+    A part's logits are dropped once it is scored, and computed again for its gradients: the price is a second forward
+    pass of the LM head. Raises CompositionError for a loss that compares rows, which splitting would change.
     """
     if isinstance(made, Student):
         return [loss(made, teacher).float() for loss in losses]
@@ -93,7 +93,7 @@ def scored(losses: Sequence[Loss], made: Student | Chunks, teacher: Teacher) -> 
 
 
 def _means(losses: Sequence[Loss], part: Callable[[], Student], teacher: Teacher) -> tuple[Tensor, Tensor]:
-    """Each loss of a part, and how many its predictions are."""
+    """Returns each loss of a part, and the number of its predictions."""
     student = part()
     values = torch.stack([loss(student, teacher).float() for loss in losses])
     return values, student.mask.sum().to(values.dtype)

@@ -1,1 +1,1 @@
-"""How training unrolls a drafter."""
+"""Rollouts: the ways in which training unrolls a drafter."""

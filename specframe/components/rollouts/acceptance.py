@@ -1,4 +1,4 @@
-"""The training of the head `acceptance`: the drafter is fixed, the head learns what becomes of its tokens."""
+"""The training of the head `acceptance`: the drafter is fixed, the head learns whether its tokens are accepted."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class AcceptanceRollout:
     """Another rollout's predictions, each with the confidence that the head `acceptance` has in it.
 
-    The nested rollout unrolls the drafter, unchanged; the head judges what the logits were read from.
+    The nested rollout unrolls the drafter, unchanged; the head rates the features behind the logits.
 
-    The head rates a token all above which are accepted. So of a text, taken to be the target's own, a level counts
-    only where the levels above it would have been drafted as the text has them.
+    The head rates a token whose ancestors are all accepted. So in a text, assumed to be the target's own, a level
+    counts only where the levels above it would have been drafted as the text has them.
 
     Args:
         rollout: how the drafter is unrolled: best about as deep as it will draft.
@@ -55,9 +55,9 @@ class AcceptanceRollout:
 
 
 def reached(student: Student, teacher: Teacher) -> Tensor:
-    """Whether the most probable tokens of the levels above a prediction are the text's own, [B, M] bool.
+    """Returns whether the most probable tokens of the levels above a prediction are the text's own, [B, M] bool.
 
-    Levels that the student does not have are taken to be so.
+    Levels that the student does not have count as true.
     """
     batch, length = teacher.tokens.shape
     following = at(teacher.tokens, (student.position + 1).clamp(max=length - 1))

@@ -25,18 +25,17 @@ class Glancing:
     position i + block. Its argmax tokens are compared with the target's own argmax tokens over the
     scored positions: their Hamming distance, per row, is d.
 
-    The second forward sees a sequence of the same length, divided into the same blocks, in which
-    predictions stand in for the truth: position j holds the pair (f^_j, t_(j+1)) where f^_j was
-    predicted in the first forward at j - block, as a drafter's second forward in decoding holds what
-    its first one predicted. The first `block` positions have no prediction and stay true. By default
-    the token paired with f^_j is the teacher's: whether a drafted path of wrong tokens goes on well never
-    matters, since verification cuts it off.
+    The second forward sees a sequence of the same length, divided into the same blocks, in which predictions stand in
+    for the truth: position j holds the pair (f^_j, t_(j+1)) where f^_j was predicted in the first forward at j - block,
+    as a drafter's second forward in decoding holds the predictions of its first. The first `block` positions have no
+    prediction and stay true. By default the token paired with f^_j is the teacher's: whether a drafted path of wrong
+    tokens goes on well never matters, since verification cuts it off.
 
-    N = floor(lambda d) of these pairs, per row, are put right ("glanced at"), feature and token
-    together, lambda = start (1 - progress). They are taken in contiguous runs that precede what is to
-    be predicted: whole blocks in random order, out of those whose pairs lead to scored predictions, the
-    last run being the tail of its block so that exactly N (or all there are) are replaced. So later in
-    training the second forward leans more on the drafter's own features.
+    N = floor(lambda d) of these pairs, per row, are put right ("glanced at"), feature and token together, lambda =
+    start (1 - progress). They are taken in contiguous runs that precede the positions to be predicted: whole blocks in
+    random order, out of those whose pairs lead to scored predictions, the last run being the tail of its block so that
+    exactly N (or all there are) are replaced. So later in training the second forward leans more on the drafter's own
+    features.
 
     Scored are the second forward's predictions, with levels block + 1 .. 2 block, since they imitate
     the second forward of a draft. Nothing flows back into the first forward through its features.
@@ -91,9 +90,9 @@ class Glancing:
 
 
 def glances(pairs: Shifted, block: int, count: Tensor) -> Tensor:
-    """Which inputs of the second forward are put right: [B, n] bool, `count` [B] of each row.
+    """Returns which inputs of the second forward are corrected: [B, n] bool, `count` [B] of each row.
 
-    Blocks come in random order, a block's positions from its end backwards.
+    Blocks come in random order, the positions of a block from its end backwards.
     """
     batch, n = pairs.tokens.shape
     index = torch.arange(n, device=count.device)

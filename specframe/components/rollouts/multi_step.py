@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 class MultiStep:
     """Harmonised context alignment (Zhang et al. 2024, HASS; CORAL, Section 2.3).
 
-    Step 1 is EAGLE's: entry i holds the pair (f_i, t_(i+1)), sees the true pairs up to i and predicts
-    feature i + 1. In step j entry i holds (what step j - 1 predicted at i - 1, t_(i+1)) and sees exactly
-    what it would see j - 1 levels below the root of a draft: the true pairs up to i - j + 1, then one entry
-    of each step between, then itself (`visible`). So the prediction of step j at i is, number by
-    number, the one that decoding makes at level j below the root at i - j + 1, and levels are steps.
+    Step 1 is EAGLE's: entry i holds the pair (f_i, t_(i+1)), sees the true pairs up to i and predicts feature i + 1. In
+    step j entry i holds (the prediction of step j - 1 at i - 1, t_(i+1)) and sees exactly the entries visible j - 1
+    levels below the root of a draft: the true pairs up to i - j + 1, then one entry of each step between, then itself
+    (`visible`). So the prediction of step j at i is, number by number, the one that decoding makes at level j below the
+    root at i - j + 1, and levels are steps.
 
-    As in HASS's code nothing flows back through the predicted features, only through the keys and
-    values made of them, and all steps count alike. So the versions of the text are made first, without
-    gradients; then they are laid side by side and one forward makes all steps' predictions, [B, steps n].
-    The first j - 1 entries of step j have no root before them and are not scored.
+    As in HASS's code nothing flows back through the predicted features, only through their keys and values, and all
+    steps count alike. So the versions of the text are computed first, without gradients; then they are laid side by
+    side and one forward computes all steps' predictions, [B, steps n]. The first j - 1 entries of step j have no root
+    before them and are not scored.
 
     Args:
         steps: how many levels are trained (HASS and CORAL: 3); 1 is `teacher_forced`.
@@ -49,7 +49,7 @@ class MultiStep:
         self.noise_length = noise_length
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """All steps' predictions, step after step; `progress` changes nothing."""
+        """Returns all steps' predictions, step after step; `progress` is ignored."""
         model = feeding_drafter(drafter, "multi_step")
         if model.block != 1:
             raise CompositionError(
@@ -85,10 +85,10 @@ class MultiStep:
 
 
 def visible(length: int, steps: int, device: torch.device | str | None = None) -> Tensor:
-    """Who sees whom among `steps` versions of a text of `length` side by side: [steps n, steps n] bool.
+    """Returns the attention mask of `steps` versions of a text of `length` side by side: [steps n, steps n] bool.
 
-    Entry i of step j sees the true entries, step 1's, up to i - j + 1, and of step s = 2 .. j the one at
-    i - j + s: itself, the entry above it in the draft that it stands for, and so on up.
+    Entry i of step j sees the true entries, those of step 1, up to i - j + 1, and of step s = 2 .. j the entry at i - j
+    + s: itself, the entry above it in the draft that it stands for, and so on up.
     """
     step = torch.arange(1, steps + 1, device=device).repeat_interleave(length)  # [steps n]
     place = torch.arange(length, device=device).repeat(steps)

@@ -1,4 +1,4 @@
-"""On-policy texts: what the drafter itself would write, taught by the target."""
+"""On-policy texts: written by the drafter itself, taught by the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What rollouts share: the token-shifted training sequence, what its predictions imitate, and the noise."""
+"""Helpers of rollouts: the token-shifted training sequence, the features its predictions imitate, and the noise."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shifted:
-    """Pairs (features i, token i + 1) for i = 0 .. n - 1, and what the K predictions of each imitate, side by side."""
+    """Pairs (features i, token i + 1) for i = 0 .. n - 1, and the targets of each one's K predictions."""
 
     features: Tensor  # [B, n, A D], true
     tokens: Tensor  # [B, n + K - 1] int64, token i + 1; 0 beyond the text
-    position: Tensor  # [B, n K] int64, i + block and what follows: what the predictions at i imitate
-    mask: Tensor  # [B, n K] bool, whether that counts; what lies beyond the text does not
+    position: Tensor  # [B, n K] int64, from i + block on: the positions that the predictions at i imitate
+    mask: Tensor  # [B, n K] bool, false beyond the text
     level: Tensor  # [n K] int64: the place in its block of the prediction, 1 .. block, or 1 .. K
 
 
@@ -71,7 +71,7 @@ def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str) -> S
 
 
 def student(model: FeatureDrafter, predicted: Predicted, logits: Tensor, pairs: Shifted) -> Student:
-    """The predictions [B, n, K, ..] of the pairs, with what they imitate; features where the drafter imitates some."""
+    """The predictions [B, n, K, ..] of the pairs, with their targets; features where the drafter imitates some."""
     tap, features, confidence = model.spec.imitates, predicted.features, predicted.confidence
     return Student(
         logits=logits.flatten(1, 2),

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class StatesReader(Protocol):
-    """A language model that gives what its LM head reads, too."""
+    """A language model that also returns its LM head's inputs."""
 
     def read_states(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The logits after every token of texts [B, L], and what they are made of: [B, L, V], [B, L, H]."""
+        """The logits after every token of texts [B, L], and the LM head's inputs: [B, L, V], [B, L, H]."""
 
 
 class AlongText:
@@ -65,9 +65,10 @@ def require_language_model(drafter: Trainable, name: str) -> LanguageModelDrafte
 class MaskedText:
     """A drafting model's predictions along texts and at mask tokens behind every place (PARD, arXiv 2504.18583).
 
-    The text's own places give the first level. Of the mask rows d levels further down a share of `keep` to the power of
-    d is kept, at least `least`, drawn anew for every step, among those whose row above was kept (conditional drop,
-    COD). So a row sees what it sees in decoding. PARD trains on the text's tokens: `cross_entropy` with `labels: text`.
+    The text's own places give the first level. A share of `keep` to the power of d of the mask rows d levels further
+    down is kept, at least `least`, drawn anew for every step, among those whose row above was kept (conditional drop,
+    COD). So a row sees the same entries as in decoding. PARD trains on the text's tokens: `cross_entropy` with `labels:
+    text`.
 
     A drafter that is not being trained gets every row, so that the simulated tau is that of all cycles.
 

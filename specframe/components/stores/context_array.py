@@ -1,4 +1,4 @@
-"""An index of texts by what stands before each place: where the longest ending of another text occurs."""
+"""An index of texts by the context before each place: finds the longest suffix of another text that occurs."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 SEPARATOR = 0xFFFFFFFF
-"""Stands behind every text; no token has this id."""
+"""Separator behind every text; no token has this id."""
 LITTLE, WIDTH = "<u4", 4
 """A token's bytes, the least significant first: read backwards, numbers in bytes are in order of their values."""
 REACH = 16
 """The most tokens of a match: the order of two places is decided by this many tokens."""
 BEHIND = b"\xff" * WIDTH * REACH
-"""With this behind some bytes, all that begins with them is less."""
+"""Suffix that sorts after everything that begins with the same bytes."""
 STEP = 256
-"""A search begins among every so many places, whose readings are kept: comparing them takes no Python."""
+"""Distance of the places among which a search begins; their readings are kept, so that comparing takes no Python."""
 
 
 @dataclass(frozen=True)
 class SuffixMatch:
-    """Where the longest ending of a text occurs: a part of the order."""
+    """Occurrences of the longest matching suffix of a text: a range of the order."""
 
     length: int
     """Tokens of the ending; 0 if none occurs."""
@@ -32,7 +32,7 @@ class SuffixMatch:
     end: int
 
     def __len__(self) -> int:
-        """How often it occurs."""
+        """Returns the number of occurrences."""
         return self.end - self.begin
 
 
@@ -48,7 +48,7 @@ class ContextArray:
         self.order = order  # [n], the places of `tokens` sorted by the REACH tokens up to there, the last one first
         self._bytes = np.ascontiguousarray(tokens, dtype=LITTLE).view(np.uint8).data
         self._places = np.ascontiguousarray(order).data
-        self._signs = list(map(self._read, self._places[::STEP].tolist()))  # what is read at every STEP-th place
+        self._signs = list(map(self._read, self._places[::STEP].tolist()))  # the readings at every STEP-th place
 
     def __len__(self) -> int:
         """The number of tokens, separators included."""
@@ -68,7 +68,7 @@ class ContextArray:
         return cls._of(np.concatenate([array.tokens for array in arrays]), np.concatenate(orders))
 
     def without(self, tokens: int) -> ContextArray:
-        """The array without its first texts, of at least so many tokens, their ends included.
+        """The array without its first texts, which have at least the given number of tokens, their ends included.
 
         The end of the last of them stays in front: places near it are in order by it.
         """
@@ -79,7 +79,7 @@ class ContextArray:
         return ContextArray(self.tokens[cut:], self.order[self.order >= cut] - np.uint32(cut))
 
     def find(self, tail: Sequence[int], least: int = 1) -> SuffixMatch:
-        """Where the longest suffix of `tail` that occurs does, of at most REACH tokens and at least `least`."""
+        """Finds the longest suffix of `tail` that occurs, of at most REACH tokens and at least `least`."""
         wanted = np.asarray(tail[-REACH:], dtype=LITTLE).tobytes()[::-1]
         place = self._place(wanted)
         around = self._places[max(place - 1, 0) : place + 1].tolist()
@@ -92,7 +92,7 @@ class ContextArray:
     def behind(self, match: SuffixMatch, *, length: int, limit: int) -> list[list[int]]:
         """The `length` tokens behind the occurrences of a match, of at most `limit` of them.
 
-        Of more occurrences those at even distances in the order are taken, whatever stands before them.
+        If there are more occurrences, evenly spaced ones of the order are taken, whatever text precedes them.
         """
         most = min(limit, len(match))
         chosen = match.begin + np.arange(most) * (len(match) - 1) // max(most - 1, 1)
@@ -120,14 +120,14 @@ class ContextArray:
 
 
 def _common(found: bytes, wanted: bytes) -> int:
-    """How many tokens two readings have in common from the first on."""
+    """Returns the number of tokens that two readings have in common from the first on."""
     size = min(len(found), len(wanted))
     differing = int.from_bytes(found[:size], "big") ^ int.from_bytes(wanted[:size], "big")
     return (size - (differing.bit_length() + 7) // 8) // WIDTH
 
 
 def suffix_order(tokens: NDArray[np.uint32], near: NDArray[np.uint32] | None = None) -> NDArray[np.uint32]:
-    """The places of tokens [n] in the order of the REACH tokens from there on; of equal ones the first place first.
+    """The places of tokens [n] in the order of the REACH tokens from there on; ties in order of place.
 
     With an order `near` of all places, equal ones stay as they are in it, and sorting takes the less time the longer
     the runs are that it has in order: numpy's stable sort merges runs.

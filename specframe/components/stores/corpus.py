@@ -22,12 +22,12 @@ FEWEST = 1_000
 
 
 class Corpus:
-    """Finds what followed a text's last tokens in other texts, by sorted contexts (REST, He et al. 2024).
+    """Finds continuations of a text's last tokens in other texts, by sorted contexts (REST, He et al. 2024).
 
-    With a folder, it holds what `specframe store build` wrote there, and appended texts go there, too. Without one it
-    starts empty and lives in memory. Arrays of like size are merged, as in a log-structured store, so that a query
-    looks into few of them: each is at least twice as large as the next. Most appends take milliseconds, one that
-    merges 10 million tokens some seconds.
+    With a folder, it holds the texts that `specframe store build` wrote there, and appended texts go there, too.
+    Without one it starts empty and lives in memory. Arrays of like size are merged, as in a log-structured store, so
+    that a query looks into few of them: each is at least twice as large as the next. Most appends take milliseconds,
+    one that merges 10 million tokens some seconds.
 
     Options:
         path: the store's folder; none for a store in memory
@@ -65,7 +65,7 @@ class Corpus:
             raise InputError(f"the store {self.path or 'in memory'} is of another tokenizer than the target's")
 
     def find(self, tail: Sequence[int], *, length: int, limit: int) -> Continuations:
-        """What follows the longest suffix of `tail` that occurs: `limit` continuations of `length` tokens at most."""
+        """Finds up to `limit` continuations of `length` tokens at most of the longest suffix of `tail` that occurs."""
         self._read()
         best: list[tuple[ContextArray, SuffixMatch]] = []
         longest = 0

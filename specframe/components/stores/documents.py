@@ -56,7 +56,7 @@ def _record(record: Any, where: str) -> Iterator[str]:
 
 
 def _is_text(path: Path) -> bool:
-    """Whether the beginning of a file is UTF-8 text; the reader of JSON lines reports what is wrong with them."""
+    """Returns whether a file begins with UTF-8 text; the reader of JSON lines reports errors in those."""
     if path.name.endswith(LINES):
         return True
     try:

@@ -27,7 +27,7 @@ PATIENCE = 30
 
 @dataclass(frozen=True)
 class Index:
-    """What a store holds. Files that it does not name do not count."""
+    """Contents of a store. Files that it does not name do not count."""
 
     vocabulary: int
     tokenizer: str | None
@@ -38,7 +38,7 @@ class Index:
 
 
 def read(folder: Path, known: Mapping[str, ContextArray] | None = None) -> tuple[Index, dict[str, ContextArray]]:
-    """A store's index, and its arrays by name, memory-mapped. Raises InputError with what is wrong with it.
+    """A store's index, and its arrays by name, memory-mapped. Raises InputError with the reason if it is broken.
 
     Arrays that are `known` from an earlier reading are taken as they are: a name never stands for another array.
     """
@@ -74,7 +74,7 @@ def new_names(known: Iterable[str] = ()) -> Iterator[str]:
 def write(folder: Path, index: Index, added: Sequence[tuple[str, ContextArray]]) -> None:
     """Writes new arrays, then the index that names them; files that it no longer names are removed.
 
-    Until the index is replaced the store is what it was. Raises InputError if anything cannot be written.
+    The store is unchanged until the index is replaced. Raises InputError if anything cannot be written.
     """
     try:
         for name, array in added:

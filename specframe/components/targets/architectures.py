@@ -1,4 +1,4 @@
-"""What the tree decoder needs of an architecture, and why it refuses some."""
+"""Requirements of the tree decoder on an architecture, and the reasons for refusing some."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def text_config(config: Any) -> Any:
 
 
 def refusal(model_class: type[nn.Module], whole: Any) -> str | None:
-    """Why a model of a config cannot be a target, or None if it can. Reads the class and config, not the weights."""
+    """Returns why a model of a config cannot be a target, or None. Reads the class and config, not the weights."""
     config = text_config(whole)
     name = config.model_type
     takes = inspect.signature(model_class.forward).parameters
@@ -90,14 +90,14 @@ def _listed(kinds: set[str]) -> str:
 
 
 def _reads_both_ways(config: Any) -> bool:
-    """Whether a config is that of an encoder: of a family that fills masks, with is_decoder false."""
+    """Returns whether a config is that of an encoder: of a family that fills masks, with is_decoder false."""
     from transformers import MODEL_FOR_MASKED_LM_MAPPING
 
     return type(config) in MODEL_FOR_MASKED_LM_MAPPING and getattr(config, "is_decoder", None) is False
 
 
 def attention_refusal(config: Any) -> str | None:
-    """Why a loaded model's attention cannot score trees, or None if it can."""
+    """Returns why a loaded model's attention cannot score trees, or None if it can."""
     chosen = getattr(config, "_attn_implementation", None) or "eager"
     if chosen in MASKED:
         return None
@@ -114,7 +114,7 @@ def context(config: Any) -> int:
 
 
 def views(config: Any) -> dict[str, AttentionView]:
-    """How far back the layers of every kind see, by layer type; empty where all layers see everything."""
+    """Returns the views of the layers, by layer type; empty where all layers see everything."""
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None)
     if not kinds and isinstance(window, int) and getattr(config, "use_sliding_window", True):
@@ -128,16 +128,16 @@ def views(config: Any) -> dict[str, AttentionView]:
 
 
 def takes_masks(decoder: nn.Module, kinds: Collection[str]) -> bool:
-    """Whether layers of these kinds can be given masks: a decoder of several kinds must take a dictionary of them,
-    one of a single kind must make its own window by a mask, which is then replaced."""
+    """Returns whether layers of these kinds can be given masks. A decoder of several kinds must take a dictionary of
+    masks; one of a single kind must make its own window by a mask, which is then replaced."""
     source = inspect.getsource(type(decoder))
     return ("create_sliding_window_causal_mask" if len(kinds) == 1 else "attention_mask, dict)") in source
 
 
 def reach(config: Any, masked: bool) -> tuple[int, str]:
-    """Up to how many positions tree scoring equals sequential scoring, and what ends it.
+    """Returns the number of positions up to which tree scoring equals sequential scoring, and what limits it.
 
-    `masked` is whether every kind of layer is given a mask of its own; otherwise windows must not bite.
+    `masked`: every kind of layer is given a mask of its own; otherwise windows must not bite.
     """
     limits = [(context(config), "the model's context")]
     for view in views(config).values():

@@ -1,4 +1,4 @@
-"""From GGUF to safetensors."""
+"""Conversion from GGUF to safetensors."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def convert_gguf(
 ) -> None:
     """Writes the model and the tokenizer of a GGUF file into a folder, unpacked to a dtype, as transformers reads them.
 
-    What was written is read back and compared. Raises InputError for a file that transformers cannot read, WeightsError
-    where the folder cannot be written or holds something else than what was written.
+    The written file is read back and compared. Raises InputError for a file that transformers cannot read, WeightsError
+    where the folder cannot be written or does not read back as written.
     """
     folder = Path(folder)
     model: Any = load(str(file), dtype=dtype, device="cpu", revision=None, attention=None)

@@ -13,7 +13,7 @@ from specframe.native.blocks import BLOCK, Bits, PackedBlocks
 
 HEAD = "output.weight"
 EMBEDDING = "token_embd.weight"
-"""What serves as LM head where a file has none of its own."""
+"""Tensor that serves as LM head where a file has none of its own."""
 
 
 class StoredBlocks:
@@ -62,7 +62,7 @@ def _read(data: np.ndarray[Any, Any], kind: str) -> PackedBlocks | None:
 
 
 def _order(stored: Tensor, wanted: Tensor) -> slice | Tensor | None:
-    """Which stored row each row of a matrix is; None where one is missing."""
+    """Returns the stored row of each row of a matrix; None where one is missing."""
     if torch.equal(stored, wanted):
         return slice(None)
     stored, wanted = stored + 0.0, wanted + 0.0  # -0 becomes 0, whose bytes are others

@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 class HFTarget:
     """A language model, or the text decoder of one that reads images: a folder, a GGUF file, a Hub name, `zoo://NAME`.
 
-    `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where
-    there is one; `attention` is transformers' attn_implementation (sdpa or eager), by default the one
-    that transformers prefers. `otherwise` names the model that `specframe run` decodes with where `model` has to be
-    fetched and cannot be reached; every other command refuses then. Weights load from safetensors, or from a GGUF
-    file, whose blocks are unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in so many bits,
-    on a CPU; the law is then the quantized model's, and so are plain decoding and every report. `kernels` computes the
-    layers on a CPU, if they are Llama's in bfloat16 or float32, by those of a quantized one. Where there are none,
-    `compile` compiles the forward pass over a tree by torch.compile: see `CompiledPasses`.
+    `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where there is one;
+    `attention` is transformers' attn_implementation (sdpa or eager), by default the one that transformers prefers.
+    `otherwise` names the model that `specframe run` decodes with where `model` has to be fetched and cannot be reached;
+    every other command refuses then. Weights load from safetensors, or from a GGUF file, whose blocks are unpacked; no
+    remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is then the
+    quantized model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if they are
+    Llama's in bfloat16 or float32, by those of a quantized one. Where there are none, `compile` compiles the forward
+    pass over a tree by torch.compile: see `CompiledPasses`.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
     weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound or
@@ -49,7 +49,7 @@ class HFTarget:
     """
 
     passes: Passes
-    """Its forward passes: transformers' own, compiled, or those of the kernels."""
+    """Forward passes: transformers' own, compiled, or native."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class HFTarget:
         self.passes = taken or self.passes
 
     def identify(self) -> TargetIdentity:
-        """Which model it is."""
+        """Identifies the model."""
         return identify(self.model, self.config, self.source.name)
 
     @property
@@ -132,7 +132,7 @@ class HFTarget:
 
     @property
     def device(self) -> torch.device:
-        """Where its tokens must be."""
+        """Device on which its tokens must be."""
         weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator]
         return weight.device
 
@@ -149,7 +149,7 @@ class HFTarget:
 
     @property
     def reach(self) -> tuple[int, str]:
-        """How many positions a row may take, and what ends it."""
+        """Number of positions that a row may take, and what ends it."""
         return architectures.reach(self.config, self.passes.masked)
 
     def request(self, taps: frozenset[str]) -> None:
@@ -231,7 +231,7 @@ class HFTarget:
         return replay(self.passes, chosen, tokens, state, self.context).to(self.dtype)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """What was committed; keeps the keys and values of the root and the accepted path, drops the rest."""
+        """Commits a verdict; keeps the keys and values of the root and the accepted path, drops the rest."""
         state = self._running()
         if state.admitted is not None:
             return state.join(state.admitted, verdict.bonus)

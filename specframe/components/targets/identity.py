@@ -1,4 +1,4 @@
-"""Which model a target is: its name, and a hash that rounding, kernels and copies leave alone."""
+"""Identity of a target's model: its name, and a hash unchanged by rounding, native passes and copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "vocab_size")
 
 
 def identify(model: nn.Module, config: Any, name: str | None) -> TargetIdentity:
-    """The identity of a model with this text config; `name` is what it was asked for by, None for one in memory."""
+    """The identity of a model with this text config; `name` is the requested name, None for a model in memory."""
     given = name or getattr(model, "name_or_path", None) or f"a {config.model_type} model in memory"
     return TargetIdentity(_bare(str(given)), fingerprint(model, config))
 
@@ -38,7 +38,7 @@ def fingerprint(model: nn.Module, config: Any) -> str:
 
 
 def _bare(name: str) -> str:
-    """The name of the zoo or the Hub; of a folder or file its own name, not where it lies."""
+    """The name in the zoo or on the Hub; for a folder or file its own name, without the path."""
     if name.startswith(ZOO) or not isinstance(find_place(name), Path):
         return name
     return Path(name).expanduser().resolve().name

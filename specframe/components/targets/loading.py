@@ -24,9 +24,9 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model",
 
 
 def locate(model: str) -> str | Path:
-    """Where a model lives: an existing folder or GGUF file, or the Hub name it was given as.
+    """Locates a model: an existing folder or GGUF file, or the Hub name it was given as.
 
-    A model of the zoo is fetched if need be. Raises InputError for what is none of these, FetchError.
+    A model of the zoo is fetched if need be. Raises InputError for anything else, and FetchError.
     """
     place = find_place(model)
     if place is not None:
@@ -100,10 +100,10 @@ class TokenizerSource:
         name: str | None = None,
     ) -> None:
         self._source = source
-        self.name = name  # what the model was asked for by
+        self.name = name  # the requested name of the model
         self._revision = revision
         self.checkpoint = (source, revision) if isinstance(source, str | Path) else None
-        """Where the model came from, and its revision; None for one that was in memory."""
+        """Location of the model, and its revision; None for a model that was in memory."""
 
     def get(self) -> PreTrainedTokenizerBase | None:
         """The tokenizer, or None where there is none."""
@@ -193,7 +193,7 @@ LISTED = (
     "{%- endfor -%}"
     "{%- set messages = all.messages -%}"
 )
-"""What goes before a template that reads lists alone: it makes lists of texts."""
+"""Preamble for a template that reads only lists: it makes lists of texts."""
 
 
 def take_texts(tokenizer: Any) -> None:
@@ -212,5 +212,5 @@ def take_texts(tokenizer: Any) -> None:
 def _shows_texts(tokenizer: Any) -> bool:
     try:
         return WORD in tokenizer.apply_chat_template([{"role": "user", "content": WORD}], tokenize=False)
-    except Exception:  # a template raises what it likes
+    except Exception:  # a template may raise anything
         return False

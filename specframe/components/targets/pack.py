@@ -1,4 +1,4 @@
-"""Turning the matrices of a loaded model into blocks."""
+"""Packing of a loaded model's matrices into blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from specframe.native.linear import QuantizedLinear
 from specframe.neural.quantize import BITS, Quantization
 
 HEAD_BITS: Bits = 8
-"""Of the LM head, whatever the layers have: llama.cpp's habit, for its rounding reaches every logit directly."""
+"""Bits of the LM head, whatever the layers have: llama.cpp's habit, for its rounding reaches every logit directly."""
 
 
 def quantize(
@@ -63,7 +63,7 @@ def _layer(blocks: PackedBlocks, linear: nn.Linear, compiled: bool) -> nn.Module
 
 
 def _matrices(model: Any, config: Any, quantization: Quantization) -> dict[str, nn.Linear]:
-    """The linear layers to replace, by name. Raises CompositionError for what cannot be replaced."""
+    """The linear layers to replace, by name. Raises CompositionError for layers that cannot be replaced."""
     device = model.get_input_embeddings().weight.device
     if device.type != "cpu":
         raise CompositionError(

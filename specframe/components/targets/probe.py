@@ -20,7 +20,7 @@ from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 
 EDITION = 1
-"""To be raised when the test or the way in which trees are scored changes: earlier results are forgotten."""
+"""Edition of the test, raised when it or the way of scoring trees changes: earlier results are then ignored."""
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2), (6, 5, 3))
 PARENTS = (-1, 0, 0, 1, 2)  # two branches
 LEAVES = (3, 4)
@@ -33,13 +33,13 @@ class TransformersTarget(LayeredTarget, Protocol):
 
     model: nn.Module
     quantization: Any
-    """How its matrices are rounded; None: not at all."""
+    """Rounding of its matrices; None: not rounded."""
     passes: Any
-    """Its forward passes."""
+    """Forward passes of the target."""
 
     @property
     def reach(self) -> tuple[int, str]:
-        """How many positions a row may take, and what ends it."""
+        """Number of positions that a row may take, and what ends it."""
 
     def check(self) -> None:
         """Runs `find_fault`; raises CompositionError where there is one."""
@@ -48,8 +48,8 @@ class TransformersTarget(LayeredTarget, Protocol):
 def check_once(target: TransformersTarget) -> None:
     """Checks a target of a kind that was not checked on this machine before; costs nothing for any other.
 
-    A kind is a model class, its config, dtype, attention, kernels, torch and transformers: what decides
-    on masks and positions, weights left out. Raises CompositionError.
+    A kind is a model class, its config, dtype, attention, kernels, torch and transformers: everything that decides on
+    masks and positions, without the weights. Raises CompositionError.
     """
     if target.model.training or target.device.type == "meta" or target.reach[0] < ROOM:
         return
@@ -96,17 +96,17 @@ class Logits:
 
     @property
     def paths(self) -> Tensor:
-        """What the nodes should have: root, children, leaves, [3, N, V]."""
+        """Returns the expected logits of the nodes: root, children, leaves, [3, N, V]."""
         return torch.cat([self.alone[:, :1, 1], self.alone[:, :, 2], self.alone[:, :, 3]], 1)
 
 
 def find_fault(target: TransformersTarget) -> str | None:
-    """What is wrong with the target's scores of a batch of three and its trees, in a clause; None if nothing is."""
+    """Returns the fault of the target's scores of a batch of three and its trees, in a clause, or None."""
     try:
         logits = _score(target)
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
-    except Exception as error:  # a forward pass raises what it likes
+    except Exception as error:  # a forward pass may raise anything
         return f"its forward pass fails where texts of several lengths, or a tree, stand behind a cache{_words(error)}"
     limit = _limit(target)
     if not agree(logits.alone[:, 0, :2], logits.alone[:, 1, :2], limit):
@@ -120,7 +120,7 @@ def find_fault(target: TransformersTarget) -> str | None:
 
 @torch.no_grad()
 def find_layer_fault(target: TransformersTarget, chosen: LayerChoice) -> str | None:
-    """What is wrong with the target's scores of trees over which the chosen layers ran before; None if nothing is."""
+    """Returns the fault of the target's scores of trees that the chosen layers ran over before, or None."""
     if target.reach[0] < ROOM:
         return None
     tree = _begin(target)[1]

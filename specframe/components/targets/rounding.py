@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 
 LIMITS = {8: 1e-6, 4: 1e-3}
-"""How far a logit may be off, as a share of the largest, by the bytes of a number."""
+"""Largest error of a logit, as a share of the largest logit, by the bytes of a number."""
 LOOSE = 2e-1
 """The same below full precision."""
 REROUTED = 0.2
-"""Below full precision a router may pick another expert at a near-tie, and rounded activations may run apart on
-senseless texts: this share of the logits may be off, or one of them."""
+"""Share of the logits that may be off below full precision, at least one: a router may pick another expert at a near
+tie, and rounded activations may diverge on senseless texts."""
 
 
 def limit_of(dtype: torch.dtype) -> float:
-    """How far logits of a model of this dtype may be off."""
+    """Returns the largest error of logits for a model of this dtype."""
     return LIMITS.get(dtype.itemsize, LOOSE)
 
 
 def agree(found: Tensor, wanted: Tensor, limit: float | None = None) -> bool:
-    """Whether logits [..., V] of one model, computed in two ways, are equal but for rounding.
+    """Returns whether logits [..., V] of one model, computed in two ways, are equal but for rounding.
 
     Without a `limit`, full precision is taken for float32, in which norms are computed at most.
     """

@@ -104,7 +104,7 @@ class Sharing:
 
     @torch.no_grad()
     def norm(self, features: Tensor) -> Tensor:
-        """The decoder's output where its last layer's is `features`: what an early exit's head reads."""
+        """The decoder's output where its last layer's is `features`: the input of an early exit's head."""
         if self._ending is None:
             self._ending = FinalModules(*self._parts)
         if not self._ending.known:
@@ -140,7 +140,7 @@ class Sharing:
         return logits
 
     def _known(self) -> Rule:
-        """What happens to the output of the LM head, token by token."""
+        """Rule from the output of the LM head to the logits, token by token."""
         if self._warp is None:
             raise CompositionError(
                 f"the LM head of {self._name} cannot be shared: its logits are not its head's output under "
@@ -155,7 +155,7 @@ def _reading(part: QuantizedLinear, warp: Rule) -> Rule:
 
 
 def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
-    """What models do to a token embedding before the first layer, the most specific rule first."""
+    """Yields the rules that models apply to a token embedding before the first layer, the most specific first."""
     project = getattr(decoder, "project_in", None)
     if isinstance(project, nn.Module):
         yield project
@@ -168,7 +168,7 @@ def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
 
 
 def logit_rules(config: Any) -> Iterator[Rule]:
-    """What models do to the output of their LM head, the most specific rule first."""
+    """Yields the rules that models apply to the output of their LM head, the most specific first."""
     if cap := getattr(config, "final_logit_softcapping", None):
         yield lambda logits: torch.tanh(logits / cap) * cap
     if scale := getattr(config, "logit_scale", None):

@@ -21,9 +21,9 @@ class ModelSource:
 
     name: str | Path
     options: dict[str, Any]
-    """For the config, the tokenizer and the model."""
+    """Options for the config, the tokenizer and the model."""
     unpacking: dict[str, Any] = field(default_factory=dict)
-    """For the model alone."""
+    """Options for the model alone."""
 
     @classmethod
     def of(cls, place: str | Path, revision: str | None = None) -> ModelSource:
@@ -34,7 +34,7 @@ class ModelSource:
 
     @property
     def is_gguf(self) -> bool:
-        """Whether it is a GGUF file."""
+        """True if it is a GGUF file."""
         return "gguf_file" in self.options
 
     @property
@@ -44,7 +44,7 @@ class ModelSource:
 
 
 def _unpacking() -> dict[str, Any]:
-    """What makes transformers unpack a GGUF file's blocks; releases that always do have no such option."""
+    """Returns the options that make transformers unpack a GGUF file's blocks; releases that always do have none."""
     try:
         from transformers import GgufConfig
     except ImportError:
@@ -80,8 +80,8 @@ TOKENIZER_KEY = "tokenizer.ggml.model"
 def read_config(model: str, source: ModelSource) -> Any:
     """The transformers config of a GGUF file.
 
-    Raises InputError for what is no whole GGUF file, for an architecture that transformers cannot read, and where the
-    package gguf is missing.
+    Raises InputError for anything but a whole GGUF file, for an architecture that transformers cannot read, and where
+    the package gguf is missing.
     """
     from transformers import AutoConfig
 
@@ -101,7 +101,7 @@ def require_gguf(model: str) -> None:
 
 
 def has_tokenizer(file: Path) -> bool:
-    """Whether a GGUF file holds a tokenizer. Raises InputError for what is no whole GGUF file."""
+    """Returns whether a GGUF file holds a tokenizer. Raises InputError for a file that is no whole GGUF file."""
     require_gguf(str(file))
     from gguf import GGUFReader
 

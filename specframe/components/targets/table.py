@@ -1,4 +1,4 @@
-"""An exact Markov target on a small vocabulary: what certificates and tests decode."""
+"""An exact Markov target on a small vocabulary, decoded by certificates and tests."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TableTarget:
         return self._scores(self.head(self._seen))
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """What was committed: path and bonus, or the prompts of new rows with their first tokens."""
+        """Commits path and bonus, or the prompts of new rows with their first tokens."""
         prompts, self._admitted = self._admitted, None
         if prompts is not None:
             texts, count = _appended(prompts.tokens, prompts.count, verdict.bonus[:, None], verdict.count)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 SPREAD = 2.25
-"""The standard deviation of a weighted sum's terms: what makes the laws of every size uneven."""
+"""The standard deviation of a weighted sum's terms, which makes the laws of every size uneven."""
 CONTEXT = 128
 
 

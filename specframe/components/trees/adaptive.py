@@ -1,4 +1,4 @@
-"""A tree as deep as pays: the depth follows what was accepted lately, and what a cycle costs."""
+"""A tree as deep as pays: the depth follows recent acceptance and the cost of a cycle."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Cycle, Draw, Expand, TokenTree
 
 GUESSED, FIRST, RISE = 2.0, 0.5, 0.25
-"""A guess of a level's acceptance is worth so many cycles. The first level is taken to be accepted so often, and a
-deeper one to lie above the one before it by this share of the way to 1."""
+"""Number of cycles that a guess of a level's acceptance is worth; the guess for the first level; and the share of the
+way to 1 by which a deeper level's guess exceeds the one above it."""
 
 MEASURED = 8.0
-"""How many cycles acceptance by a file of `specframe profile` is worth."""
+"""Number of cycles that acceptance by a file of `specframe profile` is worth."""
 
 
 class Adaptive:
     """The first levels of a shape, as many as give the most tokens per cost (SmartSpec's goodput, Liu et al. 2024).
 
     A row's expected tokens with a draft of d levels are 1 + a1 + a1 a2 + ... + a1 ... ad, where a_l is the share of its
-    recent cycles that went on to level l among those that came to the level above and had drafted it. Over
-    what the cycle costs that is the row's expected rate, and the depth of the largest is drafted; it may be 0, a
-    cycle of plain decoding. A cycle counts (1 - 1/memory) times as much as the one after it. A level that has not
-    been drafted for long is taken to be what the file of `specframe profile` has for other texts, or without one to be
-    a little better than the level above it. So a session starts with a depth that is good on average, and one that was
-    given up is tried again.
+    recent cycles that accepted a node of level l among those that reached the level above and had drafted it. Divided
+    by the cost of the cycle they are the row's expected rate, and the depth with the largest rate is drafted; it may be
+    0, a cycle of plain decoding. A cycle counts (1 - 1/memory) times as much as the one after it. For a level that has
+    not been drafted for long the acceptance in the file of `specframe profile` is assumed, or without a file one
+    slightly better than that of the level above it. So a session starts with a depth that is good on average, and
+    abandoned depths are tried again.
 
     The choice is made from verdicts of earlier cycles before anything is drawn: that is no peeking, and the draft
     is exact. Costs are options and not the clock, so that a seed gives the same tokens on every machine. Each
@@ -41,7 +41,7 @@ class Adaptive:
     Each cycle costs one look at the rows from the host.
 
     Options:
-        costs: what a cycle costs with 0, 1, 2 ... `depth` levels, in any unit; or the file of `specframe profile`,
+        costs: the cost of a cycle with 0, 1, 2 ... `depth` levels, in any unit; or the file of `specframe profile`,
             which also has how often a level is accepted, to begin with
         depth: how many levels to draft at most
         widths: the number of children per node, level by level; the last serves all deeper levels

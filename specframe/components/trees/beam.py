@@ -14,14 +14,13 @@ from specframe.kernel.types import Context, Draw, Expand, TokenTree
 
 
 class Beam:
-    """Of every level the first `width` of its paths, drawn without replacement (Jeon et al. 2024, RSD-S).
+    """Tree of the first `width` paths of every level, drawn without replacement (Jeon et al. 2024, RSD-S).
 
-    The paths to a level are drawn one after the other from the drafter's law of whole paths, none twice, and
-    levels agree: what stands above a kept path was kept before it. That is stochastic beam search (Kool et
-    al. 2019), whose perturbed scores are no more than the order of these draws; paths that
-    come later than the `width`-th are never grown. How many children a node gets is up to chance, but which
-    ones is up to the node's law alone: each is drawn without replacement from it, siblings stand in the
-    order of drawing.
+    The paths to a level are drawn one after the other from the drafter's law of whole paths, without repetition, and
+    levels agree: the prefix of a kept path was kept before it. This is stochastic beam search (Kool et al. 2019), whose
+    perturbed scores only encode the order of these draws; paths that come after the `width`-th are never grown. The
+    number of a node's children is random, but their tokens depend on the node's law alone: each is drawn without
+    replacement from it, and siblings stand in the order of drawing.
 
     Needs sampling at a temperature: at 0 there is one path to draw, and the rest of the tree is padding.
 
@@ -67,9 +66,9 @@ def draw_level(law: Tensor, mass: Tensor, count: int, random: RandomSource) -> t
     in the order in which they were drawn. A parent is a place in that order; a token -1 means that no path
     is left.
 
-    A path is drawn with what is left of the mass of all paths. It either lies below a parent that has
-    children already, with what that parent has left, or below a new one. Which parent is the next new one
-    was settled when the level above was drawn, by exactly the law that is wanted here.
+    A path is drawn from the remaining mass of all paths. It lies either below a parent that has children already, with
+    that parent's remaining mass, or below a new one. The order of new parents was settled when the level above was
+    drawn, by exactly the law that is needed here.
     """
     batch, parents, _ = law.shape
     rows = torch.arange(batch, device=law.device)

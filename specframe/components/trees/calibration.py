@@ -35,11 +35,11 @@ class Calibration:
             raise InputError("a calibration is a list of powers, one per level, all of them above 0")
 
     def power(self, level: int) -> float:
-        """What the law of a level, 0 for the first, is raised to."""
+        """Returns the exponent applied to the law of a level, 0 for the first."""
         return self.powers[min(level, len(self.powers) - 1)]
 
     def sharpen(self, logits: Tensor, level: int) -> Tensor:
-        """The logits [..., K, V] of K levels, of which `level` is the first, for laws raised to their powers."""
+        """The logits [..., K, V] of K levels, from `level` on, for laws raised to their powers."""
         rows = logits.unbind(-2)
         return torch.stack([row * self.power(level + below) for below, row in enumerate(rows)], -2)
 
@@ -64,9 +64,9 @@ class Fit:
 
     def __init__(self) -> None:
         self.likelihood: list[Tensor] = []
-        """By level, the log-likelihood of every power of GRID, [G] float64."""
+        """Log-likelihood of every power of GRID, by level, [G] float64."""
         self.seen: list[int] = []
-        """By level, how many tokens it is of."""
+        """Number of tokens behind the likelihood, by level."""
 
     def add(self, logits: Tensor, tokens: Tensor, level: int) -> None:
         """Counts the target's tokens [M] at nodes where the drafter's logits were [M, V].

@@ -25,7 +25,7 @@ class Candidates:
 
     @property
     def width(self) -> int:
-        """How many nodes the beam has, the last of the growing tree's."""
+        """Number of nodes in the beam, the last of the growing tree's."""
         return len(self._beam)
 
     def expanded(self) -> None:
@@ -48,11 +48,11 @@ class Candidates:
         self.grown += best
 
     def best(self, count: int, first: int = 0) -> list[int]:
-        """The candidates from `first` on with the largest values, best first; of equal ones the earlier first."""
+        """The candidates from `first` on with the largest values, best first; ties in order of age."""
         return sorted(range(first, len(self.values)), key=self.values.__getitem__, reverse=True)[:count]
 
     def reached(self, chosen: Sequence[int]) -> list[bool]:
-        """Which of these candidates have a probability."""
+        """Returns which of these candidates have a probability."""
         return [self.values[candidate] > -math.inf for candidate in chosen]
 
     def chances(self, most: int) -> list[float]:
@@ -60,9 +60,9 @@ class Candidates:
         return [math.exp(self.values[candidate]) for candidate in self.best(most)[1:]]
 
     def promising(self, most: int, levels: int) -> float:
-        """How many more tokens `levels` levels below the newest would bring, among the best `most` candidates.
+        """Estimates how many more tokens `levels` further levels would bring, among the best `most` candidates.
 
-        Each is taken to keep as much of a probability as the newest level did.
+        Each level is assumed to keep as much of the probability as the newest did.
         """
         best = set(self.best(most))
         found = sum(math.exp(self.values[new]) for new in best if new >= self._first)

@@ -1,4 +1,4 @@
-"""What a cycle costs and brings by the depth of its draft, as `specframe profile` measured it."""
+"""Cost and yield of a cycle by the depth of its draft, as `specframe profile` measured them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def cycle_costs(
 ) -> list[float]:
     """Seconds a cycle takes with a draft of 0, 1, 2 ... levels.
 
-    sizes[d] is the node count of a draft of d levels, the root included. `cycle_seconds` is what a cycle takes without
+    sizes[d] is the node count of a draft of d levels, the root included. `cycle_seconds` is the time of a cycle without
     the drafter's forwards, by the node count; `draft_seconds` a drafter forward, which proposes `block` levels. The
     cycle is read off between the two timed sizes next to it; fewer nodes than were timed cost as much as the fewest.
     Where more nodes were timed faster than fewer, the machine drifted: neighbours get their mean until no time falls.
@@ -36,20 +36,20 @@ def cycle_costs(
 
 @dataclass(frozen=True)
 class Known:
-    """What a file of `specframe profile` has on a shape."""
+    """Figures of a shape in a file of `specframe profile`."""
 
     costs: list[float]
     """Seconds of a cycle with a draft of 0, 1, 2 ... levels."""
     rows: int
-    """How many rows were decoded together."""
+    """Number of rows decoded together."""
     context: float
-    """How many tokens the longest of them had, on average."""
+    """Mean number of tokens of the longest of these rows."""
     acceptance: list[float]
-    """By level, the share of cycles that go on to one of its nodes, behind first choices, as deep as was measured."""
+    """Share of cycles that go on to a node of each level, behind first choices, as deep as was measured."""
 
 
 def read_known(path: Path, widths: Sequence[int]) -> Known:
-    """Costs and acceptance of drafts with so many children per node, level by level, by the file.
+    """Costs and acceptance of drafts with `widths` children per node, level by level, from the file.
 
     Raises InputError where it cannot be read, or holds too little.
     """

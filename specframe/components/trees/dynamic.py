@@ -22,11 +22,11 @@ from specframe.native.topk import likely
 class Dynamic:
     """The `nodes` most probable nodes of a beam search below the root (Li et al. 2024, EAGLE-2, section 4).
 
-    The best `width` nodes of a level become the parents of the next, with `width` children each; after
-    `depth` levels all candidates, the passed-over ones too, are ranked again and the best `nodes` stay.
-    `nodes` does not count the root, so a tree has `nodes` + 1 (fewer only where depth, width and
-    vocabulary have no more candidates). A node's value is the probability of its path under the raw
-    logits, at temperature 1: the law's temperature and truncation do not affect what is worth scoring.
+    The best `width` nodes of a level become the parents of the next, with `width` children each; after `depth` levels
+    all candidates, the passed-over ones too, are ranked again and the best `nodes` stay. `nodes` does not count the
+    root, so a tree has `nodes` + 1 (fewer only where depth, width and vocabulary have no more candidates). A node's
+    value is the probability of its path under the raw logits, at temperature 1: the law's temperature and truncation do
+    not affect which nodes are worth scoring.
 
     Siblings stand most probable first. All nodes are `top`: the choice looks at the drafter's logits only.
 
@@ -96,9 +96,9 @@ class Dynamic:
         return tree
 
     def search_on_host(self, expand: Expand, root: Tensor, costs: Costs | None = None) -> TokenTree:
-        """What `search` gives, or as much of it as pays.
+        """Grows the tree of `search`, or as much of it as pays.
 
-        Every proposal is read by the host, which costs nothing where it is there already.
+        The host reads every proposal, which costs nothing where the tensors are on the host already.
         """
         rows = [Candidates(token) for token in root.tolist()]
         level, expected = 0, [1.0] * len(rows)
@@ -126,7 +126,7 @@ class Dynamic:
                     row.choose(self.width)
 
     def _end(self, rows: list[Candidates], costs: Costs, levels: int) -> None:
-        """Ends rows to which a further forward pass of the drafter, of so many levels, brings less than it costs."""
+        """Ends rows to which a further forward pass of the drafter, over `levels` levels, brings less than it costs."""
         counts = self._counts(rows, costs)
         gains = [row.promising(count, levels) for row, count in zip(rows, counts, strict=True)]
         if costs.pause is not None:
@@ -136,7 +136,7 @@ class Dynamic:
             row.ended = row.ended or gain <= costs.level + node
 
     def _counts(self, rows: list[Candidates], costs: Costs | None) -> list[int]:
-        """How many of each row's best candidates are scored, the root counted too."""
+        """Returns the number of each row's best candidates that are scored, the root counted too."""
         if costs is None:
             return [self.nodes] * len(rows)
         return [1 + count for count in costs.counts([row.chances(self.nodes) for row in rows])]
@@ -184,7 +184,7 @@ class Dynamic:
                 tokens.append(level_tokens)
                 if self.gain:
                     before, expected = expected, _expected_tokens(values, self.nodes)
-                    ended = expected - before <= self.gain  # and stays so: what has ended adds nothing
+                    ended = expected - before <= self.gain  # and stays so: an ended row adds nothing
                 if len(values) > self.depth or (ended is not None and bool(ended.all())):
                     return self._best(tokens, values, born, width)
                 best = _largest(level_values, self.width)  # [B, W']
@@ -235,5 +235,5 @@ def _expected_tokens(values: list[Tensor], count: int) -> Tensor:
 
 
 def _largest(values: Tensor, count: int) -> Tensor:
-    """The indices of the largest values [B, n], best first; of equal ones the smaller index first."""
+    """The indices of the largest values [B, n], best first; ties in order of index."""
     return values.sort(dim=1, descending=True, stable=True).indices[:, :count]

@@ -16,12 +16,11 @@ from specframe.kernel.types import Context, Draw, Expand, TokenTree
 class DySpec:
     """The `nodes` best child slots of a tree drawn without replacement (Xiong et al. 2024, DySpec).
 
-    A slot's value is the drafter's guess that the verifier comes to the slot: the probability of the path above
-    it, times what the earlier siblings have left of the node's law. It is known before the slot's own token
-    is drawn, and falls along every edge and from sibling to sibling, so that the best slots form a tree
-    and whether a slot is among them does not lean on its token: the draft stays exact. The paper draws slot
-    by slot, with a forward of the drafter for each; here a level is drawn at a time, and slots that are
-    certain to be beaten are not drawn.
+    A slot's value is the drafter's estimate that the verifier reaches the slot: the probability of the path above it,
+    times the mass of the node's law that the earlier siblings leave. It is known before the slot's own token is drawn,
+    and falls along every edge and from sibling to sibling, so that the best slots form a tree and whether a slot is
+    among them does not depend on its token: the draft stays exact. The paper draws slot by slot, with a forward of the
+    drafter for each; here a level is drawn at a time, and slots that are certain to be beaten are not drawn.
 
     The best `width` nodes of a level become the parents of the next, with at most `width` children each; with
     `width` as large as `nodes` that is no limit. `nodes` does not count the root.
@@ -87,7 +86,7 @@ class DySpec:
 
 
 class SearchSlots:
-    """The slots of a search: those drawn, and what each is worth."""
+    """The slots of a search: those drawn, and their values."""
 
     def __init__(self, budget: int, threshold: float, batch: int, device: torch.device) -> None:
         self.budget = budget
@@ -133,7 +132,7 @@ class SearchSlots:
         """The best slots as the draft below root [B]."""
         best = largest(self._values, self.budget)  # [B, n]
         real = self._values.gather(1, best) > 0
-        # In order of birth, so that siblings stand in the order of drawing; what is no slot comes last.
+        # In order of drawing, siblings included; entries that are no slots come last.
         chosen, order = (best + self.count * ~real).sort(1)
         real = real.gather(1, order)
         if self.threshold:

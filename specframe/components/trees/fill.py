@@ -1,4 +1,4 @@
-"""Fills a shape with tokens: what chains and fixed trees share."""
+"""Fills a shape with tokens, for chains and fixed trees."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def fill(
     A choice that does not exist (a rank beyond the vocabulary, a draw without replacement from an
     exhausted law) leaves an invalid node, and so do its children: the shape is always whole.
 
-    With `depth`, a number for each row, a row gets the first so many levels only, and the tree as many as the deepest
-    row has; nothing random is drawn for the others, whose nodes are invalid there.
+    With `depth`, a number for each row, a row gets only its first `depth` levels, and the tree as many as the deepest
+    row; nothing random is drawn for the others, whose nodes are invalid there.
     """
     growth = Growth(root)
     levels = shape.levels(root.device)
@@ -105,7 +105,7 @@ def _add_sampled(
 
 
 def _both(valid: Tensor | None, going: Tensor | None, like: Tensor) -> Tensor | None:
-    """Both conditions, in the shape of `like` [B, C]; None where there is none."""
+    """Combines both conditions, in the shape of `like` [B, C]; None where there is none."""
     if going is None:
         return valid
     return going.expand_as(like) if valid is None else valid & going

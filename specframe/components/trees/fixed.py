@@ -51,8 +51,8 @@ class Fixed:
     vocabulary or a truncated law smaller than the shape asks for) leaves an invalid node.
 
     `widths` with `without_replacement` is RSD-C (Jeon et al. 2024), recursive speculative decoding with constant
-    branching: drawing siblings one after the other is what its Gumbel top-k does. With `iid` it is SpecInfer's
-    (Miao et al. 2024) sampled tree.
+    branching: its Gumbel top-k draws siblings one after the other. With `iid` it is SpecInfer's (Miao et al. 2024)
+    sampled tree.
 
     Options:
         paths: every node by its ranks, like "0.2"; quoted, as YAML would read a number

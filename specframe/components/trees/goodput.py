@@ -1,4 +1,4 @@
-"""A tree as deep as pays for all rows together: what a cycle costs depends on how many rows it has, and how long."""
+"""A tree as deep as pays for all rows together: the cost of a cycle depends on the number and length of its rows."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Goodput:
     counted by level; the paper takes one rate for all levels, which promises too much of deep drafts.
 
     The paper also chooses a depth for each row. That saves nothing here: rows are scored as a rectangle, as deep as the
-    deepest row and behind the longest, so that a level for one row costs what it costs for all.
+    deepest row and behind the longest, so that a level for one row costs as much as for all.
 
-    The choice is made from what earlier cycles showed, before anything is drawn: the draft is exact. Times come
-    from files, not from the clock. A row's depth depends on the other rows, and so does its sample, unless the
-    verifier draws by position: with `match` a seed gives the same text whatever the load.
+    The choice is made from earlier cycles, before anything is drawn: the draft is exact. Times come from files, not
+    from the clock. A row's depth depends on the other rows, and so does its sample, unless the verifier draws by
+    position: with `match` a seed gives the same text whatever the load.
 
     Options:
         costs: files of `specframe profile --out`, one for each `run.batch` that was timed, or several of different
@@ -114,7 +114,7 @@ class Goodput:
         return self._rows.tokens(root).sum(0) / self.seconds(len(root), longest)
 
     def seconds(self, rows: int, context: float = 0.0) -> Tensor:
-        """What a cycle of so many rows takes, the longest of so many tokens, by depth from 0: [D + 1]."""
+        """Returns the seconds of a cycle of `rows` rows, the longest of `context` tokens, by depth from 0: [D + 1]."""
         return _read_off([(count, _read_off(timed, context)) for count, timed in self._timed.items()], rows)
 
 

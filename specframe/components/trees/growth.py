@@ -31,7 +31,7 @@ class Growth:
 
     @property
     def levels(self) -> int:
-        """How deep the tree is."""
+        """Depth of the tree."""
         return len(self._tokens) - 1
 
     def add(

@@ -5,9 +5,9 @@ second, third ... child is the one accepted, given that the node was. Its last r
 A node of a tree is accepted with the product of the entries along its path, so a tree's expected number
 of accepted tokens is the sum of these products over its nodes.
 
-Where the target did not follow the drafter's first choice, the text is harder, and what comes below is accepted less
-often than below first choices. A second table, `off_path`, serves the nodes that have another choice than the
-first above them (its first row is never asked for). Without one the first table serves all nodes, as in the paper.
+Where the target did not follow the drafter's first choice, the text is harder, and nodes below are accepted less often
+than below first choices. A second table, `off_path`, serves the nodes that have another choice than the first above
+them (its first row is never asked for). Without one the first table serves all nodes, as in the paper.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Choice:
     shape: Shape
     tau: float
     seconds: float
-    """What a cycle takes, the drafter's forwards for all levels included."""
+    """Seconds of a cycle, the drafter's forwards for all levels included."""
 
     @property
     def rate(self) -> float:
@@ -121,7 +121,7 @@ def fastest_shape(
 ) -> Choice:
     """The shape of the most tokens per second, of all sizes whose cost was measured and all depths to `depth`.
 
-    `cycle_seconds` is what a cycle takes without the drafter's forwards, by the number of nodes, the root included;
+    `cycle_seconds` is the time of a cycle without the drafter's forwards, by the number of nodes, the root included;
     `draft_seconds` is a drafter forward, which proposes `block` levels. Sequoia's hardware-aware choice (Chen et al.
     2024).
     """
@@ -137,9 +137,9 @@ def fastest_shape(
 
 
 def _best_children(row: Sequence[float], first: Tensor, others: Tensor) -> tuple[Tensor, list[list[int]]]:
-    """What a node's children can bring for every budget, [n + 1], and the nodes each child gets, by budget.
+    """Returns the best gain of a node's children for every budget, [n + 1], and the nodes each child gets, by budget.
 
-    `first` [n + 1] is what the first child brings below itself for the nodes spent there, `others` each of the others.
+    `first` [n + 1] is the gain below the first child for the nodes spent there, `others` below each of the others.
     """
     size = len(first)
     budget = torch.arange(size)

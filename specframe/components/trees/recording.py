@@ -1,4 +1,4 @@
-"""A tree policy seen from outside: what its drafter was asked, and what it proposed."""
+"""A tree policy that records the frontiers given to its drafter and the drafter's proposals."""
 
 from __future__ import annotations
 
@@ -61,10 +61,10 @@ class RecordingTree(WatchedTree):
 
 
 class Proposals:
-    """What a drafter proposed for one row. Nodes are identified by their paths, the root's is empty."""
+    """Proposals of a drafter for one row. Nodes are identified by their paths, the root's is empty."""
 
     def __init__(self, noted: Sequence[tuple[Frontier, Proposal]], row: int) -> None:
-        self._levels: dict[Path, tuple[Proposal, int]] = {}  # path -> what was proposed below it, and its place there
+        self._levels: dict[Path, tuple[Proposal, int]] = {}  # path -> the proposal below it, and its place there
         self._row = row
         for frontier, proposal in noted:
             paths = paths_of(frontier.tree, row)

@@ -1,4 +1,4 @@
-"""What tree searches share: the drafter level by level, ranking, and draws that may go unused."""
+"""Common parts of tree searches: the drafter level by level, ranking, and draws that may go unused."""
 
 from __future__ import annotations
 
@@ -46,15 +46,14 @@ class Forecast:
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """The indices of the largest values [B, n], best first; of equal ones the smaller index first."""
+    """The indices of the largest values [B, n], best first; ties in order of index."""
     return values.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
 def one_of(weights: Tensor, mass: Tensor) -> Tensor:
     """Laws ready to draw from: weights [B, ..., V] over their sum, mass [B, ...]; where that is 0, index 0 for sure.
 
-    What is not going to be used is drawn from a law of one option, so give it no mass: in a certificate a draw
-    is a fork.
+    Unused draws are taken from a law of one option, so give them no mass: in a certificate a draw is a fork.
     """
     law = weights / mass.where(mass > 0, torch.inf).to(weights.dtype)[..., None]
     law[..., 0] += mass <= 0

@@ -17,7 +17,7 @@ from specframe.kernel.types import Draw
 
 Path = tuple[int, ...]
 MOST_NODES = 8192
-"""Trees of so many nodes are refused: their attention mask alone would have 67 million entries a row."""
+"""Number of nodes from which trees are refused: their attention mask alone would have 67 million entries a row."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Level:
     slot: Tensor  # [C] the place of each child's parent among `parents`
     rank: Tensor  # [C] which of its parent's choices each child is
     choices: int  # one more than the largest rank
-    groups: tuple[tuple[int, Tensor], ...]  # (number of children, places of the parents with so many)
+    groups: tuple[tuple[int, Tensor], ...]  # (number of children, places of the parents that have it)
     order: Tensor  # [C] where each child stands when the groups' children are laid end to end
 
     def to(self, device: torch.device) -> Level:
@@ -89,7 +89,7 @@ class Shape:
 
     @classmethod
     def of_widths(cls, widths: Sequence[int]) -> Shape:
-        """Every node of level i with `widths[i]` children."""
+        """Returns the shape in which every node of level i has `widths[i]` children."""
         if not widths or min(widths) < 1:
             raise InputError(f"a tree needs a level or more, and widths of at least 1, got {list(widths)}")
         if sum(accumulate(widths, mul)) >= MOST_NODES:
@@ -104,7 +104,7 @@ class Shape:
         return next((p for p in self.paths if p[-1] and (*p[:-1], p[-1] - 1) not in known), None)
 
     def promise(self, *draws: Draw) -> Promise:
-        """What a policy promises whose trees all have this shape, with nodes of these draws."""
+        """Returns the promise of a policy whose trees all have this shape, with nodes of these draws."""
         return Promise(frozenset(draws), self.nodes, self.depth, settled=True)
 
     def smaller(self) -> Shape:

@@ -73,7 +73,7 @@ class Threshold:
         return growth.tree
 
     def _goes_on(self, going: Tensor) -> bool:
-        """Whether a row is left of those that are `going` [B, 1]; where none can have stopped, nothing is asked."""
+        """Returns whether any row is `going` [B, 1]; true, without a host sync, where none can have stopped."""
         return not self.least or bool(going.any())
 
     def _add(self, growth: Growth, logits: Tensor, node: Tensor, going: Tensor, context: Context) -> None:

@@ -21,9 +21,9 @@ class Block:
     [r_i P_(i+1) - q_(i+1)]+, after the whole chain from the target's law. It emits more than Recursive as
     soon as a chain has two tokens, and never less.
 
-    A test passes with r_i at most, and that takes one entry of each law. So the longest beginning that passes
-    with r_i is drawn first, and only its S_i is summed up: it stays with what S_i leaves of r_i, or else the next
-    one is drawn. Each of these steps costs as much as one of Recursive, and a few are enough.
+    A test passes with r_i at most, and that takes one entry of each law. So the longest beginning that passes with r_i
+    is drawn first, and only its S_i is summed up: it is kept with the probability that S_i leaves of r_i; otherwise the
+    next one is drawn. Each of these steps costs as much as one of Recursive, and a few are enough.
 
     A tree with siblings is verified by Traversal, the same rule for trees, and so is one without q: it is all `top`,
     and there the rule is Match's. Needs exact laws and fresh noise.

@@ -1,4 +1,4 @@
-"""The best acceptance rate that any rule can have: what a verifier's own rate is to be compared with."""
+"""The best acceptance rate that any rule can have, for comparison with a verifier's own rate."""
 
 from __future__ import annotations
 

@@ -14,9 +14,9 @@ from specframe.kernel.sampling import RandomSource
 from specframe.kernel.types import Draw, TokenTree, Verdict
 
 SURE = 0.999
-"""The share of a law in one token from which on siblings without replacement are judged one by one.
+"""The mass of one token above which siblings without replacement are judged one by one.
 
-What the others share is then little more than what rounding leaves, and a pair has next to nothing to gain.
+The other tokens then share little more than rounding errors, and a pair has next to nothing to gain.
 """
 
 
@@ -30,10 +30,10 @@ class Run:
 
 
 Judge = Callable[[Tensor, Tensor, Run], tuple[Tensor, Tensor]]
-"""What a rule gives for a run of siblings: (left [B, V], q [B, V], run) -> chance, cover.
+"""Function of a rule on a run of siblings: (left [B, V], q [B, V], run) -> chance, cover.
 
-q is the law of the run's first sibling. `chance` [B, N] is the probability of accepting each, the ones before it in
-the run refused; `cover` [B, V] is what is taken from the law that is left when all of them are.
+q is the law of the run's first sibling. `chance` [B, N] is the probability of accepting each, given that the earlier
+ones in the run were rejected; `cover` [B, V] is subtracted from the remaining law when all of them are.
 """
 
 
@@ -47,10 +47,10 @@ def descend(
 ) -> Verdict:
     """The path that `judge` accepts, from run to run of at most `longest` siblings, and a bonus from the rest.
 
-    Siblings form a run when they stand side by side and were drawn in one of the ways `together` from the same row
-    of q; any other sibling is a run of its own, with its recorded law. A tree without q is all `top` and is left to
-    Match. The law is kept if in each run what is accepted, token by token, and norm([left - cover]+) in case of
-    refusal make up `left`.
+    Siblings form a run when they stand side by side and were drawn in one of the ways `together` from the same row of
+    q; any other sibling is a run of its own, with its recorded law. A tree without q is all `top` and is left to Match.
+    The law is kept if in each run the accepted mass, token by token, and norm([left - cover]+) after a rejection add up
+    to `left`.
     """
     if tree.q is None or tree.q_row is None:
         return Match().verify(tree, p, random)

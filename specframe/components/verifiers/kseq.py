@@ -15,11 +15,11 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 class KSeq:
     """K-SEQ: accepts independent siblings with at least (1 - (1 - 1/k)^k), for two 3/4, of the best possible rate.
 
-    k siblings drawn from q are tried in turn, each with min(1, P(x) / (rho q(x))). If all are refused,
-    P - min(q, P / rho) (1 - (1 - beta)^k) / beta is left, beta = sum min(P / rho, q). rho is the smallest
-    number in [1, k] that leaves nothing negative, found by bisection from above, since any larger one is
-    exact as well. `top` siblings are tried one by one as Recursive does. Siblings without replacement are refused:
-    what they cover together has this form for independent ones alone.
+    k siblings drawn from q are tried in turn, each with min(1, P(x) / (rho q(x))). If all are refused, P - min(q, P /
+    rho) (1 - (1 - beta)^k) / beta is left, beta = sum min(P / rho, q). rho is the smallest number in [1, k] that leaves
+    nothing negative, found by bisection from above, since any larger one is exact as well. `top` siblings are tried one
+    by one as Recursive does. Siblings without replacement are refused: their joint cover has this form for independent
+    siblings only.
 
     Needs exact laws, and the number of siblings settled before the first is drawn.
 

@@ -14,17 +14,17 @@ from specframe.sampling.lazy import AllLaws
 class Match:
     """Draws y from the target's law at the node and goes to the child that is y; without one, y is the bonus.
 
-    What is emitted is the target's own draw, so the rule is exact for every tree, however it came
-    about, and needs no q. For trees of `top` draws no rule accepts more. Among children of the same
-    token the first counts. At temperature 0 this is greedy decoding.
+    The target's own draw is emitted, so the rule is exact for every tree, however it was built, and needs no q. For
+    trees of `top` draws no rule accepts more. Among children of the same token the first counts. At temperature 0 this
+    is greedy decoding.
 
     Source: token matching as in SpecInfer (Miao et al., 2024, section 4.3, "naive sampling").
     """
 
     lossless = True
     needs = Needs(by_position=True)
-    """It draws one token for each place of the text, so its noise belongs to the place: the same seed gives the same
-    text whatever the drafter, the tree or the batch."""
+    """Noise by position: one token is drawn for each place of the text, so the same seed gives the same text whatever
+    the drafter, the tree or the batch."""
 
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""

@@ -12,7 +12,7 @@ from specframe.kernel.types import Draw, TokenTree
 
 @dataclass(frozen=True)
 class Drawn:
-    """Some slots and their laws, q times `weight`: one-hot where the weight is 0 (`top`)."""
+    """Slots and their laws, q times `weight`: one-hot where the weight is 0 (`top`)."""
 
     token: Tensor  # [M, 1]
     chance: Tensor  # [M, 1], the probability that the law gives the token; positive
@@ -20,14 +20,14 @@ class Drawn:
     weight: Tensor  # [M, 1]
 
     def first(self, count: int) -> Drawn:
-        """The first so many slots."""
+        """The first `count` slots."""
         return Drawn(self.token[:count], self.chance[:count], self.q[:count], self.weight[:count])
 
     def subtract_from(self, left: Tensor) -> Tensor:
-        """Turns left [M, V] into [left - law]+, in place, and returns what it sums to: [M].
+        """Turns left [M, V] into [left - law]+, in place, and returns its sums: [M].
 
-        The token's own entry becomes 0. That differs from [left - law]+ only where the slot is accepted
-        for sure, and there what is left is never read.
+        The token's own entry becomes 0. That differs from [left - law]+ only where the slot is accepted for sure, and
+        there the remainder is never read.
         """
         left.addcmul_(self.q, self.weight, value=-1).clamp_(min=0).scatter_(1, self.token, 0)
         return left.sum(-1)

@@ -1,4 +1,4 @@
-"""The universal rule: siblings one after the other, each against what is left of the target's law."""
+"""The universal rule: siblings one after the other, each against the remainder of the target's law."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 class Recursive:
     """Recursive rejection sampling: accepts more than Match where siblings were sampled and their laws kept.
 
-    Slot x with recorded law Q is accepted with probability min(1, P(x) / Q(x)); on refusal P becomes
-    norm([P - Q]+) and the next sibling is tried; what remains of P at the last node gives the bonus.
-    Q is one-hot for `top`, q for `iid`, and for `without_replacement` q without the earlier siblings
-    that were drawn that way from the same row of q, renormalised. It is exact whenever the recorded law
-    is the law of the token given path, earlier siblings and the existence of the slot. A tree without q
-    is all `top`; there the rule emits what Match emits, paths included, and Match takes fewer steps.
+    Slot x with recorded law Q is accepted with probability min(1, P(x) / Q(x)); on rejection P becomes norm([P - Q]+)
+    and the next sibling is tried; the remaining P at the last node gives the bonus. Q is one-hot for `top`, q for
+    `iid`, and for `without_replacement` q without the earlier siblings that were drawn that way from the same row of q,
+    renormalised. It is exact whenever the recorded law is the law of the token given path, earlier siblings and the
+    existence of the slot. A tree without q is all `top`; there the rule emits the same as Match, paths included, and
+    Match takes fewer steps.
 
     Sources: Leviathan et al. (2023) and Chen et al. (2023) for one slot, SpecInfer (Miao et al., 2024,
     algorithm 2) for independent siblings, recursive speculative decoding (Jeon et al., 2024, section 3)
@@ -47,7 +47,7 @@ def walk(tree: TokenTree, p: Tensor, slots: SiblingSlots, random: RandomSource, 
     first = torch.arange(0, batch * count, count, device=p.device)  # [B], where each row's laws begin
     node = tried = length = torch.zeros_like(first)  # [B]
     path = first.new_full((batch, tree.levels + 1), -1)  # the last column takes what is not accepted
-    left = laws.index_select(0, first)  # [B, V], what is left of the law at `node`
+    left = laws.index_select(0, first)  # [B, V], the remaining law at `node`
     # A row is at its own node and slot: its coins do not depend on how many its neighbours need.
     for _ in range(count - 1):
         slot, earlier = slots.after(node, tried)

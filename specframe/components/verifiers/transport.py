@@ -13,22 +13,21 @@ from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree, Verdict
 
 SAMPLED = ALL_DRAWS - {Draw.TOP}
 STEEP, STRIDE = 4, 1.5
-"""Where the strengths start from, a power of the ratio that is wanted, and how far a round moves them."""
+"""Exponent of the wanted ratio that the strengths start from, and the step size of a round."""
 
 
 class Transport:
-    """Multi-draft transport: of two siblings drawn from q one is chosen, then accepted as a single draft would be.
+    """Multi-draft transport: one of two siblings drawn from q is chosen, then accepted like a single draft.
 
-    The choice makes the chosen token's law C(x), known for every x. Accepting it with min(1, P(x) / C(x)) and
-    leaving norm([P - C]+) is exact whatever the choice; the closer C comes to P, the more is accepted.
-    Tokens are put into classes by P / q, and two classes meet as in a tournament: one wins with
-    probability w / (w + w'). The strengths w are what makes the classes win as often as the best transport wants,
-    whose wins have a closed form. With the defaults it accepts within 1 % of `optimal_acceptance` for two
-    siblings, independent or without replacement, at any vocabulary.
+    The choice gives the chosen token the law C(x), known for every x. Accepting it with min(1, P(x) / C(x)) and leaving
+    norm([P - C]+) is exact whatever the choice; the closer C comes to P, the more is accepted. Tokens are put into
+    classes by P / q, and two classes meet as in a tournament: one wins with probability w / (w + w'). The strengths w
+    make the classes win as often as in the best transport, whose win rates have a closed form. With the defaults it
+    accepts within 1 % of `optimal_acceptance` for two siblings, independent or without replacement, at any vocabulary.
 
-    More than two siblings are judged two by two, against what is left; a single one, and `top`, as in
-    Recursive. Needs exact laws, and the number of siblings settled before the first is drawn: whether there is a
-    second must not lean on what the first is.
+    More than two siblings are judged two by two, against the remaining law; a single one, and `top`, as in Recursive.
+    Needs exact laws, and the number of siblings settled before the first is drawn: whether there is a second must not
+    depend on the first.
 
     Costs some ten sweeps over the vocabulary and `rounds` times classes^2 operations per pair.
 
@@ -131,12 +130,12 @@ def accept_alone(left: Tensor, law: Tensor, run: Run) -> Tensor:
 
 
 def best_wins(within: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """How often classes should win so that what they share with `wanted` is largest, and their ranks: [B, C].
+    """Returns the win rates of classes that maximise the overlap with `wanted`, and their ranks: [B, C].
 
-    Classes are in order of wanted / size; `within` [B, C] is the probability that both of a pair are in a class or
-    one before it. One of these wins then, so up to any class the wins are at least that; and any such wins can be had.
-    Where `wanted` falls short of it by less before and after, it is raised by just that much. A class of
-    higher rank always wins.
+    Classes are in order of wanted / size; `within` [B, C] is the probability that both of a pair are in a class or one
+    before it. One of these then wins, so up to any class the wins are at least that; and any such wins can be reached.
+    Where `wanted` falls short of this bound by less before and after, it is raised by just that much. A class of higher
+    rank always wins.
     """
     want = wanted.cumsum(1)
     short = within - want  # [B, C]

@@ -17,16 +17,16 @@ from specframe.kernel.types import Draw, TokenTree, Verdict
 class Traversal:
     """Traversal verification: emits more than Recursive from the same tree, because subtrees are tried first.
 
-    Let a be the probability with which a node has to be accepted, given its token (the root: 1), and P
-    the target's law there. Slot x of law Q is entered with min(1, a P(x) / Q(x)). If nothing below it is
-    accepted, [a P - Q]+ is left, of mass S; normalised it is the new P, and a becomes S / (S + 1 - a). After
-    the last slot the node itself is accepted with what a has become, and its bonus drawn from P.
+    Let a be the probability with which a node must be accepted, given its token (the root: 1), and P the target's law
+    there. Slot x of law Q is entered with min(1, a P(x) / Q(x)). If nothing below it is accepted, [a P - Q]+ is left,
+    of mass S; normalised it is the new P, and a becomes S / (S + 1 - a). After the last slot the node itself is
+    accepted with the resulting a, and its bonus is drawn from P.
 
-    Chance has a part in the acceptances alone. So the tree is judged first, level by level and sibling by sibling, and
-    then one draw over the nodes in post-order decides where the path ends. The last slot of a node is left out of
-    this: its refusal matters to the node itself alone, which without it is accepted with a at most. So the
-    first node that passes with a is drawn, and only what its last slot leaves is summed up: it stays with what
-    S / (S + 1 - a) is of a, or else the next one is drawn, as in Block.
+    Only acceptances are random. So the tree is judged first, level by level and sibling by sibling, and then one draw
+    over the nodes in post-order decides where the path ends. The last slot of a node is left out of this: its rejection
+    matters to the node itself alone, which without it is accepted with at most a. So the first node that passes with a
+    is drawn, and only the remainder after its last slot is summed up: the node is kept with probability S / (S + 1 - a)
+    relative to a; otherwise the next one is drawn, as in Block.
 
     It costs some sweeps over the vocabulary for every drafted node that has siblings, wherever the path ends, and a few
     for each node that is drawn.
@@ -89,10 +89,11 @@ def settle(
     scaled_law: Callable[[Tensor], Tensor],
     random: RandomSource,
 ) -> tuple[Tensor, Tensor]:
-    """Where the path ends, and the bonus: [B], [B]. Nodes are asked in the order of `position` [B, N], the root last.
+    """Returns the last node of the path, and the bonus: [B], [B].
 
-    accept [B, N] is the a that a node has when all of its slots but the last have been refused, and `scaled_law` gives
-    a P of nodes [B], then: [B, V]. laws [B * N, V] are the target's.
+    Nodes are tried in the order of `position` [B, N], the root last. accept [B, N] is a node's acceptance a when all of
+    its slots but the last have been rejected, and `scaled_law` then gives P for nodes [B]: [B, V]. laws [B * N, V] are
+    the target's.
     """
     batch, count = accept.shape
     index = torch.arange(count, device=accept.device)
@@ -135,9 +136,9 @@ def ratios(tree: TokenTree, p: Tensor, q: Tensor, q_row: Tensor) -> Tensor:
 
 
 def remaining(accept: Tensor, mass: Tensor) -> tuple[Tensor, Tensor]:
-    """What a becomes when a slot was refused that left `mass`, and what to divide the rest of a P by.
+    """Returns a after the rejection of a slot that left `mass`, and the divisor of the remaining P.
 
-    Both are 0 / 0 only where the slot could not be refused: there a becomes 0, and is never read.
+    Both are 0 / 0 only where the slot could not be rejected: there a becomes 0, and is never read.
     """
     scale = (mass + (1 - accept)).clamp(min=torch.finfo(mass.dtype).tiny)
     return (mass / scale).clamp(max=1), scale
@@ -157,7 +158,7 @@ def last_accepted(accept: Tensor, position: Tensor, random: RandomSource) -> Ten
 
 
 def post_order(tree: TokenTree, earlier: Tensor) -> Tensor:
-    """Where each node comes when children come before their parents, siblings in slot order: [B, N]; padding has -1."""
+    """Returns each node's rank with children before their parents, siblings in slot order: [B, N]; padding has -1."""
     size = (tree.ancestors & tree.valid[..., None]).sum(1)  # [B, N], nodes at or below
     before = (earlier * size[:, None]).sum(-1)  # nodes at or below earlier siblings
     return ((tree.ancestors * before[:, None]).sum(-1) + size - 1).where(tree.valid, -1)

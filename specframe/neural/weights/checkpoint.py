@@ -22,15 +22,15 @@ from specframe.neural.weights.rounded import restore_matrices, restore_shapes, r
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 PART = ".part"
-"""How the names of files end that are not whole yet."""
+"""Suffix of the names of incomplete files."""
 PICKLED = (".bin", ".pt", ".pth")
-"""How the names of pickled weights end."""
+"""Suffixes of the names of pickled weights."""
 TRAINING = ("training_args.*", "optimizer.*", "scheduler.*", "rng_state*")
 """Pickles that trainers leave next to weights: no weights, and more than tensors."""
 LEFT = re.compile(rf"\..+\.(?:safetensors|json)\.\d+{re.escape(PART)}")
 """The names that `replacing` gives to unfinished files of ours."""
 UNFINISHED = ".model-"
-"""How the names of folders begin, and with `PART` end, in which a whole model is written."""
+"""Prefix of the names of folders, with suffix `PART`, in which a whole model is written."""
 
 
 def save(
@@ -129,7 +129,7 @@ def shapes(folder: str | Path, *, file: str = WEIGHTS) -> dict[str, list[int]]:
 def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") -> dict[str, Any]:
     """The checkpoint's config, which has all that is wanted.
 
-    Raises WeightsError, every contradiction listed, for one that differs; `kind` is what the error calls it.
+    Raises WeightsError, with every contradiction listed, for one that differs; `kind` is its name in the error.
     """
     config = read_config(folder)
     problems = [
@@ -143,7 +143,7 @@ def check(folder: str | Path, wanted: Mapping[str, Any], kind: str = "drafter") 
 
 
 def target_shape(config: Any) -> dict[str, Any]:
-    """What a drafter's config records of the target that it belongs to, given the target's transformers config."""
+    """Returns the fields that a drafter's config records of its target, given the target's transformers config."""
     return {name: getattr(config, name) for name in ("hidden_size", "model_type", "vocab_size")}
 
 
@@ -194,7 +194,7 @@ class replacing:
         return self.temporary
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        """Renames what was written, or removes it after an error."""
+        """Renames the written file, or removes it after an error."""
         if error is not None:
             self.temporary.unlink(missing_ok=True)
             return
@@ -216,7 +216,7 @@ def share(folder: str | Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """Removes what killed processes left unfinished in a folder that no process writes to now.
+    """Removes unfinished files of killed processes in a folder that no process writes to now.
 
     Raises WeightsError when the folder refuses.
     """
@@ -231,7 +231,7 @@ def remove_parts(folder: Path) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong in a few words: the system's own for an OSError, else the error's first line."""
+    """Returns a short reason: the system's own for an OSError, else the error's first line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error).strip().split("\n")[0] or type(error).__name__

@@ -1,4 +1,4 @@
-"""A drafter in the form that another program reads: the folder, and what that program will find there."""
+"""A drafter in the form that another program reads: the folder, and the settings that program will read there."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Export:
     """A checkpoint to be written."""
 
     config: Mapping[str, Any]
-    """Its config.json."""
+    """Contents of config.json."""
     tensors: Mapping[str, Tensor]
-    """Its tensors, as they are stored."""
+    """Tensors as they are stored."""
     checklist: tuple[tuple[str, str], ...]
-    """What the program that reads it will take it for: a word, and its meaning."""
+    """Settings that the reading program will infer: a word, and its meaning."""
     command: str = ""
-    """How that program is started on it; FOLDER stands for the folder."""
+    """Command that starts the program on it; FOLDER stands for the folder."""
     file: str = WEIGHTS
     """The name of the tensors' file."""
 
@@ -65,7 +65,7 @@ class Exportable(Protocol):
 
 
 def speculators_config(model: str, algorithm: str, tokens: int, target: PretrainedConfig) -> dict[str, Any]:
-    """What every config of the package speculators has, whatever its drafter: the keys and values of release 0.9.0.
+    """Returns the common part of all configs of the package speculators: the keys and values of release 0.9.0.
 
     Args:
         model: the name of the package's class.
@@ -97,7 +97,7 @@ def speculators_config(model: str, algorithm: str, tokens: int, target: Pretrain
 
 
 def ambiguous_taps(taps: Iterable[int], layers: int) -> list[str]:
-    """Why other programs may read other features than these layers' outputs, of a target of so many; or nothing.
+    """Returns why other programs may read other features than the outputs of these of `layers` layers, if so.
 
     The last layer's output before the final norm is `layer.(L-1)` here. Programs that number hidden states take the
     last one before the norm or after it, and some leave it out.

@@ -1,4 +1,4 @@
-"""What a network's first weights are: the same in every run, and the target's own where it stands for the target."""
+"""Initial weights of networks: the same in every run, and the target's own where a network stands for the target."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seeded(build: Callable[[], NetworkT], target: NeuralTarget) -> NetworkT:
 def output_weight(target: NeuralTarget) -> Tensor:
     """The weight of the target's LM head, [V, D], scale included, read off its answers to unit vectors.
 
-    Exact for every linear head; of one that caps its logits, the slope between 0 and a unit vector.
+    Exact for every linear head; for one that caps its logits, the slope between 0 and a unit vector.
     """
     units = torch.eye(target.config.hidden_size, device=target.device, dtype=target.dtype)
     return (target.head(units) - target.head(torch.zeros_like(units[:1]))).T

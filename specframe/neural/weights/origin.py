@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TargetIdentity:
-    """A target's name and a hash of what rounding its matrices leaves alone."""
+    """A target's name and a hash of the values that rounding its matrices does not change."""
 
     name: str
-    """Of the zoo or the Hub; a folder or file without the place where it lies."""
+    """Name in the zoo or on the Hub; for a folder or file, its name without the path."""
     fingerprint: str
 
     def is_of(self, other: TargetIdentity) -> bool:
-        """Whether both are the same model: equal fingerprints, or equal names where these are the zoo's or the Hub's.
+        """Returns whether both are the same model: equal fingerprints, or equal names in the zoo or on the Hub.
 
         A copy in the zoo counts as the Hub's model.
         """
@@ -40,7 +40,7 @@ class Identified(Protocol):
     """A target that has an identity."""
 
     def identify(self) -> TargetIdentity:
-        """Which model it is."""
+        """Identifies the model."""
 
 
 TRAINED_FOR = "trained_for"

@@ -1,4 +1,4 @@
-"""Weights stored in 8 bits: half the size of bfloat16, and what a drafter with `quantize: int8` decodes with anyway."""
+"""Weights stored in 8 bits: half the size of bfloat16, and the format in which `quantize: int8` decodes anyway."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch import Tensor
 from specframe.native.blocks import BLOCK, PackedBlocks, round_to_blocks
 
 CODES, SCALE = ".codes", ".scale"
-"""How the names of a rounded matrix's two tensors end: [N, K] uint8 and [N, K / 32] float16."""
+"""Suffixes of the names of a rounded matrix's two tensors: [N, K] uint8 and [N, K / 32] float16."""
 
 
 def round_matrices(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors with each matrix in 8 bits, in blocks of 32 inputs; what blocks do not divide is in bfloat16."""
+    """The tensors with each matrix in 8 bits, in blocks of 32 inputs; others, not divisible by blocks, in bfloat16."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dim() == 2 and tensor.shape[1] % BLOCK == 0:

@@ -21,9 +21,9 @@ def literal_layer(
 ) -> Tensor:
     """The output [D] of a decoder layer for its input x [D] at `place`, which sees the inputs `seen` at 0, 1, 2, ...
 
-    No batch, no mask and no cache: what may be seen is what is given. `weights` are the layer's own by
-    transformers' names (`self_attn.q_proj.weight`, ...), attention biases and Qwen3's query and key norms where
-    there are any; `config` is the target's. `norm_input=False` leaves out the norm before attention, as EAGLE does.
+    No batch, no mask and no cache: every given entry is visible. `weights` are the layer's own by transformers' names
+    (`self_attn.q_proj.weight`, ...), attention biases and Qwen3's query and key norms where there are any; `config` is
+    the target's. `norm_input=False` leaves out the norm before attention, as EAGLE does.
     """
     heads, groups, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
     eps = config.rms_norm_eps

@@ -8,7 +8,7 @@ from specframe.kernel.types import ALL_DRAWS, Draw
 from specframe.testing.references.walks import Coins, Law, Number, Row, match_reference, recorded_law, residual
 
 Judge = Callable[[Law, Law, Sequence[int], int], tuple[list[Number], Law]]
-"""Of what is left, q, the tokens of a run and how they were drawn: the chance of each, and the cover."""
+"""Function from the law that is left, q, the tokens of a run and their draw to the chance of each, and the cover."""
 
 
 def kseq_reference(row: Row, p: Sequence[Law], coins: Coins, steps: int = 20) -> tuple[list[int], int]:
@@ -126,7 +126,7 @@ def descend_reference(
 
 
 def run_length(row: Row, children: Sequence[int], law: Law, longest: int | None, together: frozenset[Draw]) -> int:
-    """How many of the children, from the first on, were drawn alike from the same row of q."""
+    """Returns the number of children, from the first on, that were drawn alike from the same row of q."""
     first = children[0]
     if row.draw[first] == Draw.WITHOUT_REPLACEMENT and max(law) > 0.999:
         return 1

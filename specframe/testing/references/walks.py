@@ -21,7 +21,7 @@ class Coins(Protocol):
         ...
 
     def bernoulli(self, p: Number) -> bool:
-        """Whether a coin of this probability came up."""
+        """Draws a bool that is true with this probability."""
         ...
 
 

@@ -18,17 +18,17 @@ from specframe.training.schedule import mix
 class Decoding:
     """An answerer: `run.batch` conversations at a time.
 
-    What a conversation is answered follows from the seed and its line in the prompts' file, not from the others: an
-    interrupted work that goes on gives what it would have given.
+    The answers of a conversation depend on the seed and its line in the prompts' file, not on the others: an
+    interrupted run that is resumed gives the same answers.
     """
 
     def __init__(self, pipeline: Pipeline, seed: int) -> None:
         self.pipeline, self.seed = pipeline, seed
 
     def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Each of the dialogues as soon as it is done. Raises InputError for what cannot be encoded.
+        """Yields each of the dialogues as soon as it is done. Raises InputError for texts that cannot be encoded.
 
-        An answer makes room for the next question: of the same dialogue, or of the next one.
+        A finished answer makes room for the next question, of the same dialogue or of the next one.
         """
         waiting = deque(dialogues)
         running: list[tuple[Dialogue, Entry]] = []
@@ -85,9 +85,9 @@ class Decoding:
 SIZES = (8, 16, 32, 64)
 """Conversations side by side that are tried, as long as more of them are faster."""
 WORTH = 1.05
-"""More conversations take more memory, so they are to be faster by this factor."""
+"""Smallest speedup that justifies more conversations at once, since they take more memory."""
 PROMPT = 32
-"""The first so many tokens of a prompt are read in a trial."""
+"""Number of a prompt's first tokens that are read in a trial."""
 TOKENS = 12
 """New tokens of a trial's rows; the first comes with the prompt and is not timed."""
 
@@ -96,7 +96,7 @@ Prompts = Sequence[Sequence[int]]
 
 @dataclass(frozen=True)
 class Trial:
-    """What one way of answering gave."""
+    """Result of one way of answering."""
 
     pipeline: Pipeline
     rate: float
@@ -122,10 +122,10 @@ def decoding_rate(pipeline: Pipeline, prompts: Prompts) -> float:
 def fastest(
     pipeline: Pipeline, prompts: Prompts, rate: Callable[[Pipeline, Prompts], float] = decoding_rate
 ) -> list[Trial]:
-    """Trials of the ways to answer so many prompts, fastest first; the texts are the same in all of them.
+    """Trials of the ways to answer the prompts, fastest first; the texts are the same in all of them.
 
-    More and more conversations are tried until that pays no more. Drafts may be left out where the verifier draws by
-    position, so that a text does not depend on them; what learns or remembers is not run for a trial, and is left out.
+    More and more conversations are tried until that no longer pays. Drafts may be left out where the verifier draws by
+    position, so that a text does not depend on them; parts that learn or remember are left out of trials.
     """
     ways = [pipeline]
     if pipeline.parts.verifier.needs.by_position:

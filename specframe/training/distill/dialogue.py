@@ -20,9 +20,9 @@ class DialogueAnswer:
 
     text: str
     tokens: int | None
-    """How many tokens were generated, or None where the endpoint does not report it."""
+    """Number of generated tokens, or None where the endpoint does not report it."""
     finished: bool
-    """Whether it ended by itself, before the budget was used up."""
+    """True if the answer ended by itself, before the budget was used up."""
 
 
 @dataclass
@@ -33,21 +33,21 @@ class Dialogue:
     """
 
     line: int
-    """Where its prompt stands in the prompts' file; it names the conversation's random stream, too."""
+    """Line of its prompt in the prompts' file; it names the conversation's random stream, too."""
     turns: tuple[str, ...]
     """The user's messages, turn by turn; or the opening of a text."""
     system: str | None = None
     chat: bool = True
-    """Whether these are turns of a chat, and not the opening of a text that the target goes on from."""
+    """True if these are turns of a chat, and not the opening of a text that the target goes on from."""
     finished_only: bool = False
-    """Whether an unfinished answer ends the conversation before it, instead of being kept."""
+    """True if an unfinished answer ends the conversation before it, instead of being kept."""
     answers: list[DialogueAnswer] = field(default_factory=list)
     stopped: str | None = None
-    """Why it ended early: `too long`, `empty`, `unfinished`."""
+    """Reason for an early end: `too long`, `empty`, `unfinished`."""
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to be asked."""
+        """True if nothing is left to be asked."""
         return self.stopped is not None or len(self.answers) == len(self.turns)
 
     @property
@@ -86,10 +86,10 @@ class Dialogue:
 
 
 class Answerer(Protocol):
-    """What answers for the target: the target itself, or a server."""
+    """Source of answers for the target: the target itself, or a server."""
 
     def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Each of the dialogues as soon as it is done, in any order."""
+        """Yields each of the dialogues as soon as it is done, in any order."""
         ...
 
 

@@ -26,12 +26,12 @@ KEY = "SPECFRAME_API_KEY"
 ATTEMPTS = 6
 LONGEST_PAUSE = 60.0
 PATIENCE = 32
-"""So many prompts refused before the first answer show that the settings are refused, not the prompts."""
+"""Number of prompts refused before the first answer that shows that the settings are refused, not the prompts."""
 LARGEST = 2**26
 """Bytes of a reply that are read."""
 
 REFUSED = "refused: "
-"""How the reason begins for which a refused dialogue stopped."""
+"""Prefix of the reason for which a refused dialogue stopped."""
 
 FAILURES = (httpx2.HTTPError, httpx2.InvalidURL, OSError, TimeoutError)
 
@@ -41,7 +41,7 @@ class Endpoint:
     """An answerer: `concurrency` conversations at a time, each asked turn by turn."""
 
     url: str
-    """Up to and with the version: http://localhost:8000/v1."""
+    """Address up to and with the version: http://localhost:8000/v1."""
     model: str
     sampling: SamplingSettings
     seed: int = 0
@@ -52,7 +52,7 @@ class Endpoint:
     pause: float = 1.0
     """Seconds before a request is tried again; they double each time."""
     answered: bool = False
-    """Whether it gave answers under these settings before: what it refuses now, it refuses for the prompt's sake."""
+    """True if it gave answers under these settings before: a refusal now is due to the prompt."""
 
     def __post_init__(self) -> None:
         try:
@@ -86,10 +86,10 @@ class Endpoint:
             raise self._refusal(f"HTTP {reply.status}: {read_reason(reply)}")
 
     def answer(self, dialogues: Sequence[Dialogue]) -> Iterator[Dialogue]:
-        """Each of the dialogues as soon as it is done, those that were refused included.
+        """Yields each of the dialogues as soon as it is done, refused ones included.
 
-        Raises SpecframeError when the endpoint gives up, after the conversations in flight came to their end; and
-        InputError when it refuses every prompt.
+        Raises SpecframeError when the endpoint gives up, after the conversations in flight have ended, and InputError
+        when it refuses every prompt.
         """
         refused: list[Dialogue] = []
         answered = self.answered
@@ -174,7 +174,7 @@ class Endpoint:
         return read_answer(reply, chat)
 
     def _request(self, dialogue: Dialogue) -> tuple[str, dict[str, Any]]:
-        """Where the question goes, and what is sent; settings that not every server knows only where they matter."""
+        """Returns the path and the body of a request; settings that not every server knows only where they matter."""
         sampling = self.sampling
         unusual = {
             "top_p": sampling.top_p if sampling.top_p < 1 else None,
@@ -237,7 +237,7 @@ class Endpoint:
 
 
 def is_refused(dialogue: Dialogue) -> bool:
-    """Whether nothing of the dialogue was answered because the server refuses it."""
+    """Returns whether nothing of the dialogue was answered because the server refuses it."""
     return not dialogue.answers and str(dialogue.stopped).startswith(REFUSED)
 
 
@@ -250,7 +250,7 @@ def read_key(environment: Mapping[str, str]) -> str | None:
 
 
 def reason(error: BaseException | None) -> str:
-    """What went wrong with a connection, in a few words: the operating system's, where they are known."""
+    """Returns a short reason for a connection's failure: the operating system's, where it is known."""
     if isinstance(error, TimeoutError) and not error.errno:
         return "timed out"
     found, words = error, str(error).strip()

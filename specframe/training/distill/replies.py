@@ -1,4 +1,4 @@
-"""What an endpoint replies, of which nothing can be taken for granted."""
+"""Replies of an endpoint, parsed without trusting any field."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def as_count(usage: Any) -> int | None:
 
 
 def seconds(retry_after: str) -> float | None:
-    """How long to wait, of a Retry-After header; None for a date or nonsense."""
+    """Returns the seconds to wait by a Retry-After header; None for a date or nonsense."""
     found = re.fullmatch(r"\s*(\d{1,9})\s*", retry_after, re.ASCII)
     return float(found[1]) if found else None
 
 
 def is_too_long(status: int, message: str) -> bool:
-    """Whether a refusal is because the prompt and the budget exceed the context, in any server's words."""
+    """Returns whether a refusal is because the prompt and the budget exceed the context, in any server's words."""
     words = message.lower()
     return status in OF_THE_PROMPT and "context" in words and any(w in words for w in ("length", "size", "window"))
 

@@ -20,19 +20,19 @@ ANSWERS = "answers.jsonl"
 DROPPED = "dropped.txt"
 """Lines of the prompts' file that gave no dialogue, and why."""
 ABOUT = "distill.json"
-"""How the answers were made."""
+"""File that records how the answers were made."""
 REMEDY = "give another --out"
 
 
 @dataclass
 class Tally:
-    """What there is so far."""
+    """Counts of the answers so far."""
 
     conversations: int = 0
     unfinished: int = 0
     tokens: int = 0
     dropped: Counter[str] = field(default_factory=Counter)
-    """How many prompts gave no dialogue, by the reason."""
+    """Number of prompts that gave no dialogue, by the reason."""
 
 
 class AnswerStore:
@@ -51,7 +51,7 @@ class AnswerStore:
 
     @classmethod
     def open(cls, folder: Path, settings: dict[str, Any]) -> Self:
-        """The store of a folder; `settings` is plain data that decides what the answers are.
+        """The store of a folder; `settings` is plain data that determines the answers.
 
         Raises InputError when the folder holds answers made with other settings, or broken ones;
         SpecframeError when it cannot be written.
@@ -71,7 +71,7 @@ class AnswerStore:
 
     @property
     def described(self) -> bool:
-        """Whether how the answers were made is written to the end: a full disk may have been in the way."""
+        """True if the record of how the answers were made is complete: a full disk may have been in the way."""
         return "figures" in self._read_about()
 
     def add(self, dialogue: Dialogue, about: dict[str, Any]) -> None:
@@ -142,7 +142,7 @@ class AnswerStore:
 
 
 def kind(reason: str) -> str:
-    """What a prompt is counted under: the reason without its details, `refused` of `refused: too rude`."""
+    """Returns the category of a reason, without its details: `refused` of `refused: too rude`."""
     return reason.partition(":")[0]
 
 

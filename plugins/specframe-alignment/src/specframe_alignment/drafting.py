@@ -1,4 +1,4 @@
-"""How the two kinds of drafters draft in training: language models, and those that feed predicted features back."""
+"""Drafting in training, for language models and for drafters that feed predicted features back."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Drafting(Protocol):
     ) -> tuple[Tensor, Tensor | None]:
         """The logits [B, K, v] below the last level of the drafts, given texts and drafts, tokens [B, L + levels K].
 
-        And what is fed, which the next call is given: it stands in for the features of the drafts' tokens.
+        Also returns the fed-back features for the next call: they replace the features of the drafts' tokens.
         """
         ...
 
@@ -49,7 +49,7 @@ class Drafting(Protocol):
 
 
 def places(drafts: Drafts) -> tuple[Tensor, Tensor]:
-    """Where the predictions stand, [B, (levels + 1) K], and their levels, [(levels + 1) K]."""
+    """Returns the positions of the predictions, [B, (levels + 1) K], and their levels, [(levels + 1) K]."""
     batch, count = drafts.roots.shape
     behind = torch.arange(drafts.length, drafts.length + drafts.count, device=drafts.roots.device)
     level = torch.arange(1, drafts.levels + 2, device=behind.device).repeat_interleave(count)
@@ -64,7 +64,7 @@ class TextDrafting:
     first = 0
 
     def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
-        """What it draws after each position, the same whatever the root."""
+        """Returns the token drawn after each position, the same for every root."""
         drawn = draw(self.model.read_text(teacher.tokens))  # [B, L]
         return torch.stack([drawn.roll(-step, 1) for step in range(levels)], 2)
 
@@ -92,7 +92,7 @@ class FeatureDrafting:
     first = 1
 
     def choices(self, teacher: Teacher, levels: int, draw: Draw) -> Tensor:
-        """What it draws at each level, its own features fed back: as `multi_step` unrolls it."""
+        """Returns the tokens drawn at each level, with features fed back as `multi_step` unrolls them."""
         made = MultiStep(steps=levels, noise=0.0)(self.model, teacher, 1.0)
         columns = draw(made.logits)  # [B, levels (L - 1)]
         drawn = columns if made.support is None else made.support[columns]
@@ -153,12 +153,12 @@ class FeatureDrafting:
         return self.model.unroll(torch.cat([features, fed], 1), tokens[:, 1:], draft_positions(pairs), seen)
 
     def _entries(self, drafts: Drafts) -> Tensor:
-        """The entries that predict what follows roots and drafted tokens: [B, (levels + 1) K]."""
+        """The entries that predict the successors of roots and drafted tokens: [B, (levels + 1) K]."""
         return places(drafts)[0] - 1
 
 
 def drafting(drafter: Trainable) -> Drafting:
-    """How this drafter drafts. Raises CompositionError for one whose drafts cannot be laid side by side."""
+    """Returns the drafting of this drafter. Raises CompositionError if its drafts cannot be laid side by side."""
     if isinstance(drafter, LanguageModelDrafter):
         return TextDrafting(drafter)
     if (

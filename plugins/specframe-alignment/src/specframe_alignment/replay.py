@@ -31,11 +31,11 @@ class Replayed(Teacher):
 class Replay:
     """A drafter's predictions along drafts of its own, from where verification rejected them (Draft-OPD, 2605.29343).
 
-    Texts are the target's answers, so that speculative decoding is walked along them without decoding: a cycle drafts
-    `levels` tokens, and what differs from the text is rejected. From the roots of such cycles the drafter drafts anew,
-    and the target gives its distribution after every token of these drafts, accepted or not: of all drafts of a text
-    in one forward pass. The predictions of all levels are scored. So the drafter learns what the target answers to its
-    own mistakes, which no text of the target holds. Nothing is learnt through the drafting.
+    Texts are the target's answers, so that speculative decoding is simulated along them: a cycle drafts `levels`
+    tokens, and those that differ from the text are rejected. From the roots of such cycles the drafter drafts anew, and
+    the target gives its distribution after every token of these drafts, accepted or not, for all drafts of a text in
+    one forward pass. The predictions of all levels are scored. So the drafter learns the target's answers to its own
+    mistakes, which no text of the target holds. No gradient flows through the drafting.
 
     For language models and for drafters that feed predicted features back, such as `eagle` and `eagle3`; these features
     are fixed, as in `multi_step`. It is meant for a drafter that has been trained on texts before. Losses must compare
@@ -78,7 +78,8 @@ class Replay:
         return Replayed(**{each.name: getattr(answers, each.name) for each in fields(Teacher)}, fed=fed)
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """The predictions along the drafts; of a teacher without any, those along the texts. `progress` is not used."""
+        """The predictions along the drafts or, for a teacher without drafts, along the texts. `progress` is not
+        used."""
         model = drafting(drafter)
         if isinstance(teacher, Replayed) and teacher.drafts is not None:
             return model.predict(teacher, teacher.drafts, teacher.fed)
@@ -89,7 +90,7 @@ class Replay:
     def _draft(
         self, model: Drafting, drafter: Trainable, teacher: Teacher, drafts: Drafts
     ) -> tuple[Drafts, Tensor, Tensor | None]:
-        """The drafts below the roots, their last tokens left out, which nothing is predicted after; and what is fed."""
+        """The drafts below the roots without their last tokens, which predict nothing; and the fed-back features."""
         support = support_of(drafter)
         tokens, fed = teacher.tokens, None
         for level in range(1, self.levels):

@@ -25,8 +25,8 @@ class TVDPlus:
     rewards over a batch's tokens. Here nothing is drawn: the expectation is the sum over the vocabulary, and mu and
     sigma are those of all tokens that could be drawn. The value is TV(p, q), by which runs can be compared.
 
-    In an exact expectation mu changes nothing, since E[grad log q] is 0: what is left is TV's gradient divided by
-    sigma. It is scaled up where the drafter is nearly always or nearly never rejected, by at most 100.
+    In an exact expectation mu changes nothing, since E[grad log q] is 0: TV's gradient divided by sigma remains. It is
+    scaled up where the drafter is nearly always or nearly never rejected, by at most 100.
 
     Both distributions are at temperature 1. Of a drafter with a support the target's mass outside it is lost.
 
@@ -52,7 +52,7 @@ class TVDPlus:
 
     @torch.no_grad()
     def weights(self, p: Tensor, q: Tensor, mask: Tensor) -> Tensor:
-        """What the gradient of each token's log q weighs, q times the advantage, given logarithms: [B, M, v]."""
+        """Returns each token's weight on the gradient of log q, q times the advantage, given logarithms: [B, M, v]."""
         drawn, reward = q.exp(), (p >= q).to(q.dtype)
         mean = (drawn * reward).sum(-1, keepdim=True)  # [B, M, 1]
         if self.over == "batch":

@@ -1,4 +1,4 @@
-"""Where verification rejects a drafter's drafts along a text: decoding's cycles, walked without decoding."""
+"""Positions at which verification rejects a drafter's drafts along a text, found without decoding."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from torch import Tensor
 def failed_roots(choices: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
     """The roots of the cycles whose draft is rejected in part, [B, L] bool.
 
-    `choices` [B, L, levels] has the token drafted at each level below each root, all above it being the text's own;
-    tokens [B, L] is the text, taken to be what the target answers, and mask [B, L] which positions count.
+    `choices` [B, L, levels] has the token drafted at each level below each root, where all tokens above it are the
+    text's own; tokens [B, L] is the text, assumed to be the target's answer, and mask [B, L] marks the positions that
+    count.
 
     A root is an answer's token: what precedes it counts, too. A draft ends, without having failed, at the last position
     that counts. The next cycle's root is the token behind those accepted, which the target gave.
@@ -35,9 +36,9 @@ def failed_roots(choices: Tensor, tokens: Tensor, mask: Tensor) -> Tensor:
 
 
 def choose(roots: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """At most `count` of the roots [B, L] of each row, at random: their places [B, K], and which there are [B, K].
+    """Chooses at most `count` of each row's roots [B, L] at random: positions [B, K], and which are real [B, K].
 
-    K is what the row with the most of them needs, at least 1; a place that is none is 1.
+    K is the largest number of roots that a row has, at most `count` and at least 1; padding positions are 1.
     """
     most = max(1, min(count, int(roots.sum(1).max())))
     order = torch.rand(roots.shape, device=roots.device) + roots
@@ -47,7 +48,7 @@ def choose(roots: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _ahead(values: Tensor, steps: int) -> Tensor:
-    """The values [B, L] so many positions further on; 0 beyond the end."""
+    """The values [B, L] shifted left by this number of positions; 0 beyond the end."""
     moved = torch.zeros_like(values)
     moved[:, : values.shape[1] - steps] = values[:, steps:]
     return moved

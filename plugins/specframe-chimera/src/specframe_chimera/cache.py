@@ -1,4 +1,4 @@
-"""The cache of n-gram states: so many in memory, the least recently used moved to secondary storage."""
+"""The cache of n-gram states: a fixed number in memory, the least recently used moved to secondary storage."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Gram = tuple[int, ...]
 
 @dataclass
 class Lookups:
-    """How often n-gram states were wanted, and where they came from."""
+    """Counts of requests for n-gram states, by the source that answered them."""
 
     hits: int = 0
-    """Found in memory."""
+    """States found in memory."""
     stored: int = 0
-    """Read back from secondary storage."""
+    """States read back from secondary storage."""
     computed: int = 0
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Total number of requests."""
         return self.hits + self.stored + self.computed
 
     @property
@@ -83,7 +83,7 @@ class NGramCache:
     Looking up costs a copy of the n-grams to the host.
 
     Args:
-        compute: what makes states of n-grams, [M, n] -> [M, D]; weights that change make them wrong, see `clear`.
+        compute: maps n-grams to states, [M, n] -> [M, D]; weights that change make them wrong, see `clear`.
         capacity: how many are kept in memory.
     """
 
@@ -100,7 +100,7 @@ class NGramCache:
         self._shelf: Shelf | None = None  # once memory is full
 
     def __call__(self, grams: Tensor) -> Tensor:
-        """The states of n-grams, [.., n] -> [.., D]; what is all NOTHING is padding, and not counted."""
+        """The states of n-grams, [.., n] -> [.., D]; n-grams that are all NOTHING are padding, and not counted."""
         states = [self._look(part) for part in grams.flatten(0, -2).split(self.capacity)]
         return torch.cat(states).view(*grams.shape[:-1], -1)
 

@@ -22,10 +22,10 @@ class Chimera(NeuralDrafter[ChimeraNetwork]):
     """The draft model of Zeng et al. 2024 (Chimera, Section 3.2).
 
     A trigram encoder reads the text's tokens three at a time; one decoder layer, the full context encoder, reads the
-    target's features of what it has processed and the trigrams of all tokens, those drafted since included. Head k
-    reads the encoder's state at the last trigram of a path of k - 1 drafted tokens, and the last true feature, and
-    proposes the next token: a level a forward, each node with the law of its own path. A tree deeper than there are
-    heads is refused.
+    target's features of the processed tokens and the trigrams of all tokens, drafted ones included. Head k reads the
+    encoder's state at the last trigram of a path of k - 1 drafted tokens, and the last true feature, and proposes the
+    next token: a level a forward, each node with the law of its own path. A tree deeper than there are heads is
+    refused.
 
     Embeddings are the target's, frozen and not saved. Every head has an LM head of its own, as published: with
     residual heads levels x 2 D x V weights. With `head` they share one, and are maps to its input.
@@ -78,7 +78,7 @@ class Chimera(NeuralDrafter[ChimeraNetwork]):
         return super().load(target, weights)
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What a checkpoint and the drafter must agree on."""
+        """Returns the fields on which a checkpoint and the drafter must agree."""
         return {"heads": self.levels, "ngram": self.ngram, "residual": self.residual}
 
     def bind(self, target: Target) -> None:
@@ -88,13 +88,14 @@ class Chimera(NeuralDrafter[ChimeraNetwork]):
 
     @property
     def lookups(self) -> Lookups:
-        """How often n-gram states were wanted since bind, and where they came from; all zero without a cache."""
+        """Counts of requests for n-gram states since bind, by source; all zero without a cache."""
         states = self.network.states
         return Lookups() if states is None else states.lookups
 
     @torch.no_grad()
     def precompute(self, texts: Sequence[Sequence[int]]) -> None:
-        """Fills the cache with the n-grams of texts, token ids each; of too many, the last ones stay in memory.
+        """Fills the cache with the n-grams of texts, token ids each; if there are too many, the last ones stay in
+        memory.
 
         Raises CompositionError without a cache.
         """

@@ -1,4 +1,4 @@
-"""What is trained: the n-gram encoder, the full context encoder, and a residual decoding head per level."""
+"""Trained modules: the n-gram encoder, the full context encoder, and a residual decoding head per level."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class NGramEncoder(nn.Module):
 class ChimeraNetwork(DraftNetwork, nn.Module):
     """Chimera's draft model (Chimera Section 3.2).
 
-    The heads start as the published ones do: as the target's LM head on the sum of what they read. `output` is its
-    weight [V, D]; with None they end before an LM head that they share, and start as the sum alone.
+    The heads start as the published ones do: as the target's LM head on the sum of their inputs. `output` is its weight
+    [V, D]; with None they end before an LM head that they share, and start as the sum alone.
     """
 
     spec = PairSpec(feeds=False)
     states: NGramCache | None = None
-    """Where n-gram states are kept for when they are wanted again."""
+    """Cache of n-gram states, for reuse when the same n-gram recurs."""
 
     def __init__(
         self, config: PretrainedConfig, levels: int, ngram: int, residual: bool, output: Tensor | None
@@ -117,9 +117,9 @@ class ChimeraNetwork(DraftNetwork, nn.Module):
         return Predicted(hidden, read=lambda inputs: depths.choose(lambda level: self._logits(level, inputs)))
 
     def _hidden(self, level: int, states: Tensor, features: Tensor) -> Tensor:
-        """What is read for head `level` (from 1), of an encoder state and the last true feature (Chimera Eq. 3).
+        """Returns the input of head `level` (from 1), given an encoder state and the last true feature (Chimera Eq. 3).
 
-        The heads' own LM heads read both, a shared one what the level's head makes of both.
+        LM heads of their own read both; a shared one reads the output of the level's head.
         """
         inputs = torch.cat([states, features], -1) if self.residual else states
         return inputs if self.own else self._logits(level, inputs)
@@ -140,11 +140,11 @@ def ngrams(tokens: Tensor, ngram: int) -> Tensor:
 
 
 def fusion_mask(n: int, level: int, device: torch.device | str | None = None) -> Tensor:
-    """Who sees whom among n features and n + level - 1 n-grams behind them: [1, 1, S, S] bool (Chimera Figure 7).
+    """Returns the attention mask of n features and the n + level - 1 n-grams behind them: [1, 1, S, S] bool (Figure 7).
 
-    An n-gram's query knows the tokens up to its own last one, so that it sees the n-grams up to itself: a later one
-    holds a future token. Of these tokens the last `level` have no feature yet. Features see the features up to their
-    own; what comes out there is not used.
+    An n-gram's query knows the tokens up to its own last one, so it sees the n-grams up to itself: a later one holds a
+    future token. The last `level` of these tokens have no feature yet. Features see the features up to their own; their
+    outputs are not used.
     """
     feature = torch.arange(n, device=device)
     gram = torch.arange(n + level - 1, device=device)

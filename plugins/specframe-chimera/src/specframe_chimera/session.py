@@ -1,4 +1,4 @@
-"""Decoding a batch: what the full context encoder has cached of the committed text, and the draft in the making.
+"""Decoding state of a batch: the full context encoder's cache of the committed text, and the draft in the making.
 
 A pair (feature i, token i + 1) is two entries of the encoder: the feature, and the n-gram that ends with the
 token. A drafted token is one: its n-gram. With one attention layer an entry's key and value depend on that entry
@@ -18,7 +18,7 @@ from specframe.neural import Blocks, DecoderLayer, Pending, RowSession
 from specframe.plugin import Frontier, Predicted
 
 NOTHING = -1
-"""In an n-gram, the place of a token before the text's first."""
+"""Placeholder in an n-gram for a token before the start of the text."""
 
 
 class States(RowSession):
@@ -33,7 +33,7 @@ class States(RowSession):
         predict: the predictions below frontier nodes, given the encoder's states at their n-grams [B, F, D], their
             depths [B, F] and the last true features [B, D].
         ngram: n.
-        room: how many positions a row will take, at most; the cache is made for so many.
+        room: how many positions a row will take, at most; the cache has room for them.
         spare: how many slots more than it needs the cache gets when it is made or grown.
     """
 
@@ -61,7 +61,7 @@ class States(RowSession):
         return tokens, features["last"]
 
     def join(self, more: int) -> None:
-        """Makes room for so many new rows."""
+        """Makes room for new rows."""
         self.recent = pad(self.recent, (0, 0, 0, more), value=NOTHING)
         self.feature = pad(self.feature, (0, 0, 0, more))
 
@@ -71,7 +71,7 @@ class States(RowSession):
         self.feature = self.feature[rows]
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Which slots hold the pairs of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        """Mask of the slots that hold the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
         device = self.recent.device
         ends = 2 * torch.tensor(counts, device=device)
         return torch.arange(2 * max(counts, default=0), device=device) < ends[:, None]
@@ -111,7 +111,7 @@ class States(RowSession):
     def take(self, pending: Pending) -> Blocks:
         """Takes in pending pairs: keys and values are cached, a draft can start.
 
-        All queries see all that is cached of their row: of the outputs only the last n-gram's is wanted.
+        All queries see everything cached of their row: only the last n-gram's output is used.
         """
         first, (tokens, features), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         (batch, length), device = tokens.shape, tokens.device

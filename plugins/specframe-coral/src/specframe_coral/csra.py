@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 class CSRA:
     """InfoNCE between the features of a rollout's steps (Weng et al. 2025, CORAL, Section 3.1, Eq. 2).
 
-    What step t predicts at a position has t positive views: what steps 1 .. t - 1 predicted there, and the
-    target's own feature, so that step 1 has one. All other features of steps 1 .. t and all other targets,
-    of the whole batch, are negatives. A query's loss is the mean over its positive views f+ of
-    - log(exp(sim(q, f+) / tau) / sum over f of exp(sim(q, f) / tau)), where sim is the cosine and the sum
-    is over views and negatives. Gradients flow into both sides; targets are given.
+    A prediction of step t has t positive views: the predictions of steps 1 .. t - 1 at the same position, and the
+    target's own feature, so that step 1 has one. All other features of steps 1 .. t and all other targets, of the whole
+    batch, are negatives. A query's loss is the mean over its positive views f+ of - log(exp(sim(q, f+) / tau) / sum
+    over f of exp(sim(q, f) / tau)), where sim is the cosine and the sum is over views and negatives. Gradients flow
+    into both sides; targets are given.
 
     It belongs with `feature_regression`: angles alone are compared, lengths are free. With a rollout of one
     step it only compares with the targets, which the paper advises against (Appendix C).
 
-    A step is compared with all that was masked in up to it, so time and memory grow with the square of that.
-    What is masked out is left out before, for which the device is waited for.
+    A step is compared with all masked-in entries up to it, so time and memory grow with the square of their number.
+    Masked entries are dropped first (one host sync).
 
     Args:
         temperature: tau (CORAL, Appendix A: 0.07).

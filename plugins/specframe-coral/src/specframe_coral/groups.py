@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def edges(vocab: int, groups: int) -> list[int]:
-    """Where the groups begin, and the vocabulary's end: group n holds tokens edges[n] .. edges[n + 1] - 1.
+    """Returns the groups' first tokens, then the vocabulary's size: group n holds edges[n] .. edges[n + 1] - 1.
 
     Groups follow the order of the tokens, and their sizes differ by one at most (CORAL, Section 3.3: V / N).
     """

@@ -1,4 +1,4 @@
-"""The LM head router: of the target's LM head only the rows of the likeliest groups of tokens are read."""
+"""The LM head router: only the rows of the likeliest groups of tokens are read of the target's LM head."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Law(StrEnum):
-    """What the logits of the active tokens are made of."""
+    """Composition of the active tokens' logits."""
 
     FACTORED = "factored"
     RESTRICTED = "restricted"
@@ -47,21 +47,21 @@ class RouterNetwork(nn.Module):
 class Router:
     """Logits over the tokens of the likeliest groups alone (Weng et al. 2025, CORAL, Section 3.3).
 
-    The vocabulary is divided into `groups` of consecutive tokens. A router gives a law over groups, the
-    `active` likeliest ones' rows of the target's LM head are read, and a token's logit is
-    log p_router(n) + log p_group(x | n) (Eq. 8); all other tokens get -inf: no law holds them. A law
-    made of these logits is Eq. 8 renormalised over what is active.
+    The vocabulary is divided into `groups` of consecutive tokens. A router gives a law over groups, the `active`
+    likeliest ones' rows of the target's LM head are read, and a token's logit is log p_router(n) + log p_group(x | n)
+    (Eq. 8); all other tokens get -inf, since their law is unknown. A law made of these logits is Eq. 8 renormalised
+    over the active tokens.
 
-    With the law `restricted` a token's logit is the LM head's own instead: the router selects tokens, the
-    LM head how they compare, across groups, too. The law is the LM head's, renormalised over what is
-    active; with all groups active it is the LM head's.
+    With the law `restricted` a token's logit is the LM head's own instead: the router selects tokens, and the LM head
+    compares them, across groups, too. The law is the LM head's, renormalised over the active tokens; with all groups
+    active it is the LM head's.
 
-    Every node of a draft has its own groups; a forward over several nodes reads the groups that any of them
-    has, each for the nodes that have it (Appendix F). So what is drafted below a node depends on that node
-    alone. Which groups these are, the host must know: a wait for the device per forward.
+    Every node of a draft has its own groups; a forward over several nodes reads the groups that any of them has, each
+    for the nodes that have it (Appendix F). So the draft below a node depends on that node alone. The host must know
+    these groups: one host sync per forward.
 
-    The router is trained by itself, the drafter staying as it is, with rollout and loss `routing`. It is
-    what the drafter's `module` is and what is saved; the drafter's own checkpoint is left alone.
+    The router is trained by itself with rollout and loss `routing`, while the drafter stays fixed. It is the drafter's
+    `module` and the only part saved; the drafter's own checkpoint is left alone.
 
     Args:
         groups: how many groups, N; a smaller vocabulary has a group for every token.
@@ -117,7 +117,7 @@ class Router:
 
     @property
     def module(self) -> nn.Module:
-        """The router: what is trained and saved. Empty before bind."""
+        """The router, the part that is trained and saved. Empty before bind."""
         return nn.Module() if self._network is None else self._network
 
     def save(self, folder: Path) -> None:

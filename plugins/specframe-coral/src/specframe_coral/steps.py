@@ -1,4 +1,4 @@
-"""How far the steps of a training lie apart: the measure of CORAL's Appendix D."""
+"""Distances between the steps of a training run: the measure of CORAL's Appendix D."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 def step_distances(student: Student, temperature: float = 0.07) -> Tensor:
     """InfoNCE between the features of every two steps, [steps, steps] (CORAL, Appendix D, Table 6).
 
-    Entry [t, s], s < t, is the mean of - log(exp(sim(q, f+) / tau) / sum over f of exp(sim(q, f) / tau)): q is
-    what step t + 1 predicts at a position, f+ what step s + 1 predicts there, and f all that step s + 1
-    predicts, over the positions of the batch that all steps have. 0 elsewhere. Small numbers mean that the
-    steps agree and that positions are distinct. Raises CompositionError for a drafter without features.
+    Entry [t, s], s < t, is the mean of - log(exp(sim(q, f+) / tau) / sum over f of exp(sim(q, f) / tau)): q is the
+    prediction of step t + 1 at a position, f+ that of step s + 1 there, and f runs over all predictions of step s + 1,
+    at the positions of the batch that all steps have. 0 elsewhere. Small numbers mean that the steps agree and that
+    positions are distinct. Raises CompositionError for a drafter without features.
     """
     if student.features is None:
         raise CompositionError("distances between steps need a drafter that predicts features, such as eagle")

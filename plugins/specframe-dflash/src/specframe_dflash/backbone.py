@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specframe_dflash.plan import BlockPlan, OwnHead
 
 Memory = list[tuple[Tensor, Tensor]]
-"""The keys and values of what is committed, of each layer: [B, heads, W, d] each."""
+"""The keys and values of the committed text, of each layer: [B, heads, W, d] each."""
 
 
 class Backbone(DraftNetwork, nn.Module):
@@ -35,7 +35,7 @@ class Backbone(DraftNetwork, nn.Module):
 
     Args:
         config: of the layers, as `layer_config` makes it.
-        plan: what else it is made of.
+        plan: its other properties.
         own: the LM head of its own, if it has one.
     """
 
@@ -87,11 +87,11 @@ class Backbone(DraftNetwork, nn.Module):
         return self.predicted(self.states(features, tokens, embed, entries))
 
     def predicted(self, read: Tensor) -> Predicted:
-        """What the LM head reads as predictions, with the LM head of its own, if there is one."""
+        """Returns predictions to be read by the LM head, with the backbone's own head if it has one."""
         return Predicted(read, read=self.lm_head)
 
     def states(self, features: Tensor, tokens: Tensor, embed: Embed, entries: Tensor) -> Tensor:
-        """What the LM head reads of these blocks: [B, A, K, H]."""
+        """Returns the LM head's inputs for these blocks: [B, A, K, H]."""
         memory = self.remember(features, torch.arange(features.shape[1], device=features.device)[None])
         sees = torch.arange(features.shape[1], device=features.device) <= entries[..., None]  # [B, A, n]
         return self(self.start(tokens.gather(1, entries), embed), memory, sees, entries + 1)
@@ -107,7 +107,7 @@ class Backbone(DraftNetwork, nn.Module):
         return [keys_values(self.attention(layer), context, rope) for layer in range(len(self.layers))]
 
     def forward(self, rows: Tensor, memory: Memory, sees: Tensor, first: Tensor) -> Tensor:
-        """What the LM head reads of blocks: rows [B, A, S, H] -> [B, A, K, H].
+        """Computes the LM head's inputs for blocks: rows [B, A, S, H] -> [B, A, K, H].
 
         Args:
             rows: of A blocks of every text.
@@ -164,7 +164,7 @@ class BlockSession(RowSession):
         return tokens, self.network.fuse(gather(self.network.spec, features))
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Which slots hold features of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        """Mask of the slots that hold the rows' `counts` features: [B, W] bool, W up to the longest row's end."""
         device = self.network.fc.weight.device
         slots = torch.arange(max(counts, default=0), device=device)
         return slots < torch.tensor(counts, device=device)[:, None]

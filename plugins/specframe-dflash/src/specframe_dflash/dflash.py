@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 class DFlash(NeuralDrafter[Backbone]):
     """The block drafter of DFlash (arXiv 2602.06036).
 
-    A forward pass takes in the root and as many mask tokens as there are tokens to be drafted, which see each other, in
-    both directions, and the committed text through fused features of the target. So all levels cost one pass whatever
-    is drawn there, and the distribution of a level is the same below every node of the level above: no token of a
-    block knows what was drawn for the others. A tree deeper than a block is refused.
+    A forward pass reads the root and one mask token for each token to be drafted; they see each other, in both
+    directions, and the committed text through fused features of the target. So all levels cost one pass whatever tokens
+    are drawn there, and the distribution of a level is the same below every node of the level above: no token of a
+    block depends on those drawn for the others. A tree deeper than a block is refused.
 
     Embedding and head are the target's, frozen and not saved. Without `weights` the network starts from the same
     random weights in every run. Published folders (z-lab, vLLM, SGLang, speculators) load as they are.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
-        head: how what the network predicts becomes logits; none: the target's own head.
+        head: the map from predictions to logits; none: the target's own head.
         block_size: rows of a block, of which the root takes one (published: 16, 10 or 8).
         layers: how many decoder layers a new drafter has, Qwen3's (published: 5); a loaded one has its own.
         taps: the target's layers that a new drafter reads, counted from 0; none: as many as it has layers, spread
             from layer 1 to L - 3.
-        mask_token: the token whose embedding stands for what is to be predicted; none: the padding token or the last.
+        mask_token: the token whose embedding marks positions to predict; none: the padding token or the last.
         causal: whether a row of a block sees only those before it (JetSpec).
         from_anchor: whether the root's row predicts the first draft, so that a block drafts as many tokens as it has
             rows.
@@ -104,7 +104,7 @@ class DFlash(NeuralDrafter[Backbone]):
         return network
 
     def store(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors as published: bfloat16, or what a loaded one came in."""
+        """Writes config.json and model.safetensors as published: in bfloat16, or in the dtype of a loaded drafter."""
         layout = self.layout
         checkpoint.save(self.network, layout.config(self.spark), folder, layout.dtype)
 
@@ -122,7 +122,7 @@ class DFlash(NeuralDrafter[Backbone]):
 
     @property
     def layout(self) -> BlockLayout:
-        """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
+        """Contents of the checkpoint apart from the network's values. Raises CompositionError before bind."""
         if self._layout is None:
             raise CompositionError(f"drafter {self.name} was used before bind(target)")
         return self._layout

@@ -1,4 +1,4 @@
-"""DSpark's drafter: DFlash's block, whose tokens know what was drawn above them."""
+"""DSpark's drafter: DFlash's block, whose tokens depend on those drawn above them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 class DSpark(DFlash):
     """The block drafter of DSpark (DeepSeek, 2026): DFlash's backbone, a Markov head and a confidence head.
 
-    The backbone runs once a draft. What it gives for a level is the same below all nodes of the level above; the bias
-    of a node's own token makes it that node's conditional distribution. So every tree can be grown, and every verifier
-    gets the true distribution of what was drawn: a level a call, each of them a product of low rank.
+    The backbone runs once a draft. Its output for a level is the same below all nodes of the level above; the bias of a
+    node's own token turns it into that node's conditional distribution. So every tree can be grown, and every verifier
+    gets the true distribution of the drawn tokens: a level a call, each of them a product of low rank.
 
     Its confidence is a proposal's, by which the tree `threshold` stops: it is known before a token is drawn, so
     stopping by it changes no distribution. The published scheduler without early stop looks at later confidences
@@ -32,16 +32,16 @@ class DSpark(DFlash):
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
-        head: how what the network predicts becomes logits; none: the target's own head.
+        head: the map from predictions to logits; none: the target's own head.
         block_size: rows of a block (published: 7), each of which drafts a token.
         layers: how many decoder layers a new drafter has, Qwen3's (published: 5); a loaded one has its own.
         taps: the target's layers that a new drafter reads, counted from 0; none: as many as it has layers, spread
             from layer 1 to L - 3.
-        mask_token: the token whose embedding stands for what is to be predicted; none: the padding token or the last.
+        mask_token: the token whose embedding marks positions to predict; none: the padding token or the last.
         causal: whether a row of a block sees only those before it.
         from_anchor: whether the root's row predicts the first draft; without, a block drafts one token fewer.
         rank: of a new drafter's bias (published: 256).
-        markov: what a new drafter's bias is made of: the token above (vanilla), weighed by the block (gated), or all
+        markov: the source of a new drafter's bias: the token above (vanilla), weighed by the block (gated), or all
             drafted tokens above (rnn).
         confidence: whether a new drafter predicts acceptance.
     """

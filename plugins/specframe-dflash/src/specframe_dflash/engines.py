@@ -1,6 +1,6 @@
 """Block drafters in the forms of vLLM, SGLang and speculators.
 
-A form is refused where it has no place for something: what an engine does not read, it drops without a word.
+A form that cannot represent the drafter is refused, because engines silently drop fields that they do not read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMMANDS = {
     "speculators": "vllm serve FOLDER",
 }
 MODELS = {"dflash": "DFlashDraftModel", "dspark": "DSparkDraftModel"}
-"""What the package speculators calls its models."""
+"""Class names of the drafters in the package speculators."""
 
 
 def export(
@@ -74,7 +74,7 @@ def _method(layout: BlockLayout) -> str:
 
 
 def _reasons(layout: BlockLayout, form: str) -> list[str]:
-    """Why a form has no place for the drafter."""
+    """Returns the reasons why a form cannot represent the drafter."""
     plan, spark = layout.plan, layout.markov is not None
     reasons = []
     if form == "vllm" and not spark and plan.from_anchor:
@@ -110,7 +110,7 @@ def _wrapped(layout: BlockLayout, config: dict[str, Any], target: PretrainedConf
 
 
 def _checklist(layout: BlockLayout, form: str, vocab: int, support: Tensor | None) -> list[tuple[str, str]]:
-    """What the engine will take the folder for."""
+    """Returns the settings that the engine will infer from the folder."""
     plan, shape, markov = layout.plan, layout.shape, layout.markov
     indices = f"{[tap + 1 for tap in plan.taps]} of the hidden states" if form == "speculators" else list(plan.taps)
     rows = vocab if layout.own is None else layout.own.rows

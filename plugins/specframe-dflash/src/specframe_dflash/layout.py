@@ -1,7 +1,7 @@
-"""What a block drafter's config.json holds, in any of the published forms, and the form that is written.
+"""Contents of a block drafter's config.json, in any of the published forms, and the form that is written.
 
-Written is the folder that z-lab's code, vLLM and SGLang read: `dflash_config` in it counts layers (t, whose output is
-meant). The package speculators counts hidden states instead (k = t + 1).
+The form written is the folder that z-lab's code, vLLM and SGLang read: its `dflash_config` counts layers (t, meaning
+the output of layer t). The package speculators counts hidden states instead (k = t + 1).
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ ENGINE = (
     "vocab_size",
     "rope_parameters",
 )
-"""What of the layers' config engines read."""
+"""Fields of the layers' config that engines read."""
 
 
 @dataclass(frozen=True)
 class Markov:
-    """What DSpark adds to a block."""
+    """Additions of DSpark to a block."""
 
     rank: int
     kind: str = "vanilla"
     confidence: bool = True
     confidence_reads_markov: bool = True
     rows: int | None = None
-    """How many tokens have a bias, where that is not the whole vocabulary."""
+    """Number of tokens with a bias, where it is not the whole vocabulary."""
 
 
 @dataclass(frozen=True)
 class BlockLayout:
-    """What a checkpoint's files hold in addition to the values of the network's tensors."""
+    """Contents of a checkpoint's files in addition to the values of the network's tensors."""
 
     shape: PretrainedConfig
     """The config of the decoder layers."""
@@ -104,7 +104,7 @@ class BlockLayout:
     def read(cls, weights: str | Path, target: PretrainedConfig, *, spark: bool) -> BlockLayout:
         """The layout of a stored drafter.
 
-        Raises WeightsError for a checkpoint of another kind, of another target, or one that leaves open what it means.
+        Raises WeightsError for a checkpoint of another kind, of another target, or an ambiguous one.
         """
         folder = checkpoint.locate(weights)
         stored = checkpoint.read_config(folder)
@@ -147,7 +147,7 @@ class BlockLayout:
     def require(
         self, weights: str, *, block_size: int, from_anchor: bool, causal: bool, taps: list[int] | None
     ) -> None:
-        """Raises WeightsError, every contradiction listed, unless the checkpoint is what a recipe names."""
+        """Raises WeightsError, with every contradiction listed, unless the checkpoint matches the recipe."""
         plan = self.plan
         wanted: dict[str, object] = {"block_size": block_size, "from_anchor": from_anchor, "causal": causal}
         stored: dict[str, object] = {"block_size": plan.size, "from_anchor": plan.from_anchor, "causal": plan.causal}
@@ -163,7 +163,7 @@ class BlockLayout:
 
 
 def _kind(stored: Mapping[str, Any], folder: Path) -> str:
-    """`dflash` or `dspark`, by what a config is called."""
+    """`dflash` or `dspark`, by the names in a config."""
     names = stored.get("architectures") or []
     wrapped = stored.get("speculators_model_type")
     for kind, known in (("dflash", DFLASH), ("dspark", DSPARK)):
@@ -199,7 +199,7 @@ def _found(stored: Mapping[str, Any], name: str, default: Any = None) -> Any:
 
 
 def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spark: bool) -> BlockPlan:
-    """What the network is made of. Raises WeightsError for a config that leaves it open, or that no target fits."""
+    """Reads the network's plan. Raises WeightsError for a config that leaves it open, or that no target fits."""
     layers = target.num_hidden_layers
     counted, hidden = _found(stored, "target_layer_ids"), _found(stored, IDS)
     if counted is not None and hidden is not None and [k - 1 for k in hidden] != list(counted):
@@ -237,7 +237,7 @@ def _plan(stored: Mapping[str, Any], target: PretrainedConfig, folder: Path, spa
 
 
 def _markov(stored: Mapping[str, Any], own: Mapping[str, list[int]], target: PretrainedConfig) -> Markov:
-    """DSpark's own choices; what its tensors show is taken from them."""
+    """DSpark's own choices, taken from its tensors where they show."""
     rows, rank = own.get("markov_head.markov_w2.weight", [target.vocab_size, _found(stored, "markov_rank", 256)])
     return Markov(
         rank=rank,

@@ -1,4 +1,4 @@
-"""DSpark's heads: a bias for what follows a token, and the chance that it is accepted."""
+"""DSpark's heads: a bias for the successors of a token, and the chance that they are accepted."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 KINDS = ("vanilla", "gated", "rnn")
 DEVIATION = 0.01
-"""Of the first weights of what a token is read as."""
+"""Standard deviation of the initial token embeddings."""
 
 
 class MarkovHead(nn.Module):
     """A bias of low rank on the logits, given the token before (DSpark), under the published names.
 
-    Vanilla: the bias is that of the token before, wherever in the block. Gated: what the block makes of the place
-    weighs it. With `rnn` a state is carried from token to token, so that the bias is that of all drafted tokens above.
+    Vanilla: the bias is that of the token before, wherever in the block. Gated: the block's state at the place scales
+    it. With `rnn` a state is carried from token to token, so that the bias is that of all drafted tokens above.
 
     Args:
         vocab: tokens that may stand before.
@@ -54,7 +54,7 @@ class MarkovHead(nn.Module):
         return (like.new_zeros(*like.shape[:-1], self.rank),) if self.kind == "rnn" else ()
 
     def forward(self, hidden: Tensor, token: Tensor, state: State) -> tuple[Tensor, Tensor, State]:
-        """What `markov_w1` makes of tokens [..], what `markov_w2` reads, [.., r] each, and the state after them."""
+        """Returns `markov_w1` of tokens [..], the input of `markov_w2`, [.., r] each, and the state after them."""
         before = self.markov_w1(token)
         if self.kind == "vanilla":
             return before, before, state

@@ -1,4 +1,4 @@
-"""What a block drafter is made of: which layers it reads, how long its blocks are, and how its own layers look."""
+"""Plan of a block drafter: the layers it reads, the length of its blocks, and the shape of its own layers."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class BlockPlan:
     size: int
     """Rows of a block, the root's included."""
     mask: int
-    """The token whose embedding stands for what is to be predicted."""
+    """The token whose embedding marks positions to be predicted."""
     from_anchor: bool = False
-    """Whether the root's own row predicts the first draft; otherwise the row after it does, and the root's nothing."""
+    """True if the root's own row predicts the first draft; otherwise the next row does, and the root's nothing."""
     causal: bool = False
-    """Whether a row sees only the rows before it in its block, as in JetSpec."""
+    """True if a row sees only the rows before it in its block, as in JetSpec."""
 
     @property
     def levels(self) -> int:
-        """How many tokens a block drafts."""
+        """Number of tokens that a block drafts."""
         return self.size if self.from_anchor else self.size - 1
 
 
@@ -43,7 +43,7 @@ class OwnHead:
     tokens: Tensor | None = None
     """The draft vocabulary that its rows are, int64 [rows]; None: the target's."""
     listed: bool = False
-    """Whether the checkpoint also marks these tokens in `t2d`."""
+    """True if the checkpoint also marks these tokens in `t2d`."""
 
 
 def check_plan(name: str, size: int, from_anchor: bool, layers: int, taps: list[int] | None) -> None:
@@ -58,7 +58,7 @@ def check_plan(name: str, size: int, from_anchor: bool, layers: int, taps: list[
 
 
 def published_taps(layers: int, count: int) -> tuple[int, ...]:
-    """The layers that a drafter of `count` layers reads of a target of so many, counted from 0.
+    """The target's layers that a drafter of `count` layers reads, counted from 0.
 
     They are spread evenly from layer 1 to layer L - 3; a drafter of one layer reads the middle. A small target has
     fewer to give.

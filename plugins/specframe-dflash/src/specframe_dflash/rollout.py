@@ -26,9 +26,9 @@ class AnchoredBlocks:
     Blocks of a text share one forward pass over its context and never see each other, so a block's predictions are
     decoding's, number by number. Tokens that DSpark's bias follows are the text's.
 
-    Logits are the largest part of it: `anchors` x levels x vocabulary of each text. With `chunk` they are made for so
-    many anchors at a time, scored and forgotten, and made again for the gradients; losses are the same (but for a place
-    that a loss itself leaves out, such as the text's last).
+    Logits are the largest part of it: `anchors` x levels x vocabulary of each text. With `chunk` they are computed for
+    `chunk` anchors at a time, scored, dropped, and computed again for the gradients; losses are the same (but for a
+    place that a loss itself leaves out, such as the text's last).
 
     A drafter that is not being trained gets every entry as an anchor, so that the simulated tau is that of all cycles.
 
@@ -76,7 +76,7 @@ class AnchoredBlocks:
 def _student(
     model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, chosen: Tensor
 ) -> Student:
-    """The predictions of some blocks; what lies beyond the text does not count."""
+    """The predictions of some blocks; positions beyond the text do not count."""
     levels = model.network.levels
     last = teacher.tokens.shape[1] - 1
     place = (entries[..., None] + torch.arange(1, levels + 1, device=entries.device)).flatten(1)  # [B, A K]

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class Spark(Backbone):
     """DFlash's backbone with DSpark's heads.
 
-    What a prediction's head reads is of three parts, side by side: the block's state [H], what the token above is read
-    as [r], and what its bias is made of [r].
+    A prediction's head reads three parts, side by side: the block's state [H], the embedding of the token above [r],
+    and the factors of its bias [r].
     """
 
     def __init__(self, layout: BlockLayout) -> None:
@@ -46,12 +46,12 @@ class Spark(Backbone):
         return self.predicted(torch.stack(parts, 2))
 
     def read(self, states: Tensor, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """What the heads read below nodes of these tokens, [..] -> [.., H + 2 r], and the state there."""
+        """Returns the heads' inputs below nodes with these tokens, [..] -> [.., H + 2 r], and the state there."""
         before, factors, state = self.markov_head(states, tokens, state)
         return torch.cat([states, before, factors], -1), state
 
     def predicted(self, read: Tensor) -> Predicted:
-        """What the heads read, with the confidence in it."""
+        """Returns predictions to be read by the heads, with their confidence."""
         if self.confidence_head is None:
             return Predicted(read)
         rank = self.markov_head.rank
@@ -59,7 +59,7 @@ class Spark(Backbone):
         return Predicted(read, confidence=self.confidence_head(seen))
 
     def split(self, read: Tensor) -> tuple[Tensor, Tensor]:
-        """The block's state, and the bias of what follows: [.., H], [.., v]."""
+        """The block's state, and the bias of the next token: [.., H], [.., v]."""
         rank = self.markov_head.rank
         bias: Tensor = self.markov_head.markov_w2(read[..., -rank:])
         return read[..., : -2 * rank], bias
@@ -72,7 +72,7 @@ class Spark(Backbone):
 class SparkSession(BlockSession):
     """A block session that goes down a tree a level at a time: the block is run once, the biases for every node.
 
-    Of the nodes that were expanded it keeps the state after their tokens. Blocks' `position` is the level below them.
+    It keeps the state after the tokens of expanded nodes. Blocks' `position` is the level below them.
     """
 
     network: Spark
@@ -105,7 +105,7 @@ class SparkSession(BlockSession):
         return self.network.predicted(read[:, :, None])
 
     def _above(self, frontier: Frontier) -> tuple[Tensor, State]:
-        """How deep each frontier node lies, [B, F], and the state above it; the root may be asked for again."""
+        """Returns the depth of each frontier node, [B, F], and the state above it; the root may be asked for again."""
         nodes = frontier.nodes
         if not self.walked:
             first = self.draft[0].outputs[:, :, 0].expand(-1, nodes.shape[1], -1)

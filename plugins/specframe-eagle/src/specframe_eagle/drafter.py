@@ -33,17 +33,17 @@ class Eagle(NeuralDrafter[EagleNetwork]):
     A head that has weights of its own is trained by itself, the drafter staying as it is.
 
     FSPAD (Gui et al. 2024) changes the network at both ends, and each change is an option of its own: see
-    `FeatureSampler` and `SplitLayer` in `specframe_eagle.fspad`. Trees, heads, rollouts and losses stay what
-    they are, so HASS and CORAL train its network, too.
+    `FeatureSampler` and `SplitLayer` in `specframe_eagle.fspad`. Trees, heads, rollouts and losses are unchanged, so
+    HASS and CORAL train its network, too.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
-        bias: whether a new drafter's `fc` has a bias; a loaded one has what its checkpoint has.
+        bias: whether a new drafter's `fc` has a bias; a loaded one follows its checkpoint.
         feature_sampling: whether a new drafter's tokens gate its features (FSPAD); a loaded one has its own.
         partial_alignment: whether a new drafter's logits and features come from two halves of its output
             (FSPAD); a loaded one has its own.
-        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
     name = "eagle"
@@ -85,7 +85,7 @@ class Eagle(NeuralDrafter[EagleNetwork]):
 
     @property
     def branches(self) -> list[nn.Linear]:
-        """The last maps of attention and MLP, whose outputs are added to what the fusion gives."""
+        """The last maps of attention and MLP, whose outputs are added to the output of the fusion."""
         layer: Any = self.network.layer.layer
         found = (getattr(layer.self_attn, "o_proj", None), getattr(layer.mlp, "down_proj", None))
         return [part for part in found if isinstance(part, nn.Linear)]
@@ -99,8 +99,8 @@ class Eagle(NeuralDrafter[EagleNetwork]):
     def store(self, folder: Path) -> None:
         """Writes config.json and model.safetensors in the published layout.
 
-        A new drafter is stored in bfloat16; one that was loaded in the dtype, and with the config, that it
-        came with, so that what was not trained on comes back bit by bit.
+        A new drafter is stored in bfloat16; a loaded one keeps its dtype and its config, so that weights that were not
+        trained further come back bit by bit.
         """
         network = self.network
         assert self._layout is not None

@@ -41,8 +41,8 @@ class Eagle3(NeuralDrafter[Wide]):
     imitated, so training is by tokens alone, unrolled as in drafting (rollout `training_time_test`).
 
     The LM head starts as the rows of `head` and is trained with the rest. With `own_head: false` it is `head` itself,
-    the target's own and frozen, of which nothing is stored. A loaded drafter has what its checkpoint holds: those of
-    the authors, of SpecForge, vLLM, SGLang and speculators load as they are, once they are safetensors.
+    the target's own and frozen, and is not stored. A loaded drafter follows its checkpoint: those of the authors, of
+    SpecForge, vLLM, SGLang and speculators load as they are, once they are safetensors.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
@@ -54,7 +54,7 @@ class Eagle3(NeuralDrafter[Wide]):
         norm_output: whether the state fed back has passed the norm before the LM head (EAGLE-3.1).
         norm_before_residual: whether the residual starts at the normed state (vLLM alone serves it).
         norm_before_fc: whether all taps together pass one norm.
-        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
     name = "eagle3"
@@ -121,7 +121,7 @@ class Eagle3(NeuralDrafter[Wide]):
         return network
 
     def check_layout(self, layout: Layout3, weights: str) -> None:
-        """Raises WeightsError where a checkpoint lacks what the recipe asks for."""
+        """Raises WeightsError where a checkpoint lacks something that the recipe asks for."""
         wanted = [switch.name for switch in fields(Switches) if getattr(self.switches, switch.name)]
         if missing := [name for name in wanted if not getattr(layout.switches, name)]:
             raise WeightsError(f"the drafter in {weights} has no {', '.join(missing)}: leave the option out")
@@ -139,7 +139,7 @@ class Eagle3(NeuralDrafter[Wide]):
 
     def fit(self, teachers: Iterable[Teacher]) -> float:
         """Starts a new drafter from a linear regression on texts; returns the share that it explains (`fitting3`)."""
-        self.target.request(frozenset({"last"}))  # what is regressed; the drafter itself need not read it
+        self.target.request(frozenset({"last"}))  # the regression's target; the drafter itself need not read it
         return fitting3.fit(self.network, self.target, teachers)
 
     def store(self, folder: Path) -> None:
@@ -163,7 +163,7 @@ class Eagle3(NeuralDrafter[Wide]):
 
     @property
     def layout(self) -> Layout3:
-        """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
+        """Contents of the checkpoint apart from the network's values. Raises CompositionError before bind."""
         if self._layout is not None:
             return self._layout
         raise CompositionError(f"drafter {self.name} was used before bind(target)")
@@ -202,7 +202,7 @@ class Eagle3(NeuralDrafter[Wide]):
 
 
 class Published3(nn.Module):
-    """A network under the published names; of what is optional there is what the layout's file has.
+    """A network under the published names, with those optional parts that the layout's file has.
 
     A new drafter's layer is called `midlayer`, as the authors call it; vLLM and SGLang know both names.
     """

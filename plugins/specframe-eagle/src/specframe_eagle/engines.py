@@ -1,6 +1,6 @@
 """EAGLE's drafter in the forms of vLLM, SGLang and its authors' own code.
 
-A form is refused where it has no place for something: what an engine does not read, it drops without a word.
+A form that cannot represent the drafter is refused, because engines silently drop fields that they do not read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FORMS = ("vllm", "sglang", "eagle")
 ARCHITECTURES = {"vllm": "LlamaForCausalLM", "sglang": "LlamaForCausalLMEagle", "eagle": "LlamaForCausalLM"}
 """vLLM puts its own prefix before the name."""
 KINDS = ("llama", "mistral")
-"""Targets whose decoder layers are, number by number, Llama's, which is what the readers build."""
+"""Targets whose decoder layers equal Llama's, number by number: the readers build those."""
 BIAS = "fc.bias"
 COMMANDS = {
     "vllm": "vllm serve TARGET --speculative-config "

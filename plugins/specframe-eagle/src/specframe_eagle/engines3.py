@@ -1,6 +1,6 @@
 """EAGLE-3's drafter in the forms of vLLM, SGLang, speculators and its authors' own code.
 
-A form is refused where it has no place for something: what an engine does not read, it drops without a word.
+A form that cannot represent the drafter is refused, because engines silently drop fields that they do not read.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FORMS = ("vllm", "sglang", "speculators", "eagle")
 TOKENS = 3
-"""How many tokens a draft has in the commands and configs that are written: the engines' customary number."""
+"""Number of drafted tokens in the commands and configs that are written: the engines' customary value."""
 COMMANDS = {
     "vllm": "vllm serve TARGET --speculative-config "
     f'\'{{"method": "eagle3", "model": "FOLDER", "num_speculative_tokens": {TOKENS}}}\'',
@@ -76,7 +76,7 @@ def token_maps(support: Tensor | None, rows: int, vocab: int) -> dict[str, Tenso
 
 
 def _reasons(layout: Layout3, form: str, layers: int) -> list[str]:
-    """Why a form has no place for a drafter of a target of so many layers."""
+    """Returns the reasons why a form cannot represent a drafter of a target of `layers` layers."""
     on = [switch.name for switch in fields(Switches) if getattr(layout.switches, switch.name)]
     reasons = ambiguous_taps(layout.taps, layers)
     if form in ("sglang", "eagle"):
@@ -114,7 +114,7 @@ def wrapped(
 
 
 def checklist(layout: Layout3, form: str, rows: int, vocab: int) -> list[tuple[str, str]]:
-    """What the engine will take the folder for."""
+    """Returns the settings that the engine will infer from the folder."""
     shape, taps = layout.shape, layout.taps
     indices = f"{[tap + 1 for tap in taps]} of the hidden states" if form != "sglang" else f"{list(taps)} of the layers"
     if form == "eagle":

@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from specframe_eagle.wide import Wide
 
 RIDGE = 1e-3
-"""How much is added to the diagonal of the normal equations, relative to it."""
+"""Ridge added to the diagonal of the normal equations, relative to it."""
 SAMPLE = 4096
-"""How many entries the mean state is taken over."""
+"""Number of entries that the mean state is taken over."""
 FAST = 3 / 8
 """The share of a head's rotary pairs, the fastest, that separate an entry from its neighbours."""
 FOCUS = 22.0
 """The score that an entry has with itself, before the division by the root of a head's size."""
 CAUTION = 0.45
-"""How long a prediction is, relative to a feature: a regression's are shorter, and the norm would make them as long."""
+"""Length of a prediction, relative to a feature: a regression's are shorter, and the norm would make them as long."""
 QUIET = 0.1
-"""What the random weights are multiplied by that are no part of the regression."""
+"""Factor on the random weights that take no part in the regression."""
 
 
 @torch.no_grad()
@@ -92,9 +92,9 @@ def _entries(network: Wide, target: NeuralTarget, teachers: Iterable[Teacher]) -
 
 
 def _carry(attention: Any, tokens: Tensor, moments: Tensor) -> None:
-    """Gives values and the map behind attention the embeddings' part [H, H], of which `moments` [H, H] are the squares.
+    """Makes the values and output map of attention pass on the embeddings' part [H, H]; `moments` are its squares.
 
-    What is lost of it by their rank is what matters least for embeddings as they come.
+    The low rank of these maps loses the directions that matter least for the embeddings.
     """
     values, out = attention.v_proj.weight, attention.o_proj.weight  # [kv d, 2H], [H, heads d]
     rank, size = len(values), len(tokens)
@@ -131,5 +131,5 @@ def _last(fusion: nn.Module) -> nn.Linear:
 
 
 def _normed(x: Tensor) -> Tensor:
-    """Divided by the root mean square, [.., D]."""
+    """Divides by the root mean square, [.., D]."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)

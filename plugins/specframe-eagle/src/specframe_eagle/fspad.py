@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class FeatureSampler(nn.Module):
     """Feature sampling (Gui et al. 2024, FSPAD): a fusion of tokens and features, in place of one linear map.
 
-    A feature describes every token that may come next, the embedding paired with it the one that came. Of the pair
-    of embedding e and feature f it makes x = fc([e; f]), then x + down(act(gate(e)) * up(norm(x))): in the wide space
-    of a gated MLP the token alone decides what of the feature passes. The MLP is as wide as the layer's own and has no
+    A feature describes every token that may come next, the embedding paired with it the one that came. It maps the pair
+    of embedding e and feature f to x = fc([e; f]), then to x + down(act(gate(e)) * up(norm(x))): in the wide space of a
+    gated MLP the token alone decides which part of the feature passes. The MLP is as wide as the layer's own and has no
     biases. The abstract gives the idea; the formula is that of the authors' code, as are the names of the weights.
     """
 
@@ -50,9 +50,9 @@ class FeatureSampler(nn.Module):
 class SplitLayer(DecoderLayer):
     """A decoder layer for partial alignment (Gui et al. 2024, FSPAD): its output is two vectors of the hidden size.
 
-    The MLP's last map is twice as wide, and each half is added to what attention left: [h; h] + mlp(norm(h)). The
+    The MLP's last map is twice as wide, and each half is added to the output of attention: [h; h] + mlp(norm(h)). The
     first half, the logit feature, goes to the LM head; the second, the regression feature, imitates the target's
-    feature and is what deeper levels read. So neither has to serve both ends.
+    feature and is read by deeper levels. So neither has to serve both ends.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -75,5 +75,5 @@ class _Halves(nn.Linear):
     """A linear map whose output's halves lie side by side, [B, T, I] -> [2, B, T, H]: a residual adds to both."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Both halves, the first one first."""
+        """Returns both halves of the output, stacked in order."""
         return torch.stack(super().forward(x).chunk(2, -1))

@@ -1,7 +1,8 @@
-"""What a checkpoint of EAGLE-3 holds, in any of the published forms, and the form that is written.
+"""Contents of an EAGLE-3 checkpoint, in any of the published forms, and the form that is written.
 
-Written is the folder that vLLM and SGLang both read: tap ids stand in it twice, at the top as indices of hidden states
-(vLLM; k, the input of layer k) and in `eagle_config` as indices of layers (SGLang; t = k - 1, whose output is meant).
+The form written is the folder that vLLM and SGLang both read. Its tap ids are stored twice: at the top as indices of
+hidden states (vLLM; k, the input of layer k) and in `eagle_config` as indices of layers (SGLang; t = k - 1, meaning the
+output of layer t).
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ ARCHITECTURES: Mapping[str, Kind | None] = {
 """The names that published EAGLE-3 checkpoints have, and the decoder layer that each means."""
 LM_HEAD, D2T, T2D, MASK = "lm_head.weight", "d2t", "t2d", "mask_hidden"
 OTHER_NAMES = {"fc_norm": ("use_aux_norm",)}
-"""What SGLang also calls a switch."""
+"""Other names of a switch in SGLang."""
 
 
 @dataclass(frozen=True)
 class Layout3:
-    """What a checkpoint's files hold in addition to the values of the network's tensors."""
+    """Contents of a checkpoint's files in addition to the values of the network's tensors."""
 
     method: ClassVar[str] = "EAGLE-3"
     algorithm: ClassVar[str] = "eagle3"
-    """What the package speculators calls the method."""
+    """Name of the method in the package speculators."""
     architectures: ClassVar[Mapping[str, Kind | None]] = ARCHITECTURES
     deep: ClassVar[bool] = False
-    """Whether there may be several decoder layers."""
+    """True if the drafter may have several decoder layers."""
 
     shape: PretrainedConfig
     """The config of the decoder layer."""
@@ -55,7 +56,7 @@ class Layout3:
     support: Tensor | None = None
     """The draft vocabulary, int64 [v]; None: the target's."""
     rows: int | None = None
-    """How many rows the LM head has; None: there is none, the target's is meant."""
+    """Number of rows of the LM head; None: the target's head is used."""
     names: frozenset[str] = field(default_factory=frozenset)
     """The stored tensors; none of a new drafter's."""
 
@@ -93,7 +94,7 @@ class Layout3:
     def read(cls, weights: str | Path, target: PretrainedConfig) -> Self:
         """The layout of a stored drafter.
 
-        Raises WeightsError for a checkpoint of another kind, of another target, or one that leaves open what it means.
+        Raises WeightsError for a checkpoint of another kind, of another target, or an ambiguous one.
         """
         folder = checkpoint.locate(weights)
         stored = checkpoint.read_config(folder)
@@ -137,11 +138,11 @@ class Layout3:
 
 
 ENGINE = (*LAYER_FIELDS, "attention_bias", "mlp_bias", "rope_parameters")
-"""What of a layer's config engines read."""
+"""Fields of a layer's config that engines read."""
 
 
 def _inner(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """What a config has of the decoder layers."""
+    """Returns the part of a config that describes the decoder layers."""
     return dict(stored.get("transformer_layer_config") or stored)
 
 

@@ -1,4 +1,4 @@
-"""What is trained: a map that fuses tokens with features, and one decoder layer."""
+"""Trained modules: a map that fuses tokens with features, and one decoder layer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EagleVariant:
-    """What EAGLE's networks may have or lack; each is free of the others."""
+    """Optional parts of EAGLE's networks; each is independent of the others."""
 
     bias: bool = True
-    """Whether `fc` has a bias."""
+    """True if `fc` has a bias."""
     feature_sampling: bool = False
-    """FSPAD: whether the token gates what is made of the feature (`FeatureSampler`)."""
+    """FSPAD: the token gates the feature (`FeatureSampler`)."""
     partial_alignment: bool = False
     """FSPAD: whether logits and features come from two halves of the output (`SplitLayer`)."""
 
@@ -29,10 +29,10 @@ class EagleVariant:
 class EagleNetwork(FeatureNetwork):
     """EAGLE's autoregression head (Li et al. 2024, EAGLE), and FSPAD's.
 
-    A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` makes 2H into
-    H. The decoder layer is one of the config's own kind without its input norm, which the published
-    drafters do not have: attention reads what `fc` gives. No norm follows: the output is compared with
-    features that have already passed the target's final norm.
+    A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` maps 2H to H. The decoder
+    layer is one of the config's own kind without its input norm, which the published drafters do not have: attention
+    reads the output of `fc`. No norm follows: the output is compared with features that have already passed the
+    target's final norm.
 
     Predictions have P numbers: H, or 2H with partial alignment. Their first H go to the LM head, and the last H
     are the predicted feature.

@@ -22,22 +22,22 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 SAMPLER = "fc.fc.weight"
 DOWN = "layers.0.mlp.down_proj.weight"
 PROBES = 64
-"""How many rows of a stored embedding are compared with the target's."""
+"""Number of rows of a stored embedding that are compared with the target's."""
 ALIKE = 0.05
-"""How far apart they may lie, relatively: rounding to half precision is far below, another model far above."""
+"""Largest relative distance between equal rows: rounding to half precision is far below, another model far above."""
 
 
 @dataclass(frozen=True)
 class EagleLayout:
-    """What a checkpoint's files hold in addition to the values of its tensors."""
+    """Contents of a checkpoint's files in addition to the values of its tensors."""
 
     config: dict[str, Any]
     """config.json: that of a model of one layer, with `bias` and perhaps `qkv_bias`."""
     variant: EagleVariant
-    """What the network has; FSPAD's parts show in the tensors, not in config.json."""
+    """Parts of the network; FSPAD's show in the tensors, not in config.json."""
     dtype: torch.dtype = torch.bfloat16
     embedding: bool = False
-    """Whether a copy of the target's embedding is among the tensors, as in the first releases."""
+    """True if the tensors include a copy of the target's embedding, as in the first releases."""
 
     @classmethod
     def of_target(cls, config: PretrainedConfig, variant: EagleVariant) -> EagleLayout:

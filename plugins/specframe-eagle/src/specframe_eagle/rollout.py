@@ -21,7 +21,7 @@ class TrainingTimeTest:
     """The drafter's own states fed back in training, with gradients (Li et al. 2025, EAGLE-3, Section 3.2).
 
     Step 1 reads the target's features: entry i holds (features i, token i + 1), sees the entries up to its own and
-    predicts the law after token i + 1. In step s entry i holds what step s - 1 predicted there and token i + s; it
+    predicts the law after token i + 1. In step s entry i holds the prediction of step s - 1 there and token i + s; it
     stands s - 1 positions further on, and sees step 1's entries up to i and, of every later step, entry i alone. A node
     s - 1 levels below the root sees the same in decoding, so a step's predictions are decoding's, number by number.
 
@@ -38,7 +38,7 @@ class TrainingTimeTest:
         self.steps = steps
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
-        """All steps' predictions, [B, steps n] of n = L - 1 entries, step after step; `progress` changes nothing."""
+        """Returns all steps' predictions, [B, steps n] with n = L - 1, step after step; `progress` is ignored."""
         model = _unrolled(drafter)
         network: FeatureNetwork = model.network
         length = teacher.tokens.shape[1]

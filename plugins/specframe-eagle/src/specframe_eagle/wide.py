@@ -26,13 +26,13 @@ class Switches:
     """The choices that published EAGLE-3 drafters differ in. EAGLE-3 has none of them, EAGLE-3.1 the first two."""
 
     fc_norm: bool = False
-    """Whether each tap passes a norm of its own before `fc`."""
+    """True if each tap passes a norm of its own before `fc`."""
     norm_output: bool = False
-    """Whether the state that is fed back has passed the norm before the LM head."""
+    """True if the state is fed back after the norm that precedes the LM head."""
     norm_before_residual: bool = False
-    """Whether the residual connection starts at the normed state."""
+    """True if the residual connection starts at the normed state."""
     norm_before_fc: bool = False
-    """Whether all taps together pass one norm before `fc`."""
+    """True if all taps together pass one norm before `fc`."""
 
     def __post_init__(self) -> None:
         if self.fc_norm and self.norm_before_fc:
@@ -40,7 +40,7 @@ class Switches:
 
 
 def published_taps(layers: int) -> tuple[int, ...]:
-    """The layers whose outputs a target of so many layers gives: an early, a middle and a late one, counted from 0.
+    """The layers whose outputs a target of `layers` layers provides: an early, a middle and a late one, counted from 0.
 
     The published choice is 1, L / 2 - 1 and L - 4; a target of fewer than seven layers has fewer to give.
     """
@@ -50,7 +50,7 @@ def published_taps(layers: int) -> tuple[int, ...]:
 class WideLayer(DecoderLayer):
     """A decoder layer that attends from token and state side by side, [B, T, 2H] -> [B, T, H] (EAGLE-3, Section 3.1).
 
-    Token and state are normed apart, and queries, keys and values are made of both; the residual is the state alone.
+    Token and state are normed apart, and queries, keys and values read both; the residual is the state alone.
     """
 
     def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:
@@ -77,7 +77,7 @@ class _Wide(nn.Module):
         self.norm_before_residual = norm_before_residual
 
     def forward(self, x: Tensor, **attention: Any) -> Tensor:
-        """The new states, [B, T, 2H] -> [B, T, H]; `attention` is what transformers' layers are called with."""
+        """The new states, [B, T, 2H] -> [B, T, H]; `attention` holds the arguments of transformers' layers."""
         token, state = x.chunk(2, -1)
         normed = self.hidden_norm(state)
         mixed, _ = self.self_attn(hidden_states=torch.cat([self.input_layernorm(token), normed], -1), **attention)
@@ -95,7 +95,7 @@ class Wide(FeatureNetwork):
     Args:
         config: of the layer, as `layer_config` makes it.
         taps: the target's layers that are read, counted from 0.
-        switches: what else the network has.
+        switches: the network's optional parts.
         head: the first rows of an LM head of its own, [v, H]; None: it has none.
         support: the tokens of these rows, int64 [v]; None: the whole vocabulary.
     """
@@ -144,12 +144,12 @@ class Wide(FeatureNetwork):
         return pairs, state
 
     def hidden(self, outputs: Tensor) -> Tensor:
-        """What the head reads: the normed states, [.., H] -> [.., H]."""
+        """Returns the LM head's input, the normed states: [.., H] -> [.., H]."""
         normed: Tensor = self.norm(outputs)
         return normed
 
     def features(self, outputs: Tensor) -> Tensor:
-        """What is fed back: the states as they are, or normed with `norm_output`; [.., H] -> [.., H]."""
+        """Returns the states that are fed back, as they are or normed with `norm_output`: [.., H] -> [.., H]."""
         return self.hidden(outputs) if self.switches.norm_output else outputs
 
     def predicted(self, outputs: Tensor) -> Predicted:

@@ -28,7 +28,7 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
         head: how predicted features become logits; none: the target's own head.
         dropout: between the LSTM's layers, in training only.
-        quantize: its matrices in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
+        quantize: its matrices in 4 or 8 bits while it decodes on a CPU; trained and saved unrounded.
     """
 
     name = "falcon"
@@ -59,5 +59,5 @@ class Falcon(NeuralDrafter[FalconNetwork]):
         return network.rounded(quantization)
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What a checkpoint and the drafter must agree on."""
+        """Returns the fields on which a checkpoint and the drafter must agree."""
         return {"block": self.block}

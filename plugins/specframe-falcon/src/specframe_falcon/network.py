@@ -1,4 +1,4 @@
-"""What is trained: a two-layer LSTM that fuses tokens with features, and one decoder layer."""
+"""Trained modules: a two-layer LSTM that fuses tokens with features, and one decoder layer."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
 
 Cell = tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]
-"""What a layer of the LSTM makes of its input, and of its hidden state: the four gates, [.., D] -> [.., 4H]."""
+"""Maps of an LSTM layer's input and of its hidden state to the four gates, [.., D] -> [.., 4H] each."""
 LSTM_LAYERS = 2
 FEW = 4
-"""Up to so many pairs a row are unrolled on a CPU, where each call of nn.LSTM packs its weights anew."""
+"""Largest number of pairs a row unrolled by hand on a CPU, where each call of nn.LSTM packs its weights anew."""
 
 
 def multiplies_bfloat16() -> bool:
-    """Whether oneDNN takes bfloat16 on this processor, which without AVX-512 it does not."""
+    """Returns whether oneDNN supports bfloat16 on this processor; without AVX-512 it does not."""
     supported = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return supported is None or not torch.backends.mkldnn.is_available() or bool(supported())
 
@@ -98,7 +98,7 @@ class FalconNetwork(FeatureNetwork):
         return outputs, ends
 
     def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
-        """What the LSTM computes, pair by pair and without dropout: on a CPU it saves packing its weights."""
+        """Computes the LSTM pair by pair and without dropout: on a CPU this saves packing its weights."""
         outputs, ends = pairs, []
         for (into, back), hidden, cell in zip(self.cells or self._cells(), *state, strict=True):
             steps = []

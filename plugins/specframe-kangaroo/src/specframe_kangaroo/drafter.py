@@ -42,7 +42,7 @@ class Kangaroo(NeuralDrafter[Adapter]):
         self._layers: tuple[LayeredTarget, LayerChoice] | None = None
 
     def untrained(self, vocab: int) -> Kangaroo:
-        """The same without weights, not yet bound, for a target of two layers, the first of which drafts."""
+        """The same drafter without weights, not yet bound, for a target of two layers, the first of which drafts."""
         small = super().untrained(vocab)
         small.exit, small.taps, small._layers = 1, frozenset({"layer.0"}), None
         return small
@@ -52,7 +52,7 @@ class Kangaroo(NeuralDrafter[Adapter]):
         return Adapter(target.config, self.exit)
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What a checkpoint and the drafter must agree on: the exit, and the target's kind and depth."""
+        """Returns the checkpoint fields that must match: the exit, and the target's kind and depth."""
         return {"exit": self.exit, "model_type": config.model_type, "target_layers": config.num_hidden_layers}
 
     def bind(self, target: Target) -> None:

@@ -34,8 +34,8 @@ class Attention(nn.Module):
 class Adapter(DraftNetwork, nn.Module):
     """Kangaroo's adapter (Liu et al. 2024, as in their code): norm(h + attention(norm(h))), for the target's LM head.
 
-    h is the output of the target's layer `exit - 1`, the exit. What comes out at a position is the law after the
-    token there, so predictions are of the position whose feature they are made from: `block` is 0.
+    h is the output of the target's layer `exit - 1`, the exit. The output at a position is the law after the token
+    there, so predictions are of the position whose feature they read: `block` is 0.
     """
 
     block = 0
@@ -62,9 +62,10 @@ class Adapter(DraftNetwork, nn.Module):
     def forward(
         self, exits: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
-        """What the LM head reads, [B, n, D] -> [B, n, D]; causal, or by positions [B, n] and mask [B or 1, 1, n, S].
+        """Computes the LM head's input, [B, n, D] -> [B, n, D].
 
-        With a cache, the entries also see those of earlier calls, as the mask has it.
+        Attention is causal, or given by positions [B, n] and mask [B or 1, 1, n, S]. With a cache, the entries also see
+        those of earlier calls, as far as the mask allows.
         """
         if positions is None:
             batch, length, _ = exits.shape

@@ -28,7 +28,7 @@ class Exits(RowSession):
         network: the adapter.
         exits: the exit's features of frontier nodes, [B, F, D], by the target's first layers.
         slots: how many rows there will be, at most.
-        room: how many positions a row will take, at most; the cache is made for so many.
+        room: how many positions a row will take, at most; the cache has room for them.
         spare: how many slots more than it needs the cache gets when it is made or grown.
     """
 
@@ -46,14 +46,14 @@ class Exits(RowSession):
         return (gather(self.network.spec, features),)
 
     def seen(self, counts: list[int]) -> Tensor:
-        """Which slots hold the entries of rows that have so many: [B, W] bool, W up to the longest row's end."""
+        """Mask of the slots that hold the rows' `counts` entries: [B, W] bool, W up to the longest row's end."""
         device = self.visible.device
         return torch.arange(max(counts, default=0), device=device) < torch.tensor(counts, device=device)[:, None]
 
     def take(self, pending: Pending) -> Blocks:
         """Caches the keys and values of pending entries and, as a draft starts, of the roots behind them.
 
-        Of the outputs those at the roots alone are wanted. Before a draft starts there are none: zeros stand for them.
+        Only the outputs at the roots are used. Before a draft starts there are none: zeros stand for them.
         """
         first, (exits,), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         held, device = torch.tensor(pending.held, device=exits.device), exits.device

@@ -77,7 +77,7 @@ class DEL:
         self.draw = draw
         self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True, alone=False)
         self.choices: Counter[tuple[int, int]] = Counter()
-        """How often each exit and length was chosen."""
+        """Number of times each exit and length was chosen."""
         self._guess: float | None = None
         self._wrap: Callable[[Expand], Expand] = lambda expand: expand
         self._target: LayeredTarget | None = None
@@ -155,7 +155,7 @@ class DEL:
 
     @torch.no_grad()
     def commit(self, committed: Committed) -> None:
-        """Compares what every exit would have drafted with what was committed; of a prompt, with its first answer."""
+        """Compares the drafts that every exit would have made with the committed tokens; a prompt's with its answer."""
         shadow, target = self.shadow, self._target
         assert target is not None
         states = [committed.features[_tap(exit)] for exit in self._exits]  # [B, M, D] each
@@ -194,7 +194,7 @@ class DEL:
 
 
 def _tap(exit: int) -> str:
-    """The tap of the state behind so many layers."""
+    """The tap of the state after this number of layers."""
     return f"layer.{exit - 1}"
 
 

@@ -11,11 +11,11 @@ from specframe.plugin import SeededRandom
 from specframe_layers.surrogate import expect
 
 BETWEEN = 25
-"""Every so many rounds the set is chosen by the scores of those before, SWIFT's figure."""
+"""Number of rounds between choices of the set by the scores of the rounds before, SWIFT's value."""
 KAPPA = 2.5
-"""It is the one of the highest expected score with so many deviations added, SWIFT's figure."""
+"""Weight of the standard deviation in the upper confidence bound, SWIFT's value."""
 CANDIDATES = 512
-"""It is chosen among so many random sets, and those that differ from the best one in a single part."""
+"""Number of random sets among the candidates, besides the neighbours of the best set."""
 
 
 class SetSearch:
@@ -32,7 +32,7 @@ class SetSearch:
         """The best set: [n] bool."""
         self.best[list(first)] = True
         self.score = 0.0
-        """Its score; 0 before the first round."""
+        """Score of the best set; 0 before the first round."""
         self.scores: list[float] = []
         """All scores, in the order of the rounds."""
         self._count = len(first)
@@ -43,7 +43,7 @@ class SetSearch:
 
     @property
     def done(self) -> bool:
-        """Whether the search has ended."""
+        """True once the search has ended."""
         rounds, patience, enough = self._limits
         return len(self.scores) >= rounds or self._since >= patience or self.score > enough
 
@@ -66,7 +66,7 @@ class SetSearch:
         self.scores.append(score)
 
     def promising(self) -> Tensor:
-        """Of some candidates, the set with the highest upper confidence bound, given all scores: [n] bool."""
+        """Returns the candidate set with the highest upper confidence bound, given all scores: [n] bool."""
         candidates = torch.cat([self._draw(CANDIDATES), neighbours(self.best)])
         tried = torch.stack(self._tried[: len(self.scores)]).double()
         mean, deviation = expect(tried, torch.tensor(self.scores, dtype=torch.float64), candidates.double())

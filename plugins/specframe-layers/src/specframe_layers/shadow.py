@@ -1,4 +1,4 @@
-"""What every exit would have drafted at the committed positions, and what follows for the next draft."""
+"""Tokens that every exit would have drafted at the committed positions, and the choice for the next draft."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 GUESS = 1.0
-"""The guess of an exit's acceptance is worth so many positions."""
+"""Number of positions that the guess of an exit's acceptance is worth."""
 MARGIN = 1e-9
 """A draft must be better than none by this share: below it is rounding."""
 
@@ -21,9 +21,9 @@ class ShadowTokens:
     """
 
     def __init__(self, exits: Sequence[int], layers: int, decay: float, guess: float | None = None) -> None:
-        """No rows yet. `guess` is the acceptance that an exit begins with; None: its share of the layers.
+        """Begins with no rows; `guess` is the acceptance that an exit begins with; None: its share of the layers.
 
-        With that guess a draft of one token gains nothing and loses nothing, whatever the exit.
+        With the default, a draft of one token neither gains nor loses, whatever the exit.
         """
         self.exits = tuple(exits)
         self.layers = layers
@@ -31,7 +31,7 @@ class ShadowTokens:
         self._depth = torch.tensor(self.exits, dtype=torch.float64)  # [E]
         self._guess = self._depth / layers if guess is None else torch.full_like(self._depth, guess)
         self._sums = torch.zeros(0, 4, len(self.exits), dtype=torch.float64)
-        """Faded counts and confidences: matches, positions, confidence in matches, and in the others [R, 4, E]."""
+        """Decayed counts and confidences: matches, positions, confidence in matches, and in the others [R, 4, E]."""
 
     def join(self, matched: Tensor, confidence: Tensor, count: Tensor) -> None:
         """Takes in the first positions of new rows, which stand behind the others; shapes as in `observe`."""
@@ -75,9 +75,9 @@ class ShadowTokens:
 
 
 def tokens_per_layer(acceptance: Tensor, exits: Sequence[int], layers: int, depth: int) -> Tensor:
-    """What rows of acceptance [R, E] gain of drafts of 0 to `depth` tokens, by exit: [E, depth + 1].
+    """Returns the gain of rows with acceptance [R, E] from drafts of 0 to `depth` tokens, by exit: [E, depth + 1].
 
-    A cycle of drafts of d tokens at an exit behind l of L layers is expected to commit 1 + a + .. + a^d tokens a row,
+    A cycle with drafts of d tokens at an exit after l of L layers is expected to commit 1 + a + .. + a^d tokens a row,
     and runs d l + L layers: DEL's TPL, summed over the rows that draft together.
     """
     lengths = torch.arange(depth + 1, dtype=acceptance.dtype)
@@ -87,7 +87,7 @@ def tokens_per_layer(acceptance: Tensor, exits: Sequence[int], layers: int, dept
 
 
 def _sums(matched: Tensor, confidence: Tensor, count: Tensor) -> Tensor:
-    """What the first `count` [R] of the positions add to the sums: [R, 4, E], on the host."""
+    """Returns the sums of the first `count` [R] positions: [R, 4, E], on the host."""
     real = (torch.arange(matched.shape[1], device=count.device) < count[:, None])[..., None]  # [R, M, 1]
     right = real & matched
     sure = confidence.double()

@@ -40,12 +40,12 @@ class SWIFT:
 
     Options:
         ratio: the share of the attentions and MLPs that is skipped, of those that may be
-        ends: so many of the first and of the last layers always run whole; fewer where no layer lies between
+        ends: the number of first and of last layers that always run whole; fewer where no layer lies between
         window: how many generated tokens a set is tried on
         interval: how many cycles lie between two sets
-        rounds: the search ends after so many sets
-        patience: and after so many without a better one
-        enough: and with a matchness above this
+        rounds: the number of sets after which the search ends
+        patience: the number of sets without a better one after which it ends
+        enough: the matchness above which it ends
 
     Source: SWIFT (Xia et al. 2025, arXiv 2410.06916). Its confidence-aware drafting is a tree policy: `threshold`.
     """
@@ -191,7 +191,7 @@ class SWIFT:
         return float((drafted == tokens[:, 1:])[ready].double().mean())
 
     def _without(self, left_out: Tensor) -> LayerChoice:
-        """All layers but these parts, [n] bool."""
+        """Returns all layers but these parts, [n] bool."""
         out = {part for part, is_out in zip(self._parts, left_out.tolist(), strict=True) if is_out}
         attention, mlp = ({layer for part, layer in out if part == name} for name in ("attention", "mlp"))
         return LayerChoice.without(self._layers, attention, mlp)

@@ -1,4 +1,4 @@
-"""A Gaussian process over sets of parts: what scores of sets that were not tried are to be expected."""
+"""A Gaussian process over sets of parts: the expected scores of untried sets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def expect(tried: Tensor, scores: Tensor, others: Tensor) -> tuple[Tensor, Tenso
 
 
 def kernel(first: Tensor, second: Tensor) -> Tensor:
-    """How alike the scores of two families of sets [m, n] and [k, n] are: [m, k], 1 for the same set."""
+    """Returns the similarity of the scores of two families of sets [m, n] and [k, n]: [m, k], 1 for the same set."""
     differing = first.sum(1)[:, None] + second.sum(1) - 2 * first @ second.T
     distance = sqrt(5) * (differing.clamp(min=0) / (first.shape[1] / 4)).sqrt()
     return (1 + distance + distance.square() / 3) * (-distance).exp()

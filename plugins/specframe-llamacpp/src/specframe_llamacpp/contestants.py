@@ -90,7 +90,7 @@ class LlamaCpp:
         self._worker.stdin.flush()
 
     def _receive(self) -> Any:
-        """What the worker writes next. Raises InputError when it has ended."""
+        """Reads the worker's next message. Raises InputError when the worker has ended."""
         assert self._worker is not None and self._worker.stdout is not None
         if not (line := self._worker.stdout.readline()):
             raise InputError(f"{self.name}: llama.cpp has ended (exit status {self._worker.wait()})")

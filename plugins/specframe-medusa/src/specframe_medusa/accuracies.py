@@ -1,4 +1,4 @@
-"""How often each of a head's best choices is the right one, on texts that it was not trained on."""
+"""Accuracy of each head's best choices, by rank, on texts that it was not trained on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rank_accuracies(
 
 
 def _count(student: Student, teacher: Teacher, ranks: int) -> Tensor:
-    """How often each rank was right, and how many predictions there were, per level: [levels, ranks + 1]."""
+    """Counts the correct choices of each rank and, last, the predictions, per level: [levels, ranks + 1]."""
     rows = torch.arange(len(student.position), device=student.position.device)[:, None]
     truth = teacher.logits.argmax(-1)[rows, student.position]  # [B, M]
     width = min(ranks, student.logits.shape[-1])

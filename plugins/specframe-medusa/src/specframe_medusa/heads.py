@@ -1,4 +1,4 @@
-"""What the heads of Medusa and of Hydra have in common: their counts, and what their LM heads are at first."""
+"""Common ground of Medusa's and Hydra's heads: their counts, and the initial weights of their LM heads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Heads(Protocol):
     """A network with LM heads of its own, or without any."""
 
     def lm_heads(self) -> Iterable[nn.Linear]:
-        """Its LM heads, level by level."""
+        """Returns the LM heads, level by level."""
 
 
 NetworkT = TypeVar("NetworkT", bound=Heads)
@@ -28,7 +28,7 @@ NetworkT = TypeVar("NetworkT", bound=Heads)
 
 @torch.no_grad()
 def started(network: NetworkT, target: NeuralTarget) -> NetworkT:
-    """The network, every LM head of which is now the target's own, as Medusa and Hydra start theirs."""
+    """The network, with every LM head now a copy of the target's, as Medusa and Hydra start theirs."""
     weight = output_weight(target)
     for head in network.lm_heads():
         head.weight.copy_(weight)

@@ -24,10 +24,9 @@ if TYPE_CHECKING:
 class Hydra(NeuralDrafter[HydraNetwork]):
     """The sequentially dependent heads of Ankner et al. 2024 (Hydra, and Hydra++ of the same paper).
 
-    Head k reads the base state, the root's embedding and those of the k - 1 drafted tokens below it, and proposes
-    the next token: a level a forward, each with the law of its own path. The base state is the last true feature,
-    or, with `prefix`, what a decoder layer over all features makes of it. A tree deeper than there are heads is
-    refused.
+    Head k reads the base state, the root's embedding and those of the k - 1 drafted tokens below it, and proposes the
+    next token: a level a forward, each with the law of its own path. The base state is the last true feature, or, with
+    `prefix`, the output of a decoder layer over all features. A tree deeper than there are heads is refused.
 
     Hydra++ is `prefix: true, layers: 4` and a training on the target's law (loss `cross_entropy` as it is).
     Embeddings are the target's, frozen and not saved. LM heads are as for `medusa`, with a bias as published.
@@ -86,7 +85,7 @@ class Hydra(NeuralDrafter[HydraNetwork]):
         return network
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What config.json has of it."""
+        """Returns the drafter's fields of config.json."""
         return {"heads": self.levels, "layers": self.layers, "prefix": self.prefix}
 
     def publish(self, folder: Path, *, base: str, dtype: torch.dtype = torch.float16) -> None:

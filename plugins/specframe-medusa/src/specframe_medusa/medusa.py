@@ -68,7 +68,7 @@ class Medusa(NeuralDrafter[MedusaNetwork]):
         return self.filled(target, stored.folder, file=stored.file)
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What config.json has of it, under the published names."""
+        """Returns the drafter's fields of config.json, under the published names."""
         return {"medusa_num_heads": self.levels, "medusa_num_layers": self.layers}
 
     def export(self, form: str) -> Export:

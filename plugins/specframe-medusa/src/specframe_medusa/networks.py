@@ -1,4 +1,4 @@
-"""What is trained: residual blocks on a feature, a level each, and the LM heads behind them."""
+"""Trained modules: residual blocks on a feature, one stack a level, and the LM heads behind them."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ class MedusaNetwork(DraftNetwork, nn.ModuleList):
         self.layers = layers
 
     def forward(self, features: Tensor) -> Predicted:
-        """What every head's blocks make of the features, and how its own LM head reads it: [.., D] -> [.., K, D]."""
+        """Applies every head's blocks to the features, with its own LM head as reader: [.., D] -> [.., K, D]."""
         hidden = torch.stack([self._blocks(head, features) for head in self], -2)
         return Predicted(hidden, read=self._read if self.lm_heads() else None)
 
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """All levels after every feature; the tokens have no part in them."""
+        """Returns all levels after every feature; the tokens are not used."""
         return self(features)
 
     def open(self, embed: Embed, slots: int, room: int) -> LastFeature:
@@ -81,13 +81,13 @@ class MedusaNetwork(DraftNetwork, nn.ModuleList):
         return [part for head in self for part in head.children() if isinstance(part, nn.Linear)]
 
     def _expand(self, features: Tensor, frontier: Frontier) -> Predicted:
-        """All levels below the root; deeper there is nothing to read."""
+        """Returns all levels below the root; deeper nodes have none."""
         if frontier.tree.levels >= self.levels:
             raise too_deep("medusa", self.levels)
         return self(features[:, None].expand(-1, frontier.nodes.shape[1], -1))
 
     def _blocks(self, head: nn.Module, features: Tensor) -> Tensor:
-        """What a head's residual blocks make of the features: [.., D] -> [.., D]."""
+        """Applies a head's residual blocks to the features: [.., D] -> [.., D]."""
         for block in list(head.children())[: self.layers]:
             features = block(features)
         return features
@@ -144,7 +144,7 @@ class HydraNetwork(DraftNetwork, nn.Module):
         self.lm_head = None if vocab is None else nn.ModuleList(nn.Linear(size, vocab) for _ in range(heads))
 
     def forward(self, level: int, base: Tensor, path: Tensor) -> Tensor:
-        """What the blocks of head `level` (from 1) make of a base state and a path: [.., D], [.., level, D] -> [.., D].
+        """Applies the blocks of head `level` (from 1) to a base state and a path: [.., D], [.., level, D] -> [.., D].
 
         The path holds the embeddings from the root down.
         """
@@ -156,7 +156,7 @@ class HydraNetwork(DraftNetwork, nn.Module):
     def unroll(
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
-        """All levels after every feature; level k reads the tokens i .. i + k - 1 with entry i's base state."""
+        """Returns all levels after every feature; level k reads the tokens i .. i + k - 1 with entry i's base state."""
         base = features if self.prefix is None else self.prefix.hidden(self.prefix(features))  # [B, n, D]
         paths = embed(tokens).unfold(1, self.levels, 1).transpose(-1, -2)  # [B, n, K, D]
         hidden = [self(level, base, paths[:, :, :level]) for level in range(1, self.levels + 1)]
@@ -206,7 +206,7 @@ class PrefixedFeature:
         self._expand = expand
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed; the next draft's first forward reads it."""
+        """Stores the committed pairs; the next draft's first forward reads them."""
         self._session.commit(committed)
 
     def keep(self, rows: Tensor) -> None:

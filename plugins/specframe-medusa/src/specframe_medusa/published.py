@@ -1,7 +1,7 @@
 """The layouts that Medusa and Hydra checkpoints are published in: found, read, and written again.
 
-Weights are copied in place, through a view of the network whose parameters have the published names; so what was
-loaded and is written again has the same bits.
+Weights are copied in place, through a view of the network whose parameters have the published names; so weights that
+are loaded and written again have the same bits.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Stored:
     folder: Path
     file: str
     names: frozenset[str]
-    """Its tensors."""
+    """Names of the checkpoint's tensors."""
 
 
 def find(weights: str, published: str) -> Stored:
@@ -73,7 +73,7 @@ def check(stored: Stored, kind: str, heads: int, pattern: str) -> None:
 
 
 class HydraView(nn.Module):
-    """A Hydra network under its published names; what it adds of the target are copies of the embedding.
+    """A Hydra network under its published names, which include copies of the target's embedding.
 
     With the prefix layer the published modules have a dropout before every block and LM head, which has a place
     in their numbering.
@@ -118,7 +118,7 @@ def save_medusa(
 ) -> None:
     """Writes config.json and medusa_lm_head.safetensors, as Medusa's own code reads them.
 
-    `base` is the target's name; `dtype` what the tensors are stored in, float16 as the published ones.
+    `base` is the target's name; `dtype` is that of the stored tensors, float16 as published.
     """
     config = {
         "medusa_num_heads": len(list(network.children())),
@@ -139,7 +139,7 @@ def save_hydra(
 ) -> None:
     """Writes config.json and hydra_lm_head.safetensors, as Hydra's own code has them (it reads .pt).
 
-    The prefix layer's unused embedding gets the target's, which is what `embedding` [V, D] is.
+    The prefix layer's unused embedding gets the target's, `embedding` [V, D].
     """
     names = ("prefix_embeding_layer.embed_tokens.weight", "input_embed_fn.weight")
     config = {

@@ -1,4 +1,4 @@
-"""Typical acceptance: what the target finds plausible is accepted, whatever its own token is."""
+"""Typical acceptance: tokens that the target finds plausible are accepted, whatever its own token is."""
 
 from __future__ import annotations
 

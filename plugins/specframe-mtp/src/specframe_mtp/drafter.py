@@ -31,13 +31,13 @@ class MTP(NeuralDrafter[MTPNetwork]):
 
     Args:
         weights: a folder, `zoo://name` or Hub name; none: an untrained head.
-        head: how what it predicts becomes logits; none: the target's own head.
+        head: the map from predictions to logits; none: the target's own head.
     """
 
     name = "mtp"
     forms = engines.FORMS
     dtype: torch.dtype = torch.bfloat16
-    """What its numbers are stored as: a loaded head's as they came."""
+    """Storage dtype of the head's weights; a loaded head keeps its own."""
 
     def build(self, target: NeuralTarget) -> MTPNetwork:
         """A new head for the target."""
@@ -62,7 +62,7 @@ class MTP(NeuralDrafter[MTPNetwork]):
         return network
 
     def store(self, folder: Path) -> None:
-        """Writes config.json and model.safetensors: in bfloat16, or what a loaded head came in."""
+        """Writes config.json and model.safetensors: in bfloat16, or in the dtype of a loaded head."""
         config = self.target.config
         stored = self._identity(config) | checkpoint.target_shape(config)
         checkpoint.save(self.network, stored, folder, self.dtype)

@@ -1,7 +1,7 @@
 """A head in the forms of speculators, and of the checkpoints that targets ship one in.
 
-No engine reads a head in a folder of its own: what an engine serves is the target's checkpoint with the head in it, so
-the last two forms are the tensors and names to be added to it.
+No engine reads a head in a folder of its own: engines serve the target's checkpoint with the head in it, so the last
+two forms are the tensors and names to be added to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 FORMS = ("speculators", "qwen", "deepseek")
 STEPS = 3
-"""How many tokens are drafted in the commands and configs that are written."""
+"""Number of drafted tokens in the commands and configs that are written."""
 COMMAND = (
     "add these tensors to TARGET's checkpoint and to its index; then: vllm serve TARGET --speculative-config "
     f'\'{{"method": "mtp", "num_speculative_tokens": {STEPS}}}\''

@@ -20,9 +20,9 @@ class MTPNetwork(FeatureNetwork):
     """The head of DeepSeek-V3 and Qwen3-Next, under the names of the package speculators.
 
     A pair is the embedding of token i + 1 and feature i, embedding first; each passes a norm of its own, `input_proj`
-    makes one of them, and a whole decoder layer of the target's kind follows, with its input norm. Its output passes
-    `final_layernorm` and is then what the target's LM head reads, and what stands in for the feature one token further
-    down. Features are those that have passed the target's final norm.
+    fuses them, and a whole decoder layer of the target's kind follows, with its input norm. Its output passes
+    `final_layernorm`; then the target's LM head reads it, and it replaces the feature one token further down. Features
+    are those that have passed the target's final norm.
     """
 
     def __init__(self, config: PretrainedConfig) -> None:
@@ -45,10 +45,10 @@ class MTPNetwork(FeatureNetwork):
         return self.input_proj(torch.cat([self.token_layernorm(token), self.hidden_layernorm(feature)], -1)), state
 
     def hidden(self, outputs: Tensor) -> Tensor:
-        """What the head reads: the normed outputs, [.., H] -> [.., H]."""
+        """Returns the LM head's input, the normed outputs: [.., H] -> [.., H]."""
         normed: Tensor = self.final_layernorm(outputs)
         return normed
 
     def features(self, outputs: Tensor) -> Tensor:
-        """What is fed back: the same."""
+        """Returns the features that are fed back: those that the LM head reads."""
         return self.hidden(outputs)

@@ -1,4 +1,4 @@
-"""Where a published checkpoint keeps its head: in the target's own files, or in a folder of the package speculators."""
+"""Locations of a published checkpoint's head: the target's own files, or a folder of the package speculators."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ PARTS = {
     "hidden_layernorm": ("mtp.pre_fc_norm_hidden", "hnorm"),
     "final_layernorm": ("mtp.norm", "shared_head.norm"),
 }
-"""Our name of a part, and those of Qwen and of DeepSeek."""
+"""Names of each part: ours, then those of Qwen and of DeepSeek."""
 
 
 def is_published(config: Mapping[str, Any]) -> bool:
-    """Whether a folder is not one that specframe wrote."""
+    """Returns whether a folder was written by another program than specframe."""
     return config.get("format") != "mtp"
 
 
 def fill(network: nn.Module, folder: Path, layers: int) -> None:
-    """Copies the head's weights out of a published checkpoint, of a target of so many layers.
+    """Copies the head's weights out of a published checkpoint, for a target of `layers` layers.
 
     Raises WeightsError for one without a head, or with another; everything that is wrong about it is listed.
     """
@@ -55,7 +55,7 @@ def fill(network: nn.Module, folder: Path, layers: int) -> None:
 
 
 def dtype_of(folder: Path, layers: int) -> torch.dtype:
-    """What the head's first map is stored as. Raises WeightsError where no file can be read."""
+    """Returns the stored dtype of the head's first map. Raises WeightsError where no file can be read."""
     if not any((folder / name).exists() for name in (checkpoint.WEIGHTS, INDEX)):
         raise WeightsError(
             f"{folder} holds no {checkpoint.WEIGHTS}; if it holds pickled weights, convert them once: "
@@ -66,7 +66,7 @@ def dtype_of(folder: Path, layers: int) -> torch.dtype:
 
 
 def ours(name: str, layers: int) -> str | None:
-    """Our name of a stored tensor; None for one that is no part of the head."""
+    """Returns our name of a stored tensor; None for a tensor that is no part of the head."""
     if name.startswith("mtp_layers.0."):
         name = name.removeprefix("mtp_layers.0.")
         return name if name.split(".")[0] in PARTS else f"layer.layer.{name}"

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 class Nested:
     """S2D's drafter (Kavehzadeh et al. 2024, arXiv 2407.01955): the smallest sub-model that is sure answers.
 
-    A sub-model is the first so many layers of a drafting model, read by its own final norm and LM head. At every node
-    the smallest one is asked first; where its largest probability is below `confidence`, the next one is, and so on up
+    A sub-model consists of the first layers of a drafting model, read by its own final norm and LM head. At every node
+    the smallest one answers first; where its largest probability is below `confidence`, the next one does, and so on up
     to the last, the whole model if its number of layers is not among the exits. Which one answers follows from the text
     and the node's path alone, before a token is drawn, so that the recorded distribution is the one drawn from.
 
-    An answer is that of a sub-model that has read the whole text: layers that were not asked read later what they
-    missed, in one forward pass with what they are asked for. In a batch they run for all rows where one is unsure.
+    An answer is that of a sub-model that has read the whole text: layers that did not run read the missed tokens later,
+    in the forward pass of their next answer. In a batch they run for all rows if one is unsure.
 
     Trained by the rollout `sorted`. It serves every target of its vocabulary, each with the confidence that suits it.
 
@@ -63,13 +63,13 @@ class Nested:
         return twin
 
     def bind(self, target: Target) -> None:
-        """Binds the model. Raises what it raises, and InputError for exits that it does not have."""
+        """Binds the model. Raises the model's errors, and InputError for exits that it does not have."""
         self.drafter.bind(target)
         self.drafter.exit_after(self.exits)
 
     @property
     def depths(self) -> list[int]:
-        """How many layers each sub-model has, in the order in which they are asked."""
+        """Number of layers of each sub-model, in drafting order."""
         whole = self.whole and self.exits[-1] != self.drafter.depth
         return [*self.exits, *([self.drafter.depth] if whole else [])]
 
@@ -97,7 +97,7 @@ class Nested:
         return Proposal(logits)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed."""
+        """Takes in the committed tokens."""
         self.drafter.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -110,7 +110,7 @@ class Nested:
 
     @property
     def vocab_size(self) -> int:
-        """How many tokens the model has."""
+        """Vocabulary size of the model."""
         size: int = self.drafter.vocab_size
         return size
 
@@ -133,7 +133,7 @@ class Nested:
 
     @property
     def depth(self) -> int:
-        """How many layers the whole model has."""
+        """Number of layers of the whole model."""
         depth: int = self.drafter.depth
         return depth
 
@@ -149,7 +149,7 @@ class Nested:
     def read_exits(
         self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
     ) -> Sequence[Callable[[], Tensor]]:
-        """For each exit a function that makes its logits of texts [B, L]."""
+        """Returns for each exit a function that computes its logits of texts [B, L]."""
         found: Sequence[Callable[[], Tensor]] = self.drafter.read_exits(tokens, exits, kept)
         return found
 

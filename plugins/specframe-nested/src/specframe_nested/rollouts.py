@@ -1,4 +1,4 @@
-"""A language model along texts, read behind several of its layers: each exit's predictions, with what they weigh."""
+"""A language model along texts, read after several of its layers: each exit's predictions, with their weights."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ class Sorted:
 class LayerSkip:
     """LayerSkip's training (Elhoushi et al. 2024, arXiv 2404.16710, Section 4.1): early-exit losses and layer dropout.
 
-    A model's training goes on with losses of its exits, each read by the model's own final norm and LM head, and layers
-    are left out of texts at random, the later ones more often. The trained folder is a target of which the drafter
-    `self` takes the first layers.
+    A model's training continues with losses of its exits, each read by the model's own final norm and LM head, and
+    layers are dropped for texts at random, the later ones more often. The drafter `self` then takes the first layers of
+    the trained target.
 
     Where nothing is trained, as in validation, no layer is left out and every exit that ever counts does.
 
     Args:
         dropout: the last layer's chance to be left out of a text, p_max (the paper: 0.1 or 0.2).
-        scale: what early exits weigh, e_scale (the paper: 0.1 to 1).
+        scale: the weight of early exits, e_scale (the paper: 0.1 to 1).
         curriculum: which exits count in a step, in addition to the last layer's.
         every: rotational: the distance of the exits that count in one step, R.
         growing: whether the chances grow from 0 in the course of training, for a model that is trained from scratch.

@@ -1,4 +1,4 @@
-"""LayerSkip's schedules: how often a layer is left out, which exits count in a step, and what they weigh."""
+"""LayerSkip's schedules: how often a layer is left out, which exits count in a step, and their weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Curriculum = Literal["rotational", "gradual", "all"]
 
 
 def chances(layers: int, largest: float, progress: float = 1.0) -> list[float]:
-    """How probably each of so many layers is left out of a text: D(l) S(t) p_max (LayerSkip, Section 4.1).
+    """Returns the probability of leaving out each layer for a text: D(l) S(t) p_max (LayerSkip, Section 4.1).
 
     D(l) = e^(l ln 2 / (L - 1)) - 1 grows from 0 at the first layer to 1 at the last. S(t) = e^(t ln 2 / (T - 1)) - 1
     grows with `progress`, t / (T - 1), from 0 to 1; a model that is trained already has S = 1, the default.
@@ -19,10 +19,10 @@ def chances(layers: int, largest: float, progress: float = 1.0) -> list[float]:
 
 
 def weights(exits: Sequence[int], layers: int, scale: float) -> list[float]:
-    """What each of the exits weighs that count in a step, e(l), normalised (LayerSkip, Section 4.1).
+    """Returns the weights e(l) of the exits enabled in a step, normalised (LayerSkip, Section 4.1).
 
     With l = exit - 1, counted from 0: scale (0 + 1 + .. + l), and for the last layer L - 1 + scale (0 + .. + L - 2). So
-    the exit after the first layer weighs nothing.
+    the exit after the first layer has weight 0.
     """
     sums = [scale * layer * (layer + 1) / 2 for layer in range(layers - 1)]
     sums.append(layers - 1 + scale * (layers - 2) * (layers - 1) / 2)
@@ -31,10 +31,10 @@ def weights(exits: Sequence[int], layers: int, scale: float) -> list[float]:
 
 
 def enabled(curriculum: Curriculum, layers: int, step: int, total: int, every: int) -> list[int]:
-    """After how many layers the exits lie that count in this step of `total`, ascending; the last layer's always does.
+    """Returns the exits enabled in this step of `total`, as numbers of layers, ascending; the last layer's always is.
 
-    rotational: every so many layers one, one layer further in each step, round and round. gradual: from the last layer
-    down, one more in every T / (2 L) steps, all from the middle of the training on.
+    rotational: one exit in `every` layers, shifted by one layer each step, in a cycle. gradual: from the last layer
+    down, one more exit every T / (2 L) steps, all from the middle of the training on.
     """
     if curriculum == "rotational":
         found = {layer + 1 for layer in range(layers) if (layer - step) % every == 0}

@@ -17,16 +17,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EAGLE = {"fc.weight", "layers.0.mlp.up_proj.weight"}
-"""Some of the names in a checkpoint of EAGLE's drafter."""
+"""Tensor names that identify a checkpoint of EAGLE's drafter."""
 
 
 class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
     """The parallel drafter of Xiao et al. 2024 (ParallelSpec).
 
-    A forward takes in what was committed since the last one and, behind it, K [MASK] tokens: the root's
-    entry gives the law of the first level and [MASK] k that of level k + 1, so K + 1 levels cost one forward,
-    whatever tokens are drawn there. The [MASK]s are not remembered. A deeper tree goes on from the drafted
-    tokens, K + 1 levels at a time.
+    A forward reads the entries committed since the last one and, behind them, K [MASK] tokens: the root's entry gives
+    the law of the first level and [MASK] k that of level k + 1, so K + 1 levels cost one forward, whatever tokens are
+    drawn there. The [MASK]s are not cached. A deeper tree continues from the drafted tokens, K + 1 levels at a time.
 
     With `features` it is EAGLE's drafter turned parallel (EAGLE-ParallelSpec): an entry is a token and the
     feature before it. Without, it reads tokens alone and stands for Medusa's heads (Medusa-ParallelSpec).
@@ -35,12 +34,12 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
     same random weights in every run.
 
     Args:
-        masks: the paper's K: how many [MASK] tokens; a group has one more, and so many levels a forward.
+        masks: the paper's K, the number of [MASK] tokens; a forward proposes K + 1 levels.
         features: whether it reads the target's features with the tokens.
-        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Of more masks the first serve.
+        weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained. Surplus masks are dropped.
             With `features` it may be EAGLE's, from which training then begins: its layer is kept, the masks are new.
         head: how its outputs become logits; none: the target's own head.
-        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
     # Of tokens alone it drafts without features, but it may be trained on them: its outputs are the LM head's inputs.
@@ -66,7 +65,7 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
         return ParallelSpecNetwork(target.config, self._masks, self.features)
 
     def load(self, target: NeuralTarget, weights: str) -> ParallelSpecNetwork:
-        """The network of a checkpoint; of more masks than are wanted the first serve."""
+        """The network of a checkpoint; if it has more masks than requested, the first ones are used."""
         config = checkpoint.read_config(weights)
         if self.features and "masks" not in config and checkpoint.shapes(weights).keys() >= EAGLE:
             return self._begun(target, weights)
@@ -89,5 +88,5 @@ class ParallelSpec(NeuralDrafter[ParallelSpecNetwork]):
         return network
 
     def identity(self, config: Any) -> dict[str, Any]:
-        """What a checkpoint and the drafter must agree on."""
+        """Returns the fields on which a checkpoint and the drafter must agree."""
         return {"masks": self._masks, "features": self.features, "vocab_size": config.vocab_size}

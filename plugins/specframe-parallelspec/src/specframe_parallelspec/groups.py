@@ -1,4 +1,4 @@
-"""Parallel groups in training: who sees whom, and the text's keys and values that all groups share."""
+"""Parallel groups in training: their attention mask, and the text's keys and values that all groups share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from transformers.cache_utils import Cache
 
 
 def visible(first: int, last: int, masks: int, device: torch.device | str | None = None) -> Tensor:
-    """What the [MASK]s of the groups first .. last - 1 see: [G K, last + G K] bool, G = last - first, K = `masks`.
+    """Returns the attention mask of the [MASK]s of groups first .. last - 1: [G K, last + G K] bool.
 
-    The keys are the text's first `last` entries, then the [MASK]s themselves, group by group. [MASK] k of the
-    group that entry i begins sees the text up to i and the [MASK]s 1 .. k of its own group (ParallelSpec,
-    Figure 3): never another group's.
+    G = last - first and K = `masks`. The keys are the text's first `last` entries, then the [MASK]s themselves, group
+    by group. [MASK] k of the group that entry i begins sees the text up to i and the [MASK]s 1 .. k of its own group,
+    never those of another (ParallelSpec, Figure 3).
     """
     group = torch.arange(first, last, device=device).repeat_interleave(masks)  # [G K]
     number = torch.arange(masks, device=device).repeat(last - first)
@@ -24,7 +24,7 @@ def visible(first: int, last: int, masks: int, device: torch.device | str | None
 
 
 def places(first: int, last: int, masks: int, device: torch.device | str | None = None) -> Tensor:
-    """Where these [MASK]s stand in the text, [G K] int64: [MASK] k of group i at i + k, as in decoding."""
+    """Returns the [MASK]s' positions in the text, [G K] int64: [MASK] k of group i at i + k, as in decoding."""
     ahead = torch.arange(1, masks + 1, device=device)
     return (torch.arange(first, last, device=device)[:, None] + ahead).flatten()
 

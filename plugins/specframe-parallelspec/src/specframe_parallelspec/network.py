@@ -1,4 +1,4 @@
-"""What is trained: K [MASK] tokens and one decoder layer, over tokens and features or over tokens alone."""
+"""Trained modules: K [MASK] tokens and one decoder layer, over tokens and features or over tokens alone."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 CHUNK = 64
-"""So many groups are asked at a time: enough to keep the machine busy, few enough for their mask to be small."""
+"""Number of groups predicted at a time: enough to keep the machine busy, few enough for their mask to be small."""
 
 
 class ParallelSpecNetwork(FeatureNetwork):
     """ParallelSpec's parallel head (Xiao et al. 2024, Sections 4.1 and 4.3).
 
-    With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 and feature
-    i, [.., 2H], embedding first; `fc` makes 2H into H, and the decoder layer has no input norm, nor does one
-    follow, since the output is compared with features that have passed the target's. Without, it is the
-    Transformer that takes the place of Medusa's heads: embeddings alone, a whole layer, and a norm.
+    With `features` it is EAGLE's head turned parallel: a pair is the embedding of token i + 1 and feature i, [.., 2H],
+    embedding first; `fc` maps 2H to H, and the decoder layer has no input norm. No norm follows, since the output is
+    compared with features that have passed the target's. Without, it is the Transformer that takes the place of
+    Medusa's heads: embeddings alone, a whole layer, and a norm.
 
     A [MASK] is a trained embedding. The feature paired with it is the newest there is, the one of the pair that
     begins its group.
@@ -77,7 +77,7 @@ class ParallelSpecNetwork(FeatureNetwork):
         return torch.cat([heads[:, :, None], torch.cat(followers, 1)], 2)
 
     def keep_masks(self, count: int) -> None:
-        """Leaves the first [MASK]s alone. They predict what they did: a [MASK] sees none of those behind it."""
+        """Keeps the first [MASK]s. Their predictions do not change: a [MASK] sees none of those behind it."""
         self.masks = nn.Parameter(self.masks.detach()[:count].clone())
         self.levels = 1 + count
 
@@ -92,7 +92,7 @@ class ParallelSpecNetwork(FeatureNetwork):
         return fused
 
     def hidden(self, outputs: Tensor) -> Tensor:
-        """What the head reads, [.., H] -> [.., H]; of tokens alone there is a norm before it."""
+        """Returns the LM head's input, [.., H] -> [.., H]; over tokens alone there is a norm before it."""
         normed: Tensor = self.norm(outputs)
         return normed
 

@@ -24,7 +24,7 @@ SILENCE = 15.0
 
 @dataclass(frozen=True)
 class Piece:
-    """What one cycle added to one answer."""
+    """Text that one cycle added to one answer."""
 
     index: int
     text: str
@@ -55,7 +55,7 @@ class Answer:
 
     @property
     def speculation(self) -> Speculation:
-        """What drafting did for it."""
+        """Drafting statistics of the answer."""
         return self.job.speculation
 
     def add(self, progress: Progress) -> Piece:
@@ -76,7 +76,7 @@ class Answer:
 
 
 class Answers:
-    """All answers to one request; `close` it whatever happens, so that rows that are not wanted any more leave."""
+    """Answers to one request; always `close` it, so that rows that are no longer wanted leave."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class Answers:
             raise shutting_down() from None
 
     def _requests(self, prompts: Sequence[Sequence[int]]) -> list[Request]:
-        """The requests of all rows. Raises ApiError for what the target or the server's limits do not allow."""
+        """The requests of all rows. Raises ApiError for requests beyond the limits of target or server."""
         asked, pipeline, longest = self._asked, self._pipeline, self._engine.longest
         vocab = pipeline.parts.target.vocab_size
         require_tokens(asked.stop_token_ids, vocab, "stop_token_ids")
@@ -181,7 +181,7 @@ class Answers:
         return self.all
 
     def close(self) -> None:
-        """Gives up what is not done."""
+        """Cancels the unfinished rows."""
         self._engine.cancel([answer.job for answer in self.all if answer.finish is None])
 
     def _receiver(self, index: int) -> Callable[[Progress], None]:

@@ -1,4 +1,4 @@
-"""The routes: what comes in over HTTP, and what goes out."""
+"""The HTTP routes: requests and replies."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Server:
-    """The endpoint of one pipeline; `app` is what an ASGI server runs."""
+    """The endpoint of one pipeline; `app` is the ASGI application."""
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings) -> None:
         self.settings = settings

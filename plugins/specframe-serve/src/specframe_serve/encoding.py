@@ -68,7 +68,8 @@ class Encoder:
         return tokens
 
     def reads(self, name: str) -> bool:
-        """Whether the chat template has a variable of that name, which is no argument of the tokenizer's own."""
+        """Returns whether the chat template has a variable of that name, which is no argument of the tokenizer's
+        own."""
         tokenizer = self._pipeline.tokenizer
         template = str(getattr(tokenizer, "chat_template", None) or "")
         own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}

@@ -21,7 +21,7 @@ from specframe_serve.settings import ServeSettings
 log = logging.getLogger("specframe.serve")
 
 SETTLE = 64
-"""After so many cycles a device's clock is read."""
+"""Number of cycles between readings of a device's clock."""
 
 
 class Full(Exception):
@@ -66,7 +66,7 @@ class Engine:
 
     @property
     def alive(self) -> bool:
-        """Whether jobs are decoded."""
+        """True while jobs are decoded."""
         return self._thread.is_alive() and not self._queue.closed
 
     @property
@@ -128,7 +128,7 @@ class Engine:
             self._end(job, "cancelled" if job.cancelled else "timeout" if job.deadline < now else "shutdown")
 
     def _read(self, session: Session) -> None:
-        """Has one turn of reading prompts: a piece of a long one, or short ones together."""
+        """Takes one turn of reading prompts: a piece of a long one, or short ones together."""
         job = self._queue.next_long(session.free)
         if job is None:
             self._admit(session, self._queue.next_short(session.free))
@@ -178,7 +178,7 @@ class Engine:
         job.prompt_logprobs = prompt_logprobs(target, job.request.tokens, job.logprobs or 0)
 
     def _take_in(self, cycle: Cycle) -> None:
-        """Delivers what a cycle committed, and counts what drafting did."""
+        """Delivers the tokens that a cycle committed, and counts its drafting statistics."""
         session = self._session
         assert session is not None
         now = monotonic()

@@ -41,7 +41,7 @@ class Speculation:
     """histogram[a]: steps that accepted a drafted tokens."""
 
     def count(self, accepted: int, drafted: int, levels: int) -> None:
-        """Counts one cycle of the row: accepted of drafted nodes, in a draft of so many levels."""
+        """Counts one cycle of the row: accepted and drafted nodes, and the levels of the draft."""
         self.steps += 1
         self.drafted += drafted
         self.accepted += accepted
@@ -67,26 +67,27 @@ class Job:
 
     request: Request
     deliver: Callable[[Progress], None]
-    """Called in the engine's thread."""
+    """Callback run in the engine's thread."""
     logprobs: int | None = None
-    """How many likeliest tokens to report with each token; None: no log probabilities."""
+    """Number of likeliest tokens to report with each token; None: no log probabilities."""
     scored: bool = False
-    """Whether the prompt's tokens are to have log probabilities, too."""
+    """True if the prompt's tokens are to have log probabilities, too."""
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    """Those of all prompt tokens but the first, which nothing predicts; complete before any token is delivered."""
+    """Log probabilities of all prompt tokens but the first, which nothing predicts; complete before any token is
+    delivered."""
     deadline: float = float("inf")
-    """When it is given up, by `monotonic`."""
+    """Time at which the job is given up, by `monotonic`."""
     arrived: float = field(default_factory=monotonic)
     cancelled: bool = False
     """Set by the web side when the client has left."""
     entry: Entry | None = None
-    """Its row in the session, once it is admitted."""
+    """Row in the session, once the job is admitted."""
     ahead: int = 0
     """Tokens of its prompt that were read before its admission."""
     sent: int = 0
     """Tokens delivered."""
     first: float | None = None
-    """When the first token was there."""
+    """Time of the first token."""
     speculation: Speculation = field(default_factory=Speculation)
 
     @property

@@ -1,7 +1,7 @@
 """A bounded load for a server: `python -m specframe_serve.load URL --prompts FILE --concurrency 8 --requests 64`.
 
-So many clients ask at a time, each for one streamed answer after the other, with the same seeds in every run. It works
-with any OpenAI-compatible server; acceptance is read from the metrics that vLLM has, too.
+A fixed number of clients ask at a time, each for one streamed answer after the other, with the same seeds in every run.
+It works with any OpenAI-compatible server; acceptance is read from the metrics that vLLM has, too.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 @dataclass
 class Asked:
-    """One request: what came of it, and when."""
+    """One request: its outcome and times."""
 
     number: int
     started: float
     first: float | None = None
-    """When the first text was there."""
+    """Time of the first text."""
     ended: float | None = None
     tokens: int = 0
     text: str = ""
@@ -39,7 +39,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Load:
-    """What is asked."""
+    """Requests to send."""
 
     url: str
     model: str
@@ -53,11 +53,11 @@ class Load:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What every request carries."""
+        """Headers of every request."""
         return {"Authorization": f"Bearer {self.key}"} if self.key else {}
 
     async def run(self) -> list[Asked]:
-        """All requests in order, `concurrency` of them at a time."""
+        """Sends all requests in order, `concurrency` of them at a time."""
         numbers = iter(range(self.requests))
         done: list[Asked] = []
         limits = httpx2.Limits(max_connections=self.concurrency)

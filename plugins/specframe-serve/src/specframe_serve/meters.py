@@ -1,4 +1,4 @@
-"""What /metrics shows: vLLM's names, which the field's clients read, and specframe's own figures."""
+"""Metrics of /metrics: vLLM's names, which the field's clients read, and specframe's own figures."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PHASES = ("prefill", "draft", "score", "verify", "commit")
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1, 2.5)
 REASONS = {"end": "stop", "stop": "stop", "length": "length"}
-"""Why a row ended, in the clients' words; everything else is `abort`."""
+"""Reasons for a row's end, in the clients' words; everything else is `abort`."""
 
 
 @dataclass
 class Sources:
-    """Where the figures of the moment are read."""
+    """Sources of the current figures."""
 
     waiting: Callable[[], int]
     running: Callable[[], int]
@@ -40,7 +40,7 @@ class Counts:
     """possible[d]: cycles whose draft has more than d levels."""
 
     def add(self, accepted: int, drafted: int, levels: int) -> None:
-        """Counts one cycle of a row: accepted of drafted tokens, in a draft of so many levels."""
+        """Counts one cycle of a row: accepted and drafted tokens, and the levels of the draft."""
         self.cycles += 1
         self.drafts += drafted > 0
         self.drafted += drafted
@@ -80,7 +80,7 @@ class Meters:
         self.registry.register(self)
 
     def follow(self, sources: Sources) -> None:
-        """Shows what these hold at the time of asking."""
+        """Shows the values of these sources at the time of asking."""
         self._sources = sources
 
     def admitted(self, tokens: int, waited: float) -> None:
@@ -100,7 +100,7 @@ class Meters:
             self._pace.observe(decoding / (tokens - 1))
 
     def render(self) -> bytes:
-        """All of it in Prometheus's text format."""
+        """Renders all metrics in Prometheus's text format."""
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:

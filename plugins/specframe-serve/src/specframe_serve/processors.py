@@ -21,7 +21,7 @@ class Bias:
     """Adds a number to the logits of some tokens."""
 
     added: tuple[tuple[int, float], ...]
-    """Token ids and what is added to their logits."""
+    """Token ids and their logit biases."""
 
     def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
         """The moved logits [R, V]."""

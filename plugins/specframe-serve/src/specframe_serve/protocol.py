@@ -40,7 +40,7 @@ class Strict(BaseModel):
 
 
 class StreamOptions(Strict):
-    """The options of a stream: what it holds in addition to the text."""
+    """The options of a stream: its contents in addition to the text."""
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
@@ -178,7 +178,7 @@ class ChatRequest(Generation):
 
     @property
     def likeliest(self) -> int | None:
-        """How many likeliest tokens to report with each token; None: no log probabilities."""
+        """Number of likeliest tokens to report with each token; None: no log probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
@@ -209,7 +209,7 @@ class CompletionRequest(Generation):
 
     @property
     def likeliest(self) -> int | None:
-        """How many likeliest tokens to report with each token; None: no log probabilities."""
+        """Number of likeliest tokens to report with each token; None: no log probabilities."""
         return self.logprobs
 
     @property

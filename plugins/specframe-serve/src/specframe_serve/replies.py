@@ -140,9 +140,9 @@ class TextReply(Reply):
     """Replies of `/v1/completions`."""
 
     echo: bool
-    """Whether prompts stand before their answers."""
+    """True if prompts precede their answers."""
     echoed: Callable[[int], str]
-    """What stands before the text of an answer, by its index."""
+    """Text before an answer, by its index."""
 
     def whole(self, answers: Answers) -> dict[str, Any]:
         """The reply as one object."""
@@ -193,7 +193,7 @@ class TextReply(Reply):
         }
 
     def _likeliest(self, found: TokenLogprobs) -> dict[str, float]:
-        """The likeliest tokens by their texts; of several with one text, the likeliest."""
+        """The likeliest tokens by their texts; the likeliest one of several with the same text."""
         best: dict[str, float] = {}
         for token, value in found.top:
             best.setdefault(self.spell(token), value)

@@ -92,7 +92,7 @@ class ResponseReply:
     id: str = field(default_factory=lambda: secrets.token_hex(12))
     created: int = field(default_factory=lambda: int(time()))
     numbers: Iterator[int] = field(default_factory=count)
-    """Of a stream's events."""
+    """Counter of a stream's events."""
     media_type: str = "text/event-stream"
 
     @classmethod

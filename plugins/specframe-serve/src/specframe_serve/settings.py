@@ -1,4 +1,4 @@
-"""How the server runs: where it listens, what it decodes at a time, what it refuses."""
+"""Settings of the server: where it listens, how much it decodes at a time, what it refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ServeSettings:
     """The limits of a server. Raises InputError for one that serves nothing."""
 
     name: str
-    """What clients call the model."""
+    """Name of the model that clients send."""
     slots: int = 8
     """Rows that are decoded together."""
     queue: int = 64
@@ -31,7 +31,7 @@ class ServeSettings:
     drain: float = 60.0
     """Seconds that running requests have left at the end."""
     key: str | None = None
-    """What clients must send as bearer token."""
+    """Bearer token that clients must send."""
     hosts: frozenset[str] | None = None
     """The names that the Host header may have; None: any."""
     origins: tuple[str, ...] = ()

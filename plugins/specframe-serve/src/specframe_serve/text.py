@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 HALF = "\ufffd"
-"""What a decoder puts for the bytes of half a character."""
+"""Character that a decoder inserts for the bytes of half a character."""
 
 
 class TextStream:
-    """The text of one answer, given out piece by piece; what was given out is never taken back.
+    """The text of one answer, emitted piece by piece; emitted text is never taken back.
 
-    Held back are half characters, and what may be the beginning of a stop text. The pieces together are the text of
-    all tokens, cut before the first stop text behind the first `least` tokens.
+    Half characters and possible beginnings of a stop text are held back. The pieces together are the text of all
+    tokens, cut before the first stop text behind the first `least` tokens.
     """
 
     def __init__(self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), least: int = 0) -> None:
@@ -63,11 +63,11 @@ class TextStream:
         return piece
 
     def _searched(self, stop: str) -> int:
-        """Where a stop text that is not found yet may begin."""
+        """Returns the first position at which an unfinished stop text may begin."""
         return max(self._spared, self._given - len(stop))
 
     def _held(self) -> int:
-        """How many of the last characters may begin a stop text."""
+        """Returns the number of last characters that may begin a stop text."""
         return max(
             (
                 size

@@ -20,16 +20,16 @@ class Hybrid:
     """Another loss where the target's distribution is known, and -log q of the next token within n-grams (OmniDraft).
 
     The distributions are over the drafter's tokens: a token that both vocabularies have counts as it is, and an n-gram
-    for the token that it begins with, so that its mass is counted once. Of an n-gram that the target wrote, the tokens
-    behind the first are learnt. With `distillation: {alpha: 1}` and equal weights that is what `distillation` alone
-    comes to; other divergences need it, since they measure a lone token otherwise. Of a drafter with the target's own
-    tokens it is the other loss.
+    for the token that it begins with, so that its mass is counted once. In an n-gram that the target wrote, the tokens
+    after the first are learnt. With `distillation: {alpha: 1}` and equal weights this equals `distillation` alone;
+    other divergences need it, since they measure a lone token differently. For a drafter with the target's own tokens
+    it equals the other loss.
 
     Source: OmniDraft (arXiv 2507.02659), its hybrid distillation. How its terms are weighted is not known here.
 
     Args:
-        loss: what is minimised where a distribution is known, such as `distillation` or `reverse_kl`.
-        ngrams: what a position within an n-gram weighs.
+        loss: the loss where a distribution is known, such as `distillation` or `reverse_kl`.
+        ngrams: the weight of a position within an n-gram.
     """
 
     rowwise = True

@@ -1,4 +1,4 @@
-"""Token-level intersection: of another vocabulary's drafter, the tokens that the target has, too."""
+"""Token-level intersection: a drafter of another vocabulary, restricted to the tokens that the target has, too."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from specframe_vocabularies.vocabulary import shared
 
 
 class Intersection:
-    """Proposes what a drafter of another vocabulary proposes, over the tokens that both vocabularies have (TLI).
+    """Proposes the tokens of a drafter of another vocabulary, restricted to those that both vocabularies have (TLI).
 
     The drafter's probabilities are restricted to these tokens and renormalised before anything is drawn. So every tree
     policy and every verifier stays lossless. The drafter reads the text in its own tokens, cut as it would cut it.
@@ -39,7 +39,7 @@ class Intersection:
 
     Options:
         drafter: a drafter that reads tokens alone, such as `model`
-        replace: what to replace in the prompt's text, so that the drafter reads its own chat format
+        replace: replacements in the prompt's text, so that the drafter reads its own chat format
     """
 
     taps: frozenset[str] = frozenset()
@@ -86,7 +86,7 @@ class Intersection:
         return self._translator.propose(root, require_tree(tree, "tli"), context, self._translate)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed."""
+        """Takes in the committed tokens."""
         self._translator.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -94,7 +94,7 @@ class Intersection:
         self._translator.keep(rows)
 
     def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
-        """What the target answers, in the drafter's tokens: the tokens that both have."""
+        """Translates the target's answers into the drafter's tokens: the tokens that both have."""
         return self._translator.translate(teacher, answers, {})
 
     def _translate(self, expand: Expand) -> Expand:

@@ -17,7 +17,7 @@ Prefix = tuple[int, ...]
 
 
 class Lexicon(Protocol):
-    """Which tokens of the target are written by which of the drafter's."""
+    """Map from the target's tokens to the drafter's tokens that spell them."""
 
     vocab: int
     """The size of the target's vocabulary."""
@@ -25,22 +25,22 @@ class Lexicon(Protocol):
     """The most tokens of the drafter that a token of the target takes."""
 
     def spelling(self, token: int) -> Prefix:
-        """What the drafter reads for a token of the target; nothing where the drafter cannot write it."""
+        """Returns the drafter's tokens for a token of the target; empty where the drafter cannot write it."""
         ...
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """What comes of every token drawn after the prefix, and whether a longer token may: [Vd] int64, [Vd] bool.
+        """Returns the target token that each token after the prefix completes, and whether a longer one may follow.
 
-        The former is a token of the target, or `vocab` where none comes of it.
+        The first is [Vd] int64, `vocab` where no target token is completed; the second [Vd] bool.
         """
         ...
 
 
 class Follow(NamedTuple):
-    """Which prefixes are followed: of those that may grow into longer tokens, the likeliest of each level."""
+    """Choice of the prefixes to follow: the likeliest of each level among those that may grow into longer tokens."""
 
     width: int
-    """How many below a node of the draft."""
+    """Number of prefixes followed below a node of the draft."""
     least: float
     """The least probability of one."""
 
@@ -59,7 +59,7 @@ class MergedLaw:
     """Tokens of the drafter are drawn until a token of the target is complete: the law of that token, added up.
 
     A prefix that is followed hands its whole mass on, and every other one ends as the token that it is by then. So no
-    probability is counted twice. What no token comes of is left out, and the rest renormalised.
+    probability is counted twice. Prefixes that complete no token are left out, and the rest is renormalised.
     """
 
     def __init__(self, lexicons: Sequence[Lexicon], follow: Follow, expand: Expand, root: Tensor) -> None:
@@ -99,7 +99,7 @@ class MergedLaw:
         return known[node]
 
     def _advance(self, row: int, heads: Sequence[Beginning], mass: Tensor, width: int) -> list[Beginning]:
-        """Adds what ends after each head to `mass` [F, V + 1]; the heads of the next level."""
+        """Adds the tokens that end after each head to `mass` [F, V + 1]; returns the heads of the next level."""
         laws = [self._scaffold.law(row, head.node) * head.mass for head in heads]
         found: dict[int, list[tuple[float, int, int]]] = {}
         if width:

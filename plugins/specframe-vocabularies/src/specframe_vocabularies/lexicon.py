@@ -1,4 +1,4 @@
-"""Which tokens of the target the drafter writes with which of its own: by n-grams, and by strings."""
+"""Spellings of the target's tokens by the drafter's: by n-grams, and by strings."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from specframe_vocabularies.law import Prefix
 from specframe_vocabularies.vocabulary import Vocabulary, shared
 
 TEXTS = 256
-"""So many texts or prefixes are remembered with what each of the drafter's tokens would make of them."""
+"""Number of texts or prefixes remembered with the results of each of the drafter's tokens."""
 
 
 class Spellings:
-    """How the drafter writes every token of the target: with the same token, or with several."""
+    """The drafter's spelling of every token of the target: by the same token, or by several."""
 
     def __init__(self, drafter: Vocabulary, target: Vocabulary, device: torch.device | None = None) -> None:
         self.vocab = len(target.pieces)
@@ -31,11 +31,11 @@ class Spellings:
 
     @cached_property
     def several(self) -> dict[int, Prefix]:
-        """All tokens that the drafter writes with several of its own."""
+        """Tokens that the drafter spells with several of its own."""
         return {token: spelled for token in range(self.vocab) if len(spelled := self.of(token)) > 1}
 
     def of(self, token: int) -> Prefix:
-        """What the drafter reads for a token of the target; nothing where it cannot write it."""
+        """Returns the drafter's tokens for a token of the target; empty where it cannot write it."""
         if token in self._same:
             return (self._same[token],)
         if token not in self._found:
@@ -76,7 +76,7 @@ class NgramLexicon:
                 self._find.cache_clear()
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """As of `Lexicon`."""
+        """Implements `Lexicon.endings`."""
         return self._find(prefix)
 
     def _search(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
@@ -98,7 +98,7 @@ class NgramLexicon:
 
 
 class StringLexicon:
-    """Every way to write a token of the target: a text stands for the longest token that it begins with."""
+    """All ways to write a token of the target: a text stands for the longest token that it begins with."""
 
     def __init__(self, spellings: Spellings, drafter: Vocabulary, target: Vocabulary, reach: int) -> None:
         self.vocab = spellings.vocab
@@ -111,13 +111,13 @@ class StringLexicon:
         self._find = lru_cache(TEXTS)(self._search)
 
     def endings(self, prefix: Prefix) -> tuple[Tensor, Tensor]:
-        """As of `Lexicon`."""
+        """Implements `Lexicon.endings`."""
         return self._find(self._drafter.write(prefix))
 
     def _search(self, text: bytes) -> tuple[Tensor, Tensor]:
-        """For each of the drafter's pieces behind a text: the target's longest token, and whether a longer is possible.
+        """Returns the target's longest token for each of the drafter's pieces after a text, and whether it can grow.
 
-        Only the target's tokens that begin with the text matter, and a piece that goes on as they do.
+        Only those of the target's tokens matter that begin with the text, and pieces that continue as they do.
         """
         into = torch.full(self._direct.shape, self._longest(text), dtype=torch.int64)
         longer = torch.zeros(len(into), dtype=torch.bool)

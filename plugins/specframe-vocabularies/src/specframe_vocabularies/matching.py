@@ -30,7 +30,7 @@ from specframe_vocabularies.translator import Grown, Pair, Translator
 from specframe_vocabularies.untrained import translated
 
 TAIL = 4
-"""So many tokens of the target before a draft are cut anew together with it, to see whether they stay."""
+"""Number of the target's tokens before a draft that are tokenised again together with it, to see whether they stay."""
 
 
 class Matching:
@@ -46,7 +46,7 @@ class Matching:
         drafter: a drafter that reads tokens alone, such as `model`
         tree: the tree policy that the drafter grows in its own tokens, which must not sample
         nodes: the most nodes of a draft, the root included; none for as many as the tree has
-        replace: what to replace in the prompt's text, so that the drafter reads its own chat format
+        replace: replacements in the prompt's text, so that the drafter reads its own chat format
     """
 
     taps: frozenset[str] = frozenset()
@@ -115,7 +115,7 @@ class Matching:
         return united(root, paths, self._most)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed."""
+        """Takes in the committed tokens."""
         self._translator.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -123,7 +123,7 @@ class Matching:
         self._translator.keep(rows)
 
     def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
-        """What the target answers, in the drafter's tokens."""
+        """Translates the target's answers into the drafter's tokens."""
         return self._translator.translate(teacher, answers, self._spellings.several)
 
     def _cut(self, row: Reading, drafted: list[int]) -> list[int]:

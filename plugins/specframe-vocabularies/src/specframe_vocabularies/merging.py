@@ -1,4 +1,4 @@
-"""What the drafters share that add up the probabilities of several of the drafter's tokens."""
+"""Common base of the drafters that add up the probabilities of several of the drafter's tokens."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from specframe_vocabularies.translator import Pair, Translator, require_tree
 
 
 class Merging:
-    """A translator, what it follows, and a lexicon for each row."""
+    """A translator, its choice of prefixes, and a lexicon for each row."""
 
     def __init__(
         self, name: str, drafter: Drafter, replace: dict[str, str] | None, width: int, least: float, reach: int

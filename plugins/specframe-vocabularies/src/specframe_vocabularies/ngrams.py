@@ -17,9 +17,9 @@ from specframe_vocabularies.untrained import translated
 class Ngrams:
     """Proposes the tokens that both vocabularies have, and n-grams of the drafter's that are one token of the target's.
 
-    An n-gram has the product of its tokens' probabilities. A token that begins n-grams gives them their mass and keeps
+    An n-gram has the product of its tokens' probabilities. A token that begins n-grams hands them their mass and keeps
     the rest. As published (`q'(t) = q(d)` for both) the mass would be counted twice, and the recorded law would not be
-    that of what is proposed. Here it is, so every tree policy and every verifier stays lossless.
+    that of the proposed tokens. Here it is, so every tree policy and every verifier stays lossless.
 
     N-grams are those of tokens that a row's text has held so far, prompt included, or those of all tokens. `shared` are
     those of all texts of a session, as a server has it from its start to its end: a draft then depends on other rows,
@@ -38,7 +38,7 @@ class Ngrams:
         width: how many beginnings of n-grams are followed, below each node and level
         reach: the most tokens of an n-gram
         least: the least probability of a beginning that is followed
-        replace: what to replace in the prompt's text, so that the drafter reads its own chat format
+        replace: replacements in the prompt's text, so that the drafter reads its own chat format
     """
 
     taps: frozenset[str] = frozenset()
@@ -102,7 +102,7 @@ class Ngrams:
             self._common.add(range(target.vocab_size))
 
     def open(self, slots: int, room: int) -> None:
-        """Forgets every row, and what they shared."""
+        """Forgets every row, and the n-grams they shared."""
         self._rows = []
         if self.shared:
             self._common = self._lexicon()
@@ -113,7 +113,7 @@ class Ngrams:
         return self._merging.propose(root, tree, context, self._rows)
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed, and its n-grams."""
+        """Takes in the committed tokens and their n-grams."""
         self._merging.translator.commit(committed)
         if (prompts := committed.prompt) is not None:
             for row, count in zip(prompts.tokens.tolist(), prompts.count.tolist(), strict=True):
@@ -130,7 +130,7 @@ class Ngrams:
         self._merging.translator.keep(rows)
 
     def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
-        """What the target answers, in the drafter's tokens: those that both have, and n-grams by their first."""
+        """Translates the target's answers into the drafter's tokens: common tokens, and n-grams by their first."""
         lexicon = self._common
         if lexicon is None:
             lexicon = self._lexicon()

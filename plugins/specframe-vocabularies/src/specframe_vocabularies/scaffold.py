@@ -11,7 +11,7 @@ from specframe.plugin import Expand, Frontier, TokenTree
 
 
 class Scaffold:
-    """Nodes of the drafter's tokens, read in the order of their levels; what was read is read once."""
+    """Nodes of the drafter's tokens, read level by level, each node once."""
 
     def __init__(self, expand: Expand, root: Tensor) -> None:
         self._expand = expand
@@ -57,7 +57,7 @@ class Scaffold:
         return self._laws[row][node]
 
     def confidence(self, wanted: Sequence[Sequence[int]]) -> Tensor | None:
-        """The drafter's own estimate that what it draws after these nodes is accepted, [B, F]; None without one."""
+        """The drafter's own estimate that its tokens after these nodes are accepted, [B, F]; None without one."""
         if not any(self._confidence):
             return None
         return torch.stack([torch.stack([self._confidence[row][n] for n in nodes]) for row, nodes in enumerate(wanted)])

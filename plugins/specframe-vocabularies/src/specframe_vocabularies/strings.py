@@ -18,9 +18,9 @@ class Strings:
 
     The drafter's tokens are drawn until their text shows which token of the target it begins with; that token's
     probability is the sum over all ways to get there. The sum over everything is exponential in the length of a token.
-    So of the texts that may grow into longer tokens the likeliest `width` are followed, at most `reach` tokens far, and
-    the others end as the longest token they hold. What is drawn and what is recorded is this one law: every tree policy
-    and every verifier stays lossless, for any width and reach.
+    So only the likeliest `width` of the texts that may grow into longer tokens are followed, at most `reach` tokens
+    far, and the others end as the longest token they hold. Tokens are drawn from this law, and it is recorded: every
+    tree policy and every verifier stays lossless, for any width and reach.
 
     Source: Timor et al. 2025 (arXiv 2502.05202), algorithm 4; the cut by width and reach is ours.
 
@@ -29,7 +29,7 @@ class Strings:
         width: how many texts are followed, below each node and level
         reach: the most tokens of the drafter for one of the target's
         least: the least probability of a text that is followed
-        replace: what to replace in the prompt's text for the drafter, such as the target's chat format
+        replace: replacements in the prompt's text for the drafter, such as the target's chat format
     """
 
     taps: frozenset[str] = frozenset()
@@ -78,7 +78,7 @@ class Strings:
         return self._merging.propose(root, tree, context, [self._lexicon] * len(root))
 
     def commit(self, committed: Committed) -> None:
-        """Takes in what was committed."""
+        """Takes in the committed tokens."""
         self._merging.translator.commit(committed)
 
     def keep(self, rows: Tensor) -> None:
@@ -86,5 +86,5 @@ class Strings:
         self._merging.translator.keep(rows)
 
     def translate(self, teacher: Teacher, answers: Tensor) -> Teacher:
-        """What the target answers, in the drafter's tokens."""
+        """Translates the target's answers into the drafter's tokens."""
         return self._merging.translator.translate(teacher, answers, self._spellings.several)

@@ -1,4 +1,4 @@
-"""What the target answers, as a drafter of another vocabulary can learn it."""
+"""The target's answers, translated for a drafter of another vocabulary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Translated(Teacher):
 
 @dataclass
 class Text:
-    """An answer in the drafter's tokens, its prompt before it, and what is known after which of them."""
+    """An answer in the drafter's tokens, with its prompt, and the known distributions after some of them."""
 
     tokens: list[int]
     answers: dict[int, int] = field(default_factory=dict)
@@ -130,7 +130,7 @@ class Translation:
 
 
 def _runs(flags: Iterable[bool]) -> Iterable[tuple[int, int]]:
-    """The first and last place of every run of what is set."""
+    """The first and last place of every run of set bits."""
     for is_set, group in groupby(enumerate(flags), key=lambda item: item[1]):
         places = [place for place, _ in group]
         if is_set:
@@ -138,11 +138,11 @@ def _runs(flags: Iterable[bool]) -> Iterable[tuple[int, int]]:
 
 
 def _alike(one: bytes, other: bytes) -> int:
-    """How many bytes are the same before the first that differs."""
+    """Returns the length of the common prefix in bytes."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (first, second) in pairs if first != second), min(len(one), len(other)))
 
 
 def _ends(vocabulary: Vocabulary, tokens: Iterable[int]) -> Iterable[int]:
-    """How many bytes are written before the first of the tokens, and after each."""
+    """Returns the number of bytes written before the first of the tokens, and after each."""
     return accumulate((len(vocabulary.pieces[token] or b"") for token in tokens), initial=0)

@@ -34,7 +34,7 @@ Pair = tuple[Vocabulary, Vocabulary]
 
 @dataclass(frozen=True)
 class View:
-    """What a drafter of another vocabulary may know of the target: a target of the drafter's own tokens."""
+    """View of the target that a drafter of another vocabulary gets: a target of the drafter's own tokens."""
 
     vocab_size: int
     device: Any
@@ -55,7 +55,7 @@ class Grown:
 
 
 class Translator:
-    """Reads to a drafter what was committed, in the drafter's own tokens."""
+    """Passes the committed text to a drafter, in the drafter's own tokens."""
 
     def __init__(self, drafter: Drafter, replace: Mapping[str, str] | None, given: Pair | None) -> None:
         """`given` are vocabularies in place of those of the tokenizers.

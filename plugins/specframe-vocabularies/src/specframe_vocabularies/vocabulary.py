@@ -18,13 +18,13 @@ Encode = Callable[[str], tuple[list[int], list[int]]]
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What each token writes, and how a text is cut into tokens."""
+    """Bytes that each token writes, and the tokenisation of texts."""
 
     pieces: tuple[bytes | None, ...]
     """The bytes that each token writes; None for a special token, or a number without a token."""
     encode: Encode
     encode_prompt: Callable[[str], list[int]]
-    """A whole prompt, with what the tokenizer puts around it of its own accord."""
+    """Encodes a whole prompt, with the special tokens that the tokenizer adds by itself."""
     special: Mapping[str, int] = field(default_factory=dict)
     """Special tokens by name."""
     end: int | None = None
@@ -34,8 +34,8 @@ class Vocabulary:
     def of(cls, tokenizer: Any, size: int) -> Vocabulary:
         """The vocabulary of a transformers tokenizer, for a model of `size` tokens.
 
-        Raises CompositionError for a tokenizer whose tokens are no pieces of text: neither byte-level, nor with `▁` for
-        a space as SentencePiece has it.
+        Raises CompositionError for a tokenizer whose tokens are no pieces of text: neither byte-level nor with
+        SentencePiece's `▁` for a space.
         """
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
@@ -75,7 +75,7 @@ class Vocabulary:
         return cls(tuple(piece.encode() for piece in pieces), encode, lambda text: encode(text)[0])
 
     def write(self, tokens: Sequence[int]) -> bytes:
-        """What the tokens write; special ones write nothing."""
+        """Returns the bytes that the tokens write; special ones write nothing."""
         return b"".join(self.pieces[token] or b"" for token in tokens)
 
     def spell(self, piece: bytes | None) -> tuple[int, ...]:
@@ -91,8 +91,8 @@ class Vocabulary:
 def shared(drafter: Vocabulary, target: Vocabulary) -> tuple[Tensor, Tensor]:
     """The tokens that both have, by the drafter's numbers and by the target's, int64 [v] each, in the target's order.
 
-    Tokens are the same if they write the same bytes, special ones if they have the same name or end a sequence. Of
-    several that write the same the first counts.
+    Tokens are the same if they write the same bytes, special ones if they have the same name or end a sequence. If
+    several write the same bytes, the first counts.
     """
     numbers: dict[bytes, int] = {}
     for number, piece in enumerate(drafter.pieces):
@@ -133,7 +133,7 @@ def _words(count: int) -> list[str]:
 
 
 def _writer(decoder: Any) -> Callable[[str], bytes]:
-    """How a tokenizer's decoder, as its JSON has it, turns a token's name into bytes."""
+    """Returns a function from a token's name to its bytes, given a tokenizer's decoder as its JSON has it."""
     kinds = {step.get("type"): step for step in _steps(decoder)}
     if "ByteLevel" in kinds:
         letters = _letters()

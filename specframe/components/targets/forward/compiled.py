@@ -21,7 +21,7 @@ from specframe.kernel.types import TokenTree
 
 log = logging.getLogger(__name__)
 SHAPES = 64
-"""So many shapes of a model's forward pass are compiled at most; further ones run as they are."""
+"""Largest number of shapes of a model's forward pass that are compiled; further ones run as they are."""
 
 
 class Steps:
@@ -29,7 +29,7 @@ class Steps:
 
     def __init__(self, passes: ModelPasses, dtype: torch.dtype, backend: str = "inductor") -> None:
         self.refused = False
-        """Whether the model could not be compiled, or computed something else then."""
+        """True if the model could not be compiled, or computed something else then."""
         self._passes = passes
         self._dtype = dtype
         self._backend = backend
@@ -39,9 +39,9 @@ class Steps:
     def run(
         self, taps: Taps, inputs: tuple[Tensor, ...], planes: list[Tensor], eager: Callable[[], Found]
     ) -> Found | None:
-        """What a step gives, with padding; None, with a warning, where it cannot be compiled or differs from `eager`.
+        """Runs a step, with padding; returns None, with a warning, if it cannot be compiled or differs from `eager`.
 
-        `eager` gives what it should, without padding, and is called for the first step of a shape alone.
+        `eager` returns the expected output, without padding, and is called only for the first step of a shape.
         """
         shape = (taps.wanted, *planes[0].shape, *inputs[0].shape)
         if shape in self._checked:
@@ -76,7 +76,7 @@ class Steps:
         if graphs:
             torch.compiler.cudagraph_mark_step_begin()
         logits, *features = self._steps[taps.wanted](*inputs, *planes)
-        if graphs:  # the next replay overwrites what a graph gives
+        if graphs:  # the next replay overwrites a graph's outputs
             logits, features = logits.clone(), [values.clone() for values in features]
         return logits, dict(zip(sorted(taps.wanted), features, strict=True))
 
@@ -101,30 +101,30 @@ class CompiledPasses:
         self._steps = steps
 
     def around(self, taps: Taps) -> CompiledPasses:
-        """The same with other taps; what is compiled is shared."""
+        """The same with other taps; compiled code is shared."""
         return CompiledPasses(self._eager.around(taps), self._steps)
 
     def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
-        """As transformers has it: every prompt has another length."""
+        """Reads prompts with transformers' own forward: every prompt has another length."""
         return self._eager.read(tokens, state, last, start)
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
-        """Over a tree."""
+        """Scores a tree."""
         found: Found = self.computing(lambda: self._score(tree, state, positions))
         return found
 
     def below(
         self, tree: TokenTree, nodes: Tensor, state: State, positions: Tensor, chosen: LayerChoice
     ) -> Mapping[str, Tensor]:
-        """Over nodes of a tree, by some layers."""
+        """Runs some layers over nodes of a tree."""
         return self._eager.below(tree, nodes, state, positions, chosen)
 
     def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
-        """Over a tree, by the last layers."""
+        """Runs the last layers over a tree."""
         return self._eager.above(tree, state, positions, entry, chosen)
 
     def _score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
-        """Over a tree, compiled where that is possible, and where no mode is on that must see every operator."""
+        """Scores a tree, compiled where possible and where no dispatch mode needs to see every operator."""
         eager = self._steps.refused or _get_current_dispatch_mode() is not None
         found = None if eager else self._run(tree, state, positions)
         return self._eager.score(tree, state, positions) if found is None else found
@@ -133,7 +133,7 @@ class CompiledPasses:
         (batch, count), slots = tree.tokens.shape, state.cache.rows or 1
         rows, nodes = min(power(batch), slots), power(count)
         if state.ahead and batch < rows == slots:
-            return None  # the last row is no padding: it holds what was read of a prompt
+            return None  # the last row is no padding: it holds the part of a prompt read ahead
         state.cache.grow(width_of(state.base + nodes))
         with torch.inference_mode():  # always, so that no shape is compiled twice
             planes = state.cache.planes(rows)

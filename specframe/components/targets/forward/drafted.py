@@ -1,4 +1,4 @@
-"""What the first layers made of the nodes of a draft, kept for its verification."""
+"""Outputs of the first layers for the nodes of a draft, kept for its verification."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Drafted:
     def put(
         cls, before: Drafted | None, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, features: Mapping[str, Tensor]
     ) -> Drafted:
-        """What is known when features [B, F, D] of nodes [B, F] come in, the tree being what it is now."""
+        """Adds features [B, F, D] of nodes [B, F] to the known ones, for the tree as it is now."""
         batch, count = tree.tokens.shape
         rows = torch.arange(batch, device=nodes.device)[:, None]
         known = torch.zeros(batch, count, dtype=torch.bool, device=nodes.device)

@@ -1,4 +1,4 @@
-"""Some of a model's layers, as a model that shares its weights and writes to the same keys and values."""
+"""Subset of a model's layers, as a model that shares its weights and writes to the same keys and values."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LayerSubset:
 
     @contextmanager
     def entering(self, states: Tensor) -> Iterator[None]:
-        """Inside the with block the first layer gets these states [B, T, D], whatever the embedding makes of tokens."""
+        """Feeds these states [B, T, D] to the first layer inside the with block, in place of the embeddings."""
 
         def enter(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             if inputs:
@@ -82,10 +82,10 @@ class LayerSubset:
 
 
 class HeadModel:
-    """A model without its layers: what it makes of the last layer's output, its final norm and LM head, as they are."""
+    """A model without its layers: the final norm and LM head, as they are."""
 
     def __init__(self, model: nn.Module) -> None:
-        """Of a model whose weights it shares. Raises CompositionError where its layers are unknown."""
+        """Wraps a model, whose weights are shared. Raises CompositionError where its layers are unknown."""
         last = _depth(model) - 1
         others = range(last)
         self._part = LayerSubset(model, LayerChoice.without(last + 1, others, others), headless=False)
@@ -123,7 +123,7 @@ def take_layers(model: nn.Module, layers: Sequence[int]) -> nn.Module:
 
 
 def _depth(model: Any) -> int:
-    """How many decoder layers a model has."""
+    """Returns the number of decoder layers of a model."""
     count: int = model.config.get_text_config().num_hidden_layers
     return count
 
@@ -146,7 +146,7 @@ def double(model: nn.Module, inner: Sequence[nn.Module]) -> tuple[Any, list[nn.M
 
 
 class _Nothing(nn.Module):
-    """What stands in for a sublayer that is left out: it adds nothing to its input."""
+    """Replacement of a sublayer that is left out: it adds nothing to its input."""
 
     def __init__(self, pair: bool) -> None:
         super().__init__()
@@ -186,7 +186,7 @@ def _twin(module: nn.Module) -> nn.Module:
 
 
 def _replaced(module: nn.Module, parts: dict[int, nn.Module | None]) -> nn.Module:
-    """The module with parts exchanged, found by identity; what contains none of them is shared."""
+    """The module with parts exchanged, found by identity; submodules without them are shared."""
     if (part := parts.get(id(module))) is not None:
         return part
     if not any(id(inner) in parts for inner in module.modules()):

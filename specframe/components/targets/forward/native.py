@@ -24,13 +24,13 @@ CHUNK = 256
 
 
 FREE = 16
-"""So many tokens are read in the time of one: weights are what takes it."""
+"""Number of tokens that cost no more than one: the pass is bound by reading weights."""
 
 
 def together(last: Sequence[int]) -> Iterator[int]:
-    """How many prompts, in order, are read at once, given the places of their last tokens.
+    """Yields how many prompts, in order, to read at once, given the places of their last tokens.
 
-    A prompt waits for the longest that it is read with. Where tokens take time of their own, none has to.
+    A prompt waits for the longest one read with it. Where the cost grows with every token, none has to.
     """
     count = longest = 0
     for place in last:
@@ -59,7 +59,7 @@ class KernelPasses:
         return KernelPasses(self._decoder, self.head, taps)
 
     def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
-        """Each prompt by itself, and in chunks, which changes no bit of the result."""
+        """Reads each prompt by itself, and in chunks, which changes no bit of the result."""
         hidden: list[Tensor] = []
         features: dict[str, Tensor] = {}
         first = 0
@@ -92,7 +92,7 @@ class KernelPasses:
         return torch.cat(hidden, 1), whole
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
-        """Over a tree."""
+        """Scores a tree."""
         nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
         found: Found = self.computing(lambda: self._run(nodes, state, self._taps.wanted))
         return found
@@ -100,7 +100,7 @@ class KernelPasses:
     def below(
         self, tree: TokenTree, nodes: Tensor, state: State, positions: Tensor, chosen: LayerChoice
     ) -> Mapping[str, Tensor]:
-        """Over nodes of a tree, by some layers."""
+        """Runs some layers over nodes of a tree."""
         state.aim_nodes(tree, nodes)
         sees = Mask(state.visible(tree, nodes), state.base + nodes)
         asked = Nodes(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sees)
@@ -109,7 +109,7 @@ class KernelPasses:
         return features
 
     def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
-        """Over a tree, by the last layers."""
+        """Runs the last layers over a tree."""
         nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
         taps = taps_above(self._taps.wanted, chosen)
         found: Found = self.computing(lambda: self._run(nodes, state, taps, chosen, entry))
@@ -118,9 +118,10 @@ class KernelPasses:
     def part(
         self, nodes: Nodes, cache: SlotCache, chosen: LayerChoice, entry: Tensor | None, keep: int | Tensor
     ) -> Found:
-        """Over a drafter's nodes by the chosen layers: the logits of those to keep, and the tap of the last layer.
+        """Runs the chosen layers over a drafter's nodes: logits of the nodes to keep, and the last layer's tap.
 
-        `keep` is how many of the last, or which [E]; 0 is all. `entry` [B, N, D] is what the first chosen layer gets.
+        `keep` is the number of last nodes, or their indices [E]; 0 keeps all. `entry` [B, N, D] is the input of the
+        first chosen layer.
         """
         tap = f"layer.{chosen.kept[-1]}"
         hidden, features = self._decoder.run(nodes, cache, frozenset({tap}), chosen, entry)
@@ -135,7 +136,7 @@ class KernelPasses:
         chosen: LayerChoice | None = None,
         entry: Tensor | None = None,
     ) -> Found:
-        """Over the nodes of one forward pass, perhaps by some of the layers."""
+        """Runs the nodes of one forward pass, by all or some of the layers."""
         hidden, features = self._decoder.run(nodes, state.cache, taps, chosen, entry)
         return logits_of(self.head, hidden), {tap: values.to(hidden.dtype) for tap, values in features.items()}
 

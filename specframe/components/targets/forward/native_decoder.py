@@ -19,12 +19,12 @@ from specframe.native.linear import QuantizedLinear
 from specframe.neural.cache import SlotCache
 
 Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
-"""Why the kernels cannot run a model's layers, given its config, decoder and layers; None if they can."""
+"""Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The tokens of one forward pass, and what they see."""
+    """The tokens of one forward pass, and their visible slots."""
 
     tokens: Tensor  # [B, N] int64
     positions: Tensor  # [B, N] int64
@@ -39,7 +39,7 @@ class Decoder:
     """
 
     def __init__(self, config: Any, decoder: Any, layers: nn.ModuleList) -> None:
-        """Of a model for which `unfit` or `unfit_floats` finds no reason."""
+        """Packs the layers of a model for which `unfit` or `unfit_floats` finds no reason."""
         self._decoder = decoder
         self._layers = PackedLayers(config, decoder.rotary_emb, list(layers))
         self._ending = decoder.norm.weight.detach().float().contiguous()
@@ -54,8 +54,8 @@ class Decoder:
     ) -> tuple[Tensor, Mapping[str, Tensor]]:
         """The hidden states behind the final norm, [B, N, D], in the model's dtype, and the taps' features.
 
-        A layer's feature is float32, as it goes into the next. Of the layers the chosen ones run, all where nothing is
-        chosen; `entry` [B, N, D] is what the first of them gets, the tokens' embeddings where there is none.
+        A layer's feature is float32, as it enters the next. Only the chosen layers run, or all if none are chosen;
+        `entry` [B, N, D] is the input of the first of them, by default the tokens' embeddings.
         """
         dtype = self._decoder.embed_tokens.weight.dtype
         hidden = self._decoder.embed_tokens(nodes.tokens).float() if entry is None else entry.clone()  # [B, N, D]
@@ -68,7 +68,7 @@ class Decoder:
 
 
 def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
-    """Why the kernels cannot run a quantized model's layers, or None if they can."""
+    """Returns why the native passes cannot run a quantized model's layers, or None if they can."""
     if (reason := unlike(config, getattr(decoder, "rotary_emb", None), list(layers))) is not None:
         return reason
     matrices = [module for module in layers.modules() if isinstance(module, QuantizedLinear)]
@@ -78,7 +78,7 @@ def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
 
 
 def unfit_floats(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
-    """Why the kernels cannot run a model's layers as they are, in bfloat16 or float32, or None if they can."""
+    """Returns why the native passes cannot run a model's bfloat16 or float32 layers, or None if they can."""
     if (reason := unlike(config, getattr(decoder, "rotary_emb", None), list(layers))) is not None:
         return reason
     limits = [view.limit for view in architectures.views(config).values() if view.limit is not None]

@@ -20,7 +20,7 @@ class Computing(nn.Module):
     """A module that is called for every forward pass over nodes, whole or by some of the layers, to be hooked."""
 
     def forward(self, run: Callable[[], Any]) -> Any:
-        """What the forward pass gives."""
+        """Returns the output of the forward pass."""
         return run()
 
 
@@ -28,15 +28,15 @@ class Passes(Protocol):
     """The forward passes of a session: transformers' own, as they are or compiled, or those of the kernels."""
 
     computing: Computing
-    """What those over nodes are calls of."""
+    """Wrapper that runs the passes over nodes."""
     masked: bool
-    """Whether every kind of layer is given a mask of its own, as windows need where they bite."""
+    """True if every kind of layer is given a mask of its own, as windows need where they bite."""
     head: nn.Module
     """The LM head, as it computes where no gradients are wanted."""
 
     @property
     def widths(self) -> Callable[[int], int] | None:
-        """How many positions a session has storage for where so many are needed; None: it may be any number."""
+        """Function from the number of positions needed to the number allocated; None: any number is possible."""
         ...
 
     def around(self, taps: Taps) -> Passes:
@@ -44,14 +44,14 @@ class Passes(Protocol):
         ...
 
     def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
-        """Over prompts [A, L]: the logits [A, V] at their last tokens, whose places are `last` [A], and all features.
+        """Reads prompts [A, L]: the logits [A, V] at their last tokens, whose places are `last` [A], and all features.
 
-        `start` of their tokens were read before: they are the rest, of one prompt. The state is aimed at their slots.
+        If `start` tokens were read before, the prompts are the rest, of one prompt. The state is aimed at their slots.
         """
         ...
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
-        """Over a tree whose nodes are at `positions` [B, N]. The state is aimed at their slots."""
+        """Scores a tree whose nodes are at `positions` [B, N]. The state is aimed at their slots."""
         ...
 
     def below(
@@ -64,7 +64,7 @@ class Passes(Protocol):
         ...
 
     def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
-        """Over a tree by the chosen layers, given the states [B, N, D] in which its nodes reach the first of them.
+        """Runs the chosen layers over a tree, given the first layer's input states [B, N, D] for its nodes.
 
         Features are those of the taps from there on. The state is aimed at the nodes' slots.
         """
@@ -77,12 +77,12 @@ def numbered(taps: frozenset[str]) -> dict[str, int]:
 
 
 def taps_below(taps: frozenset[str], chosen: LayerChoice) -> frozenset[str]:
-    """The taps of what `Passes.below` gives."""
+    """The taps of the output of `Passes.below`."""
     found = {tap for tap, layer in numbered(taps).items() if layer < chosen.whole}
     return frozenset(found | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set()))
 
 
 def taps_above(taps: frozenset[str], chosen: LayerChoice) -> frozenset[str]:
-    """The taps of what `Passes.above` gives, of those that are requested."""
+    """The requested taps of the output of `Passes.above`."""
     first = chosen.kept[0]
     return frozenset(tap for tap in taps if tap == "last" or numbered(taps)[tap] >= first)

@@ -12,10 +12,10 @@ from specframe.kernel.types import TokenTree
 
 
 def finish(passes: Passes, tree: TokenTree, state: State, positions: Tensor) -> Found:
-    """What `Passes.score` gives, from what the first layers made of the nodes of a draft, where they drafted.
+    """Scores the tree from the outputs of the first layers for the nodes of a draft, where they drafted.
 
-    They run here over the nodes that they did not run over yet, the other layers over all. The state is aimed at the
-    nodes' slots. There may be features of more taps than were requested.
+    The first layers run here over the remaining nodes, the other layers over all. The state is aimed at the nodes'
+    slots. There may be features of more taps than were requested.
     """
     drafted, state.drafted = state.drafted, None
     if drafted is None:
@@ -44,8 +44,8 @@ def finish(passes: Passes, tree: TokenTree, state: State, positions: Tensor) -> 
 def replay(passes: Passes, chosen: LayerChoice, tokens: Tensor, state: State, context: int) -> Tensor:
     """The feature `last` [B, W, D] of tokens [B, W] after the chosen layers, `state` being that before the first.
 
-    Their keys and values stand behind those of all rows, where the next tree is written. The first of them sees what
-    the whole model made of the tokens before it, each later one in addition what these layers made of those between.
+    Their keys and values stand behind those of all rows, where the next tree is written. The first of them sees the
+    whole model's entries of the tokens before it, each later one also these layers' entries of the tokens between.
     """
     order = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     chain = TokenTree(

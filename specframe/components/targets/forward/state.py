@@ -1,4 +1,4 @@
-"""What a session's rows have processed: which slots are whose, and what a node may see of them."""
+"""Processed state of a session's rows: the owners of slots, and the slots visible to a node."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from specframe.kernel.types import Committed, Prompts, TokenTree, Verdict
 from specframe.neural.cache import SlotCache
 
 FIRST = 1024
-"""So many positions of each row are allocated first; a session of many slots and a long context fills few of them."""
+"""Number of positions of each row allocated first; a session of many slots and a long context fills few of them."""
 
 
 @dataclass(frozen=True)
 class AttentionView:
-    """How far back the attention of a kind of layer sees: a sliding window, a chunk, or everything."""
+    """Range of the attention of a kind of layer: a sliding window, a chunk, or everything."""
 
     window: int | None = None
-    """So many positions, a token's own included."""
+    """Number of visible positions, a token's own included."""
     chunk: int | None = None
-    """From the last multiple of so many positions on."""
+    """Chunk size: the visible positions start at its last multiple."""
 
     @property
     def limit(self) -> int | None:
-        """Up to how many positions everything is seen."""
+        """Number of positions up to which everything is seen."""
         return self.window or self.chunk
 
     def within(self, length: int) -> AttentionView:
-        """The view itself where it hides any of so many positions, else `ALL`."""
+        """The view itself where it hides any of the given number of positions, else `ALL`."""
         return self if self.limit is not None and length > self.limit else ALL
 
     def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
-        """Whether keys at positions [B or 1, 1, S] are out of sight of queries at [B, N, 1]: [B, N, S]."""
+        """Returns whether keys at positions [B or 1, 1, S] are hidden from queries at [B, N, 1]: [B, N, S]."""
         if self.window is not None:
             return queries - keys >= self.window
         if self.chunk is not None:
@@ -64,9 +64,9 @@ class State:
         device: torch.device,
         widths: Callable[[int], int] | None = None,
     ) -> None:
-        """No rows yet, of at most `slots`; storage for the first positions of `room`, doubled when they are taken.
+        """Begins with no rows, of at most `slots`, and with storage for the first positions of `room`.
 
-        With `widths` its sizes are what that gives, from the smallest on.
+        Storage is doubled when it is full; with `widths` its sizes are those that it gives.
         """
         self.cache = SlotCache(layers, min(room, FIRST) if widths is None else 1, slots, widths)
         self.room = room
@@ -91,7 +91,7 @@ class State:
         self.filled: list[int] = []  # the same on the host
         self.taken = 0  # further slots that are taken in every row: by the tokens that `before` leaves out
         self.features: Mapping[str, Tensor] = {}  # of the last forward
-        self.drafted: Drafted | None = None  # what ran over the draft in the making
+        self.drafted: Drafted | None = None  # the layers that ran over the unfinished draft
         self.admitted: Prompts | None = None  # new rows, until their commit
         self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
         self.ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
@@ -135,7 +135,7 @@ class State:
         return piece
 
     def take_ahead(self, features: Mapping[str, Tensor], start: int) -> Mapping[str, Tensor]:
-        """The features of a whole prompt, given those from token `start` on; forgets what was read ahead of it."""
+        """The features of a whole prompt, given those from token `start` on; forgets the part read ahead."""
         if start == 0:
             return features
         parts = [*self.ahead_features, features]
@@ -171,7 +171,7 @@ class State:
         self.cache.aim(self.base + nodes, end)
 
     def visible(self, tree: TokenTree, nodes: Tensor) -> Tensor:
-        """Which slots nodes [B, F] of a tree see, themselves included: [B, F, base + N] bool."""
+        """Returns the slots visible to nodes [B, F] of a tree, themselves included: [B, F, base + N] bool."""
         count = tree.tokens.shape[1]
         committed = torch.arange(self.base, device=nodes.device) < self.length[:, None]  # [B, base]
         path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
@@ -189,8 +189,8 @@ class State:
 
         A committed token's slot is its position, so a window hides the first slots of a row.
 
-        Every node sees itself, padding too, so no softmax is empty. A float mask is what sdpa and eager
-        attention both take, and sdpa need not convert it once per layer.
+        Every node sees itself, padding too, so no softmax is empty. Both sdpa and eager attention take a float mask,
+        and sdpa need not convert it once per layer.
         """
         batch, count = tree.tokens.shape
         base = self.base
@@ -242,7 +242,7 @@ class State:
         return earlier
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
-        """What a verdict on a tree commits; keeps the keys and values of the roots and the accepted paths."""
+        """Commits a verdict on a tree; keeps the keys and values of the roots and the accepted paths."""
         paths = [[0, *path] for path in verdict.to_host(tree).paths]
         counts = [len(path) for path in paths]
         longest = max(counts)
@@ -259,7 +259,7 @@ class State:
         return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
 
     def advance(self, kept: Tensor, paths: list[list[int]]) -> None:
-        """Commits the root and path of every row: kept [B, A + 1] nodes, of which row b takes paths[b]."""
+        """Commits the root and path of every row: kept [B, A + 1] nodes; row b takes paths[b] of them."""
         base, width = self.base, max(map(len, paths))
         start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.filled, strict=True))
         if start < width:  # a row with a shorter path moves junk behind its end, which the next tree overwrites
@@ -279,7 +279,7 @@ class State:
 
 
 def _settled(path: list[int], width: int) -> int:
-    """How many nodes of a kept path stand in line already; `width` if all do."""
+    """Returns the number of nodes of a kept path that stand in line already; `width` if all do."""
     return next((step for step, node in enumerate(path) if node != step), width)
 
 

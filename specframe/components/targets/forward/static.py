@@ -1,4 +1,4 @@
-"""A forward pass over trees whose shapes are few and whose storage stays where it is: what is compiled."""
+"""A forward pass over trees with few shapes and fixed storage, which can be compiled."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def power(count: int) -> int:
 
 
 def width_of(positions: int) -> int:
-    """How many positions are allocated where so many are needed, all of them visible to a compiled forward pass."""
+    """Returns the number of positions to allocate, all of them visible to a compiled forward pass."""
     return max(power(positions), NARROWEST)
 
 
@@ -42,7 +42,7 @@ class FixedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Writes [B, H, N, D]; returns all slots, [B, H, S, D]: what a query sees of them is the mask's business."""
+        """Writes [B, H, N, D]; returns all slots, [B, H, S, D]: the mask decides which of them a query sees."""
         keys, values = self._planes[2 * layer_idx], self._planes[2 * layer_idx + 1]
         keys.index_copy_(2, self._slots, key_states)
         values.index_copy_(2, self._slots, value_states)
@@ -83,7 +83,7 @@ class StaticStep(nn.Module):
             tokens: [B, N] int64.
             positions: [B, N] int64, of the nodes.
             sees: [B, N, N] bool, which nodes a node sees, itself included.
-            length: [B] int64; the first so many slots of a row are seen by all of its nodes.
+            length: [B] int64, the number of a row's first slots that all of its nodes see.
             planes: keys and values of every layer. The nodes are written behind the longest row's.
         """
         count, width = tokens.shape[1], planes[0].shape[2]
@@ -112,7 +112,7 @@ class StaticStep(nn.Module):
 
 
 def padded(tree: TokenTree, state: State, positions: Tensor, rows: int, nodes: int) -> tuple[Tensor, ...]:
-    """A step's first inputs for a tree, padded to so many rows and nodes. A padding node sees itself alone."""
+    """A step's first inputs for a tree, padded in rows and nodes. A padding node sees itself alone."""
     batch, count = tree.tokens.shape
     tokens, places = tree.tokens.new_zeros(2, rows, nodes)
     tokens[:batch, :count] = tree.tokens

@@ -25,7 +25,7 @@ class Taps:
         self._wanted: tuple[str, ...] = ()
 
     def request(self, names: frozenset[str]) -> None:
-        """Adds taps to what every forward captures. Raises CompositionError for a tap that does not exist."""
+        """Adds taps to those that every forward captures. Raises CompositionError for a tap that does not exist."""
         if unknown := sorted(names - self._modules.keys()):
             raise CompositionError(
                 f"the target has no feature {', '.join(unknown)}; it has: last, "

@@ -19,7 +19,7 @@ from specframe.neural.cache import cache_name
 from specframe.neural.masks import draft_positions, visible_drafts
 
 KEPT = 64
-"""So many choices of layers are at hand as models of their own; a search tries many more."""
+"""Largest number of layer choices kept as models of their own; a search tries many more."""
 
 
 class ModelPasses:
@@ -43,7 +43,7 @@ class ModelPasses:
         return ModelPasses(self.model, taps, self.views, self.masked)
 
     def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
-        """Right padding needs no mask: causal attention keeps it from the tokens before it."""
+        """Reads prompts; right padding needs no mask: causal attention keeps it from the tokens before it."""
         count = tokens.shape[1]
         ends, which = torch.unique(last, return_inverse=True)
         options: dict[str, Any] = {"logits_to_keep": ends} if self._trims else {}
@@ -57,7 +57,7 @@ class ModelPasses:
         return logits[rows, which if self._trims else last], features
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
-        """Over a tree."""
+        """Scores a tree."""
         mask = self._masks(lambda view: state.mask(tree, view), state.base + tree.levels + 1)
         options = {"position_ids": positions, "attention_mask": mask, "use_cache": True, **self._over(state)}
         found: Found = self.computing(lambda: self.run(tree.tokens, **options))
@@ -66,7 +66,7 @@ class ModelPasses:
     def below(
         self, tree: TokenTree, nodes: Tensor, state: State, positions: Tensor, chosen: LayerChoice
     ) -> Mapping[str, Tensor]:
-        """Over nodes of a tree, by some layers."""
+        """Runs some layers over nodes of a tree."""
         state.aim_nodes(tree, nodes)
         mask = self._masks(lambda view: _of_nodes(state.mask(tree, view), nodes), state.base + tree.levels + 1)
         options = {"position_ids": positions.gather(1, nodes), "attention_mask": mask, **self._over(state)}
@@ -76,7 +76,7 @@ class ModelPasses:
         return features
 
     def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
-        """Over a tree, by the last layers."""
+        """Runs the last layers over a tree."""
         mask = self._masks(lambda view: state.mask(tree, view), state.base + tree.levels + 1)
         options = {"position_ids": positions, "attention_mask": mask, **self._over(state)}
         part = self._part(chosen, headless=False)
@@ -97,7 +97,7 @@ class ModelPasses:
     def _masks(self, make: Callable[[AttentionView], Tensor | None], length: int) -> Any:
         """One mask, or for a decoder of several kinds of layers one for each; None where nothing is hidden.
 
-        Kinds that see the same of so many positions share theirs.
+        Kinds with the same view of these positions share theirs.
         """
         views = {kind: view.within(length) for kind, view in self.views.items()} or {"": ALL}
         made = {view: make(view) for view in dict.fromkeys(views.values())}
@@ -106,7 +106,7 @@ class ModelPasses:
         return {kind: made[view] for kind, view in views.items()}
 
     def read_texts(self, tokens: Tensor, drafts: Drafts | None, context: int, dtype: torch.dtype) -> Found:
-        """Over texts [B, L] at once, perhaps ending in drafts; masks have the dtype of the states."""
+        """Reads whole texts [B, L] at once, perhaps ending in drafts; masks have the dtype of the states."""
         if drafts is None:
             return self.run(tokens, use_cache=False)
         seen, positions = visible_drafts(drafts), draft_positions(drafts).clamp(max=context - 1)
@@ -119,7 +119,7 @@ class ModelPasses:
         return self.run(tokens, position_ids=positions, attention_mask=masks, use_cache=False)
 
     def run(self, tokens: Tensor, **options: Any) -> Found:
-        """Over any tokens, with the options of transformers' models."""
+        """Runs any tokens, with the options of transformers' models."""
         with self.taps.listening() as features:
             logits = self.model(tokens, **options).logits
         return logits, features

@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from specframe.plugin import Head, NeuralTarget, Teacher
 
 APART = 0.9
-"""How far apart, relatively, an embedding that was trained further and the target's may lie; another model's: 1.4."""
+"""Largest relative distance of a further trained embedding from the target's; another model's lies at 1.4."""
 
 
 class PEagle(Eagle3):
     """The parallel drafter of P-EAGLE (arXiv 2602.01469): EAGLE-3's network with mask rows.
 
-    A forward pass takes in what was committed since the last one and, behind it, a row of mask token and learnt vector
+    A forward pass reads the pairs committed since the last one and, behind them, a row of mask token and learnt vector
     for every further level. So all levels cost one pass, and the distribution of a level is the same below every node
     of the level above. A deeper tree is refused. Training by the rollout `cod` keeps fewer rows the deeper a level is.
 
@@ -54,7 +54,7 @@ class PEagle(Eagle3):
         fc_norm: whether each of a new drafter's taps has a norm.
         norm_before_residual: whether the residual starts at the normed state.
         norm_before_fc: whether all taps together pass one norm.
-        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; trained and saved is what it was.
+        quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
     name = "peagle"
@@ -164,7 +164,7 @@ class PEagle(Eagle3):
 
     @property
     def parallel_layout(self) -> ParallelLayout:
-        """What its checkpoint holds in addition to the network's values. Raises CompositionError before bind."""
+        """Contents of the checkpoint apart from the network's values. Raises CompositionError before bind."""
         layout = self.layout
         assert isinstance(layout, ParallelLayout)
         return layout

@@ -1,4 +1,4 @@
-"""What a checkpoint of P-EAGLE holds: that of EAGLE-3, several layers, a mask token, and the mask rows' vector."""
+"""Contents of a P-EAGLE checkpoint: those of EAGLE-3, several layers, a mask token, and the mask rows' vector."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
 NAMES = ("mask_token_id", "pard_token", "ptd_token_id")
-"""Where a config may hold the mask token."""
+"""Config keys under which the mask token may be stored."""
 
 
 @dataclass(frozen=True)
 class ParallelLayout(Layout3):
-    """What a checkpoint's files hold in addition to the values of the network's tensors."""
+    """Contents of a checkpoint's files in addition to the values of the network's tensors."""
 
     method: ClassVar[str] = "P-EAGLE"
     algorithm: ClassVar[str] = "peagle"
@@ -36,9 +36,9 @@ class ParallelLayout(Layout3):
     deep: ClassVar[bool] = True
 
     mask: int = 0
-    """The token whose embedding stands for what is to be predicted."""
+    """The token whose embedding marks positions to be predicted."""
     mask_shape: tuple[int, ...] = ()
-    """How the mask rows' vector is stored; empty of a new drafter: as [1, 1, A H]."""
+    """Stored shape of the mask rows' vector; empty for a new drafter: as [1, 1, A H]."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -55,7 +55,7 @@ class ParallelLayout(Layout3):
     def read(cls, weights: str | Path, target: PretrainedConfig) -> Self:
         """The layout of a stored drafter.
 
-        Raises WeightsError for a checkpoint of another kind, of another target, or one that leaves open what it means.
+        Raises WeightsError for a checkpoint of another kind, of another target, or an ambiguous one.
         """
         found = super().read(weights, target)
         folder = checkpoint.locate(weights)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from specframe_eagle.parallel.layout import ParallelLayout
 
 CHUNK = 64
-"""So many entries of a text are asked for all levels at a time."""
+"""Number of a text's entries whose levels are predicted at a time."""
 
 
 class UpperLayer(DecoderLayer):
@@ -34,7 +34,7 @@ class UpperLayer(DecoderLayer):
         parts.self_attn.layer_idx = place
 
     def pack(self) -> None:
-        """Nothing: the kernels compute its matrices; as a whole they would take the first layer's keys."""
+        """Does nothing: native code computes the matrices; packed as a whole they would take the first layer's keys."""
 
 
 class Tower(WideLayer):
@@ -46,11 +46,11 @@ class Tower(WideLayer):
 
     @property
     def count(self) -> int:
-        """How many layers there are."""
+        """Number of layers."""
         return 1 + len(self.upper)
 
     def quieten(self) -> None:
-        """Makes what the layers above the first add small, so that a fitted first layer's states pass through."""
+        """Scales down the output of the layers above the first, so that a fitted first layer's states pass through."""
         for layer in self.upper:
             parts: Any = layer.layer
             parts.self_attn.o_proj.weight.mul_(QUIET)
@@ -90,12 +90,12 @@ class Parallel(Wide):
     """The network of P-EAGLE (arXiv 2602.01469).
 
     The pair of entry i, token i + 1 and the fused features i, gives the first level below that token. A mask row d
-    levels further down is made of the mask token's embedding and of one learnt vector, `mask_hidden`, in the place of
+    levels further down consists of the mask token's embedding and of one learnt vector, `mask_hidden`, in place of
     features. It stands d positions behind its entry, sees the text up to that entry and the mask rows between, and
-    gives level d + 1. So no level depends on what was drawn for another.
+    gives level d + 1. So no level depends on the tokens drawn for another.
 
     Args:
-        layout: what it is made of.
+        layout: its layers, taps and switches.
         levels: how many levels it is asked for, K.
         mask: the mask token's embedding, [H].
         head: the first rows of an LM head of its own, [v, H]; None: it has none.
@@ -171,7 +171,7 @@ class Parallel(Wide):
         above one that is asked for must be among them.
 
         Args:
-            cache: what `along` left.
+            cache: the cache that `along` filled.
             entries: [B, M] int64, the entries below which the rows lie.
             depth: [M] int64, 1 for the row behind an entry's own.
             kept: [B, M] bool, which rows there are; the output of the others means nothing.
@@ -189,10 +189,10 @@ class Parallel(Wide):
 
 
 class ParallelSession(FeatureSession):
-    """The decoding state of a session's rows: all levels are asked for with what was committed, and none below them.
+    """The decoding state of a session's rows: all levels are predicted with the committed pairs, and none below them.
 
-    Slot i of the cache holds pair i in every layer. Where there are several, a pair's keys above the first depend on
-    what it saw there, so pairs see no later ones. Mask rows stand behind all pairs for one forward.
+    Slot i of the cache holds pair i in every layer. With several layers, a pair's keys above the first depend on the
+    pairs it saw there, so pairs see no later ones. Mask rows stand behind all pairs for one forward.
 
     The arguments are those of `specframe.neural.FeatureSession`.
     """

@@ -75,7 +75,7 @@ class COD:
 def _student(
     model: NeuralDrafter[Any], predicted: Predicted, teacher: Teacher, entries: Tensor, below: Tensor, kept: Tensor
 ) -> Student:
-    """The predictions so many levels `below` [M] the first ones of entries [B, M]; beyond the text none counts."""
+    """The predictions `below` [M] levels below the first ones of entries [B, M]; none counts beyond the text."""
     last = teacher.tokens.shape[1] - 1
     place = entries + below + 1
     position = place.clamp(max=last)

@@ -21,7 +21,7 @@ class OllamaReply:
 
     model: str
     chat: bool
-    """Whether it is a turn of a conversation, rather than a text."""
+    """True if it is a turn of a conversation, rather than a text."""
     media_type: str = "application/x-ndjson"
 
     def loaded(self) -> dict[str, Any]:

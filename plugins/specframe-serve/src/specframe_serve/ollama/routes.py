@@ -16,7 +16,7 @@ from specframe_serve.ollama.replies import OllamaReply, now
 from specframe_serve.web.bodies import read
 
 LATEST = ":latest"
-"""What Ollama's clients add to a name without a tag."""
+"""Tag that Ollama's clients add to a name without one."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 

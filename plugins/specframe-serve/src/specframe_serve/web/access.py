@@ -1,4 +1,4 @@
-"""Who is answered: clients that send the key, under a name that is this server's."""
+"""Access control: answers clients that send the key, under a name that is this server's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or address is this machine's own."""
+    """Returns whether a name or address is this machine's own."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded while they arrive, bounded JSON, and one sentence for what is wrong with them."""
+"""Bodies of requests: bounded while they arrive, bounded JSON, and one sentence for each error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def too_large(most: int) -> ApiError:
 def parse(kind: type[Asked], body: bytes) -> Asked:
     """The request of a body of JSON, a field that is null being left out.
 
-    Raises ApiError: 400 for what is not JSON, 422 that names the wrong fields.
+    Raises ApiError: 400 if it is not JSON, 422 with the wrong fields named.
     """
     try:
         data = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse_constant)
@@ -107,7 +107,7 @@ def _refusal(error: ValidationError) -> ApiError:
 
 
 def _place(loc: tuple[int | str, ...]) -> str:
-    """Where a problem is: `messages.0.content`, without pydantic's words for the members of a union."""
+    """Formats the location of a problem: `messages.0.content`, without pydantic's words for the members of a union."""
     kept = [cut(str(part)) for part in loc if isinstance(part, int) or part.isidentifier()]
     while len(kept) > 1 and kept[-1] in ("str", "TextPart"):
         kept.pop()

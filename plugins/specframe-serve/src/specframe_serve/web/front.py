@@ -1,4 +1,4 @@
-"""The outermost layer of the server: what is refused before a route is looked for, and when a connection ends."""
+"""The outermost layer of the server: refusals before routing, and the ends of connections."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Body:
     def __init__(self, receive: Receive, pending: bool) -> None:
         self._receive = receive
         self.pending = pending
-        """Whether something of it is still to come."""
+        """Returns whether a part of it is still to come."""
 
     async def receive(self) -> Message:
         """The next message."""

@@ -63,7 +63,7 @@ def run(server: Server, listener: socket.socket, greeting: str) -> None:
 
 
 def web_config(server: Server, limits: Limits | None = None) -> uvicorn.Config:
-    """How uvicorn runs the endpoint, by default within the limits of its settings."""
+    """Runs the endpoint with uvicorn, by default within the limits of its settings."""
     protocol = partial(Connection, limits=limits or Limits(server.settings.connections))
     return uvicorn.Config(
         server.app,

@@ -147,7 +147,7 @@ class _Certifier:
             levels=max(self.reach.levels, reached.levels),
             cycles=max(self.reach.cycles, len(reached.counts) - 1),
         )
-        yield self.case_behind(whole, text.tokens, 0)
+        yield replace(self.case_behind(whole, text.tokens, 0), partly=True)
         if sampling.greedy:
             return
         places = {f"from level {text.levels} on": text.deep, f"from cycle {CYCLES} on": text.before(CYCLES)}

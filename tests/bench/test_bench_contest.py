@@ -262,7 +262,7 @@ def test_a_sample_is_spread_over_tasks_and_keeps_its_order(here):
 
 
 def test_lossy_verifiers_are_labelled(here, model_folder):
-    code = "from specframe import Verdict\nfrom specframe.components.verifiers.match import Match\n"
+    code = "from specframe.plugin import Verdict\nfrom specframe.components.verifiers.match import Match\n"
     (here / "judge.py").write_text(f"{code}class Judge(Match):\n    lossless = False\n")
     write_recipe(here / "lossy.yaml", model_folder, "drafter: {use: lookup}", verifier="./judge.py:Judge")
     results, _ = hold(here, "lossy.yaml")

@@ -64,7 +64,7 @@ def test_one_wrong_value_gives_its_line(tmp_path, override, words):
 
 def test_a_drafter_that_grows_a_policy_needs_one(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from specframe import Promise\n"
+        "from specframe.plugin import Promise\n"
         "class Mine:\n    promise = Promise()\n    def __init__(self, *, block: int = 1): ...\n"
     )
     message = problems(tmp_path, GOOD, "drafter={use: './mine.py:Mine', block: 2}")
@@ -85,7 +85,7 @@ def test_parts_that_declare_nothing_are_named(tmp_path):
 @pytest.mark.parametrize("use", ["{use: chain, depth: 5}", "{use: fixed, widths: [1, 2, 1, 1, 1]}"])
 def test_a_drafter_that_goes_so_deep_refuses_a_deeper_tree(tmp_path, drafter, most, use):
     (tmp_path / "mine.py").write_text(
-        "from specframe import Promise\n"
+        "from specframe.plugin import Promise\n"
         "class Mine:\n"
         "    def __init__(self, *, heads: int = 4):\n        self.promise = Promise(depth=heads)\n"
     )
@@ -108,7 +108,7 @@ def test_local_code_that_fails_to_import_is_reported_with_the_reason(tmp_path):
 
 def test_a_verifier_that_needs_exact_laws_refuses_a_policy_without(tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from specframe import Draw, Needs, Promise\n"
+        "from specframe.plugin import Draw, Needs, Promise\n"
         "class Mine:\n    promise = Promise()\n    def __init__(self): ...\n"
         "class Loose:\n    promise = Promise(frozenset({Draw.IID}), nodes=3, exact=False)\n"
         "    def __init__(self): ...\n"

@@ -162,7 +162,7 @@ def test_references_in_every_form_resolve(tmp_path):
 
 
 def test_local_code_lies_in_the_folder_of_the_file_that_names_it(tmp_path):
-    code = "from specframe import Promise\nclass Mine:\n    promise = Promise(frozenset(), 1)\n    name = {!r}\n"
+    code = "from specframe.plugin import Promise\nclass Mine:\n    promise = Promise(frozenset(), 1)\n    name = {!r}\n"
     code += "    def __init__(self): ...\n"
     for folder in ("parent", "child"):
         (tmp_path / folder).mkdir()
@@ -191,7 +191,7 @@ def test_a_home_folder_may_stand_in_every_path(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "base.yaml").write_text(GOOD + "train: {data: [x.jsonl], rollout: {use: teacher_forced}, out: ~/out}\n")
     (tmp_path / "mine.py").write_text(
-        "from specframe import Promise\n"
+        "from specframe.plugin import Promise\n"
         "class Mine:\n    promise = Promise(frozenset(), 1)\n    def __init__(self): ...\n"
     )
     (tmp_path / "deep").mkdir()

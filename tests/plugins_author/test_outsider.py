@@ -36,7 +36,7 @@ py-modules = ["specframe_{name}"]
 """
 
 HOOK = """
-from specframe import hookimpl
+from specframe.plugin import hookimpl
 @hookimpl
 def specframe_register(register):
     register({registered})

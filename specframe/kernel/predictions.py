@@ -93,6 +93,13 @@ class Teacher:
         return wide.log_softmax(-1) if self.normaliser is None else wide - self.normaliser[..., None]
 
     @cached_property
+    def following(self) -> Tensor:
+        """The text's token after each position, [B, L] int64; -1 where none follows, at the end of the row."""
+        following = self.tokens.roll(-1, 1)
+        following[:, -1] = -1
+        return following
+
+    @cached_property
     def argmax(self) -> Tensor:
         """The most probable token of the whole vocabulary: [B, L] int64."""
         return self.logits.argmax(-1) if self.best is None else self.best

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
 from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.lazy import LazyTeacher
 from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter
 from specframe.kernel.types import Teacher
 from specframe.neural.heads import DivisibleTarget
@@ -152,13 +153,16 @@ class Cached:
         """The target's outputs for texts [B]."""
         tokens, mask = self.texts.batch(rows)
         features = {tap: self._read(tap, rows, tokens.shape[1]) for tap in self.taps}
-        with torch.no_grad():
-            logits = self._head(features["last"])
-        if self.support is None:
-            return Teacher(tokens, mask, features, logits)
-        normaliser = self._read(NORMALISER, rows, tokens.shape[1])
         best = self._read(BEST, rows, tokens.shape[1]).long()
-        return Teacher(tokens, mask, features, logits, self.support, normaliser, best)
+        if self.support is None:
+            return LazyTeacher(tokens, mask, features, self._logits, best=best)
+        normaliser = self._read(NORMALISER, rows, tokens.shape[1])
+        return LazyTeacher(tokens, mask, features, self._logits, self.support, normaliser, best)
+
+    @torch.no_grad()
+    def _logits(self, features: Tensor) -> Tensor:
+        """The target's logits of features of the tap `last`."""
+        return self._head(features)
 
     def _read(self, name: str, rows: Tensor, length: int) -> Tensor:
         """What the cache holds of texts [B] under this name, padded with 0: [B, length, ..]."""

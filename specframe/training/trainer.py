@@ -70,7 +70,7 @@ class Trainer:
             lr=settings.lr,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
-            fused=device.type == "cuda",
+            fused=device.type in ("cpu", "cuda"),
         )
         group = settings.batch * settings.accumulate * processes.count
         self.order = Order(lessons.texts.counts, group, settings.seed)

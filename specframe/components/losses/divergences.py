@@ -9,7 +9,7 @@ Both distributions are at temperature 1. Of a drafter with a support the target'
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -23,15 +23,6 @@ if TYPE_CHECKING:
 
 LEAST = 1e-5
 """The smallest acceptance whose logarithm is taken."""
-
-
-@runtime_checkable
-class Pointwise(Protocol):
-    """A loss that is a mean over predictions, and has the value of each: what `d_pace` weighs."""
-
-    def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
-        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
-        ...
 
 
 class Divergence:

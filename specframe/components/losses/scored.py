@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from specframe.components.losses.pieces import Pointwise, scored_in_pieces
 from specframe.kernel.errors import CompositionError
+from specframe.kernel.lazy import LazyStudent, LazyTeacher
 from specframe.kernel.training import Loss
 from specframe.kernel.types import Chunks, Student, Teacher
 
@@ -76,7 +78,7 @@ def scored(losses: Sequence[Loss], made: Student | Chunks, teacher: Teacher) -> 
     forward pass a second time. Raises CompositionError for a loss that compares rows, which parts would change.
     """
     if isinstance(made, Student):
-        return [loss(made, teacher).float() for loss in losses]
+        return _whole(losses, made, teacher)
     if made.weights is None and any(not getattr(loss, "rowwise", True) for loss in losses):
         raise CompositionError(
             "a loss that compares the rows of a batch cannot be taken in parts: leave the rollout's `chunk` out"
@@ -90,6 +92,17 @@ def scored(losses: Sequence[Loss], made: Student | Chunks, teacher: Teacher) -> 
         total, count = total + values * weight, count + weight
     assert isinstance(total, Tensor) and isinstance(count, Tensor)
     return list((total / (count.clamp(min=1) if made.weights is None else count)).unbind())
+
+
+def _whole(losses: Sequence[Loss], student: Student, teacher: Teacher) -> list[Tensor]:
+    """Each loss of a student: those that are means over single predictions in pieces, where its logits are not made."""
+    pointwise = [loss for loss in losses if isinstance(loss, Pointwise)]
+    if not pointwise or not isinstance(student, LazyStudent) or not isinstance(teacher, LazyTeacher):
+        return [loss(student, teacher).float() for loss in losses]
+    if student.unread is None:
+        return [loss(student, teacher).float() for loss in losses]
+    means = iter(scored_in_pieces(pointwise, student, teacher).float().unbind())
+    return [next(means) if isinstance(loss, Pointwise) else loss(student, teacher).float() for loss in losses]
 
 
 def _means(losses: Sequence[Loss], part: Callable[[], Student], teacher: Teacher) -> tuple[Tensor, Tensor]:

@@ -11,10 +11,10 @@ from transformers import DynamicCache
 
 from specframe import CompositionError, InputError
 from specframe.neural import FeatureNetwork, NeuralDrafter, gather, support_of
-from specframe.plugin import Predicted, Student
+from specframe.plugin import LazyStudent, Predicted
 
 if TYPE_CHECKING:
-    from specframe.plugin import Teacher, Trainable
+    from specframe.plugin import Student, Teacher, Trainable
 
 
 class TrainingTimeTest:
@@ -66,8 +66,10 @@ class TrainingTimeTest:
         below = torch.arange(self.steps, device=index.device).repeat_interleave(n)  # [steps n]
         place = index.repeat(self.steps) + 1 + below
         position = place.clamp(max=n).expand(batch, -1)
-        return Student(
-            logits=model.read(predicted).flatten(1, 2),
+        read = model.frozen_head(predicted)
+        return LazyStudent(
+            read=read,
+            logits=None if read else model.read(predicted).flatten(1, 2),
             position=position,
             mask=teacher.mask.gather(1, position) & (place <= n),
             level=below + 1,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -19,8 +19,8 @@ from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.lazy import LazyTeacher
 from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter
 from specframe.kernel.types import Teacher
-from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
+from specframe.training.laws import SupportLaws
 from specframe.training.processes import Processes
 from specframe.training.texts import Texts
 
@@ -72,6 +72,21 @@ class OnlineTeachers:
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for texts [B]."""
         return Unasked(*self.texts.batch(rows), self.target)
+
+
+class SupportTeachers:
+    """The target's forward, anew for every batch, its laws over a drafter's support where they are read."""
+
+    def __init__(self, target: NeuralTarget, texts: Texts, support: Tensor | None) -> None:
+        self.target = target
+        self.texts = texts
+        self.laws = SupportLaws(target, support)
+        target.request(frozenset({"last"}))  # of which laws are made
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """The target's outputs for texts [B]."""
+        teacher = self.target.teach(*self.texts.batch(rows))
+        return teacher if self.laws.support is None else self.laws.over_support(teacher, *self.laws.summary(teacher))
 
 
 class Rewritten:
@@ -138,10 +153,7 @@ class Cached:
         support: Tensor | None = None,
     ) -> None:
         self.target = target
-        self.support = support if isinstance(target, DivisibleTarget) else None
-        self._head: Callable[[Tensor], Tensor] = target.head
-        if support is not None and isinstance(target, DivisibleTarget):
-            self._head = target.head_for(support)
+        self.laws = SupportLaws(target, support)
         self.texts = texts
         self.taps = sorted(taps | {"last"})
         target.request(frozenset(self.taps))  # a drafter need not read `last`, of which laws are made
@@ -153,16 +165,11 @@ class Cached:
         """The target's outputs for texts [B]."""
         tokens, mask = self.texts.batch(rows)
         features = {tap: self._read(tap, rows, tokens.shape[1]) for tap in self.taps}
-        best = self._read(BEST, rows, tokens.shape[1]).long()
-        if self.support is None:
-            return LazyTeacher(tokens, mask, features, self._logits, best=best)
+        if self.laws.support is None:
+            return LazyTeacher(tokens, mask, features, self.laws.logits)
         normaliser = self._read(NORMALISER, rows, tokens.shape[1])
-        return LazyTeacher(tokens, mask, features, self._logits, self.support, normaliser, best)
-
-    @torch.no_grad()
-    def _logits(self, features: Tensor) -> Tensor:
-        """The target's logits of features of the tap `last`."""
-        return self._head(features)
+        best = self._read(BEST, rows, tokens.shape[1]).long()
+        return LazyTeacher(tokens, mask, features, self.laws.logits, self.laws.support, normaliser, best)
 
     def _read(self, name: str, rows: Tensor, length: int) -> Tensor:
         """What the cache holds of texts [B] under this name, padded with 0: [B, length, ..]."""
@@ -202,8 +209,8 @@ class Cached:
         for rows in torch.split(texts, 8):
             teacher = self.target.teach(*self.texts.batch(rows))
             kept = {tap: teacher.features[tap] for tap in self.taps}
-            kept[NORMALISER] = torch.stack([logits.float().logsumexp(-1) for logits in teacher.logits])
-            kept[BEST] = teacher.argmax.int()
+            normaliser, best = self.laws.summary(teacher)
+            kept |= {NORMALISER: normaliser, BEST: best.int()}
             for name, values in kept.items():
                 for row, value in zip(rows.tolist(), values, strict=True):
                     tensors[f"{name}.{row}"] = value[: int(self.texts.counts[row])].to("cpu", copy=True).contiguous()

@@ -12,7 +12,14 @@ import torch
 from specframe.files.folders import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, text_of
-from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter, learning_in
+from specframe.kernel.training import (
+    AskingRollout,
+    FeatureDrafter,
+    RewritingRollout,
+    Trainable,
+    TranslatingDrafter,
+    learning_in,
+)
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state, texts
@@ -21,7 +28,15 @@ from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
-from specframe.training.teaching import AskedTeacher, Cached, OnlineTeachers, Rewritten, Teaching, TranslatedTeachers
+from specframe.training.teaching import (
+    AskedTeacher,
+    Cached,
+    OnlineTeachers,
+    Rewritten,
+    SupportTeachers,
+    Teaching,
+    TranslatedTeachers,
+)
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
 
@@ -110,8 +125,11 @@ def _held(folder: Path, processes: Processes) -> Iterator[None]:
 def _teaching(
     target: NeuralTarget, drafter: Trainable, part: texts.Texts, settings: TrainSettings, processes: Processes
 ) -> Teaching:
-    if settings.cache is None or not len(part):
+    if not len(part):
         return OnlineTeachers(target, part)
+    if settings.cache is None:
+        reads = isinstance(drafter, FeatureDrafter)  # a language model's losses may need nothing of the target
+        return SupportTeachers(target, part, support_of(drafter)) if reads else OnlineTeachers(target, part)
     taps = getattr(drafter, "taps", frozenset({"last"}))
     return Cached(target, taps, part, settings.cache, processes, support_of(drafter))
 

@@ -195,17 +195,17 @@ class Trainer:
                 self.drafter.save(settings.out)
 
     def _save(self) -> None:
-        """Writes the training state."""
+        """Writes the training state, and the drafter as it is now."""
         self.ledger.window = self.window.tolist()
         self._check(self.ledger.window)
         if self.processes.main:
             state.save(self.settings.out, self.module, self.optimizer, self.ledger)
+            self.drafter.save(self.settings.out / LAST)
         self.processes.wait()
 
     def _finish(self) -> None:
-        """Writes the last checkpoint and train.json."""
+        """Writes the best checkpoint where nothing was validated, and train.json."""
         if self.processes.main:
-            self.drafter.save(self.settings.out / LAST)
             if not len(self.held.texts):
                 self.drafter.save(self.settings.out)
             write_json(self.settings.out / "train.json", record(self.ledger, self.module, self.device))

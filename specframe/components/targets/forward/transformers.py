@@ -36,7 +36,7 @@ class ModelPasses:
         self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         self._parts: dict[tuple[LayerChoice, bool], LayerSubset] = {}
         self._cache_name = cache_name(model)
-        self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.trims = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def around(self, taps: Taps) -> ModelPasses:
         """The same with other taps."""
@@ -46,7 +46,7 @@ class ModelPasses:
         """Right padding needs no mask: causal attention keeps it from the tokens before it."""
         count = tokens.shape[1]
         ends, which = torch.unique(last, return_inverse=True)
-        options: dict[str, Any] = {"logits_to_keep": ends} if self._trims else {}
+        options: dict[str, Any] = {"logits_to_keep": ends} if self.trims else {}
         if start:
             options["attention_mask"] = self._masks(lambda view: state.mask_piece(start, count, view), start + count)
         positions = torch.arange(start, start + count, device=tokens.device).expand(tokens.shape)
@@ -54,7 +54,7 @@ class ModelPasses:
             tokens, position_ids=positions, use_cache=True, **self._over(state), **options
         )  # [A, E, V], or [A, L, V] from models that cannot leave positions out
         rows = torch.arange(len(last), device=which.device)
-        return logits[rows, which if self._trims else last], features
+        return logits[rows, which if self.trims else last], features
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Over a tree."""
@@ -117,6 +117,10 @@ class ModelPasses:
 
         masks = self._masks(mask, tokens.shape[1])
         return self.run(tokens, position_ids=positions, attention_mask=masks, use_cache=False)
+
+    def read_features(self, tokens: Tensor) -> Mapping[str, Tensor]:
+        """The features of texts [B, L], without their logits; of models that have `trims`."""
+        return self.run(tokens, use_cache=False, logits_to_keep=1)[1]
 
     def run(self, tokens: Tensor, **options: Any) -> Found:
         """Over any tokens, with the options of transformers' models."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +14,7 @@ from transformers import AutoConfig, AutoModel
 from specframe.kernel.errors import CompositionError
 from specframe.native.decoder import Mask, PackedLayers, odd_outputs, unlike
 from specframe.native.linear import QuantizedLinear
+from specframe.neural.attention import along_texts, visible_steps
 from specframe.neural.cache import SlotCache, cache_name
 
 if TYPE_CHECKING:
@@ -83,7 +85,8 @@ class DecoderLayer(nn.Module):
             x: [B, T, D].
             positions: [B, T] int64, for the rotary embedding only.
             mask: [B or 1, 1, T, S] bool, True where query t may see key s; S is T without a cache and
-                the cache's width with one. None: plain causal, without a cache only.
+                the cache's width with one. None: plain causal; over a cache of earlier calls of as many entries,
+                causal among the first call's, with the same entry of every later one (`attention.attend`).
             cache: keys and values of earlier calls (`SlotCache` of one layer), used as the target uses
                 its own, without gradients: it decides where this call's T entries are written and
                 which S are read.
@@ -93,18 +96,22 @@ class DecoderLayer(nn.Module):
         rotary = self._rotary[0]
         if rotary.inv_freq.device != x.device:
             rotary.to(x.device)
-        if self._additive:  # without a mask it hides nothing
-            if mask is None:
-                mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
+        products = x.is_cpu and torch.is_grad_enabled() and self.config._attn_implementation == "sdpa"
+        if mask is None and not products:
+            steps = 1 if cache is None else 1 + cache.get_seq_length() // x.shape[1]
+            if self._additive or steps > 1:  # without a mask they hide nothing
+                mask = visible_steps(x.shape[1], steps, x.device)
+        if self._additive and mask is not None:
             mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, torch.finfo(x.dtype).min)
-        out = self.layer(
-            x,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=cache is not None,
-            position_embeddings=rotary(x, positions, **self._rotary_options),
-            **{self._cache_name: cache},
-        )
+        with along_texts(self.config) if products else nullcontext():
+            out = self.layer(
+                x,
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=cache is not None,
+                position_embeddings=rotary(x, positions, **self._rotary_options),
+                **{self._cache_name: cache},
+            )
         states: Tensor = out[0] if isinstance(out, tuple) else out
         return states
 

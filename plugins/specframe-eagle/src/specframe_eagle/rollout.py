@@ -46,20 +46,17 @@ class TrainingTimeTest:
         if n < 1:
             raise InputError("texts of one token are too short to train on; raise train.length")
         index = torch.arange(n, device=teacher.tokens.device)
-        own = torch.eye(n, dtype=torch.bool, device=index.device)
-        sees = torch.ones_like(own).tril()  # [n, n], True where an entry sees another
         cache = DynamicCache()
         state = model.fuse(gather(model.spec, teacher.features)[:, :n])  # [B, n, D]
         steps: list[Predicted] = []
         for step in range(self.steps):
             tokens = pad(teacher.tokens[:, 1 + step :], (0, step))[:, :n]
             pairs = torch.cat([model.target.embed(tokens), state], -1)
-            outputs = network(pairs, (index + step).expand(batch, -1), sees[None, None], cache)
+            outputs = network(pairs, (index + step).expand(batch, -1), None, cache)
             made = network.predicted(outputs[:, :, None])
             assert made.features is not None
             state = made.features[:, :, 0].to(state.dtype)
             steps.append(made)
-            sees = torch.cat([sees, own], 1)
         hidden = torch.cat([made.hidden for made in steps], 1)  # [B, steps n, 1, H]
         features = torch.cat([made.features for made in steps if made.features is not None], 1)
         predicted = replace(steps[0], hidden=hidden, features=features)

@@ -41,15 +41,15 @@ class LazyStudent(Student):
             self.__dict__["logits"] = logits
 
     @cached_property
-    def logits(self) -> Tensor:  # type: ignore[override]
+    def logits(self) -> Tensor:
         """All predictions' logits, [B, M, v]."""
         logits: Tensor = self.__dict__["read"](self.hidden)
         return logits
 
     @cached_property
-    def argmax(self) -> Tensor:  # type: ignore[override]
+    def argmax(self) -> Tensor:
         """The most probable token: [B, M] int64. Logits that it makes are not kept."""
-        logits = self.logits if self.unread is None else self.unread(self.hidden.detach())
+        logits = self.logits if self.unread is None or self.hidden is None else self.unread(self.hidden.detach())
         best = logits.argmax(-1)
         return best if self.support is None else self.support[best]
 
@@ -95,7 +95,7 @@ class LazyTeacher(Teacher):
         self.__dict__.update(support=support, normaliser=normaliser, best=best)
 
     @cached_property
-    def logits(self) -> Tensor:  # type: ignore[override]
+    def logits(self) -> Tensor:
         """The law after each position, [B, L, v]."""
         logits: Tensor = self.__dict__["read"](self.features["last"])
         return logits

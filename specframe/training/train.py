@@ -75,6 +75,27 @@ def train(
     checkpoint or state cannot be written (what was saved before is kept); InputError for data that
     cannot be used and CompositionError for parts that do not fit.
     """
+    with prepared(
+        target, drafter, losses, settings, tokenizer=tokenizer, watcher=watcher, evaluate=evaluate
+    ) as trainer:
+        return trainer.run()
+
+
+@contextmanager
+def prepared(
+    target: NeuralTarget,
+    drafter: Trainable,
+    losses: Losses,
+    settings: TrainSettings,
+    *,
+    tokenizer: Any = None,
+    watcher: Watcher | None = None,
+    evaluate: Evaluate | None = None,
+) -> Iterator[Trainer]:
+    """The trainer of such a training, before its first step or where it was interrupted.
+
+    Its folder is locked meanwhile. Arguments and errors are those of `train`.
+    """
     tokenizer = tokenizer or text_of(target).tokenizer
     translating = drafter if isinstance(drafter, TranslatingDrafter) else None
     drafter = learning_in(drafter)
@@ -96,7 +117,7 @@ def train(
             lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
         elif isinstance(settings.rollout, AskingRollout):
             lessons[0] = Lessons(parts[0], AskedTeacher(target, parts[0], drafter, settings.rollout))
-        trainer = Trainer(
+        yield Trainer(
             drafter,
             losses,
             settings,
@@ -107,7 +128,6 @@ def train(
             evaluate,
             target.device,
         )
-        return trainer.run()
 
 
 @contextmanager

@@ -95,7 +95,7 @@ class Trainer:
         try:
             with Interruption() as interruption:
                 for step in range(resumed, self.total):
-                    self._step(step)
+                    self.take(step)
                     self.ledger.step = step + 1
                     self._keep(interruption)
             self._finish()
@@ -110,7 +110,7 @@ class Trainer:
             self.watcher.finish(note)
         return make_report(self.settings.out, self.ledger, resumed)
 
-    def _step(self, step: int) -> None:
+    def take(self, step: int) -> None:
         """One optimizer step. Nothing here waits for the device."""
         settings = self.settings
         randomness.seed(settings.seed, step, self.processes.rank, self.device)

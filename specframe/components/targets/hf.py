@@ -24,7 +24,6 @@ from specframe.components.targets.pack import quantize
 from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.lazy import LazyTeacher
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.neural.quantize import Quantization
 
@@ -265,15 +264,10 @@ class HFTarget:
 
     @torch.no_grad()
     def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
-        """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients.
-
-        Where the tap `last` is among the features, the LM head is left out until logits are read.
-        """
+        """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients."""
         self._require_evaluation()
-        if drafts is None and self._model_passes.trims and "last" in self._taps.wanted and self._shared().known:
-            return LazyTeacher(tokens, mask, self._model_passes.read_features(tokens), self._shared().read)
-        logits, features = self._model_passes.read_texts(tokens, drafts, self.context, self.dtype)
-        return Teacher(tokens, mask, features, logits, drafts=drafts)
+        read = self._shared().read if "last" in self._taps.wanted and self._shared().known else None
+        return self._model_passes.teach(tokens, mask, drafts, self.context, self.dtype, read)
 
     def check(self) -> None:
         """Scores a small batch and tree and each of their paths by itself; raises CompositionError where they differ.

@@ -14,7 +14,8 @@ from specframe.components.targets.forward.passes import Computing, Found, taps_a
 from specframe.components.targets.forward.state import ALL, AttentionView, State
 from specframe.components.targets.forward.taps import Taps
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.types import Drafts, TokenTree
+from specframe.kernel.lazy import LazyTeacher, Read
+from specframe.kernel.types import Drafts, Teacher, TokenTree
 from specframe.neural.cache import cache_name
 from specframe.neural.masks import draft_positions, visible_drafts
 
@@ -118,9 +119,17 @@ class ModelPasses:
         masks = self._masks(mask, tokens.shape[1])
         return self.run(tokens, position_ids=positions, attention_mask=masks, use_cache=False)
 
-    def read_features(self, tokens: Tensor) -> Mapping[str, Tensor]:
-        """The features of texts [B, L], without their logits; of models that have `trims`."""
-        return self.run(tokens, use_cache=False, logits_to_keep=1)[1]
+    def teach(
+        self, tokens: Tensor, mask: Tensor, drafts: Drafts | None, context: int, dtype: torch.dtype, read: Read | None
+    ) -> Teacher:
+        """The answers for texts [B, L]; the LM head `read` is left out until logits are read, where the model can.
+
+        Without `read`, which needs the tap `last`, the model's own forward pass makes the logits.
+        """
+        if drafts is None and read is not None and self.trims:
+            return LazyTeacher(tokens, mask, self.run(tokens, use_cache=False, logits_to_keep=1)[1], read)
+        logits, features = self.read_texts(tokens, drafts, context, dtype)
+        return Teacher(tokens, mask, features, logits, drafts=drafts)
 
     def run(self, tokens: Tensor, **options: Any) -> Found:
         """Over any tokens, with the options of transformers' models."""

@@ -47,10 +47,10 @@ def train(plan: Plan, warm_start: bool, profile_steps: int | None, as_json: bool
 
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.folders import writing
-    from specframe.training import step_profile
     from specframe.training.processes import join, keep_freed
     from specframe.training.progress import watch
     from specframe.training.train import REMEDY, prepared
+    from specframe.training.train import profile_steps as profiled
     from specframe.training.train import train as train_drafter
 
     main = join()
@@ -63,7 +63,7 @@ def train(plan: Plan, warm_start: bool, profile_steps: int | None, as_json: bool
         losses = [(part.build(), weight, part.entry.name) for part, weight in plan.losses]
         if profile_steps is not None:
             with prepared(target, drafter, losses, settings) as trainer:
-                print(printable(str(step_profile.profile_steps(trainer, profile_steps))))
+                print(printable(str(profiled(trainer, profile_steps))))
             return 0
         report = train_drafter(
             target,

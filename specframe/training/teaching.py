@@ -16,7 +16,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
 from specframe.kernel.interfaces import NeuralTarget
-from specframe.kernel.lazy import LazyTeacher
+from specframe.kernel.predictions import LazyTeacher
 from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter
 from specframe.kernel.types import Teacher
 from specframe.neural.heads import DivisibleTarget

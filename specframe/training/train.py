@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from specframe.files.folders import writing
 from specframe.kernel.errors import CompositionError, InputError
@@ -39,6 +42,12 @@ from specframe.training.teaching import (
 )
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
+
+WARM = 2
+"""Steps before the first that is measured: caches fill, and kernels are chosen."""
+
+ROWS = 15
+"""Operations that are listed; the others are summed."""
 
 REMEDY = "give another train.out"
 """What to do about a folder that cannot be written to, or is another process's."""
@@ -187,3 +196,73 @@ def _check(
     if any(p.device != torch.empty(0, device=target.device).device for p in parameters):
         raise CompositionError(f"the drafter must lie on the target's device, {target.device}")
     precision.check(settings, target)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of PyTorch, without the operations that it calls."""
+
+    name: str
+    seconds: float  # per step
+    calls: float  # per step
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """The operations of training steps, by the time that they take."""
+
+    steps: int
+    tokens: int  # of all steps
+    seconds: float  # of all steps, the profiler's own time included
+    operations: Sequence[Operation]  # those that take the most first
+
+    def __str__(self) -> str:
+        """A table: share, milliseconds and calls a step of each operation."""
+        total = sum(operation.seconds for operation in self.operations)
+        speed = self.tokens / self.seconds
+        rest = self.operations[ROWS:]
+        shown = list(self.operations[:ROWS])
+        if rest:
+            shown.append(Operation("others", sum(o.seconds for o in rest), sum(o.calls for o in rest)))
+        lines = [
+            f"{self.steps} steps, {self.tokens:,} tokens, {speed:,.0f} tokens/s under the profiler",
+            f"{'operation':48} {'share':>6} {'ms/step':>9} {'calls/step':>11}",
+        ]
+        lines += [f"{o.name[:48]:48} {o.seconds / total:6.1%} {1e3 * o.seconds:9.2f} {o.calls:11,.0f}" for o in shown]
+        return "\n".join(lines)
+
+
+def profile_steps(trainer: Trainer, count: int) -> StepProfile:
+    """The profile of a training's next `count` steps, at most those that are left; nothing of them is saved.
+
+    Raises InputError where the training has no step left.
+    """
+    first = trainer.ledger.step
+    warm = min(WARM, max(0, trainer.total - first - 1))
+    steps = range(first + warm, min(first + warm + count, trainer.total))
+    if not steps:
+        raise InputError(f"the training in {trainer.settings.out} is over: there is no step left to profile")
+    for step in range(first, first + warm):
+        trainer.take(step)
+    before = trainer.tokens
+    activities = [ProfilerActivity.CPU]
+    if trainer.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    start = time.perf_counter()
+    with profile(activities=activities) as seen:
+        for step in steps:
+            trainer.take(step)
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize(trainer.device)
+    seconds = time.perf_counter() - start
+    on_device = trainer.device.type == "cuda"
+    operations = [
+        Operation(
+            event.key,
+            (event.self_device_time_total if on_device else event.self_cpu_time_total) / 1e6 / len(steps),
+            event.count / len(steps),
+        )
+        for event in seen.key_averages()
+    ]
+    operations.sort(key=lambda operation: -operation.seconds)
+    return StepProfile(len(steps), trainer.tokens - before, seconds, operations)

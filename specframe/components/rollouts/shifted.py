@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.lazy import LazyStudent
+from specframe.kernel.predictions import LazyStudent
 from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Student
 from specframe.neural.features import gather

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.components.losses import pieces
+from specframe.components.losses import scored as pieces
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.d_pace import DPace
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.divergences import LKHybrid, TotalVariation
 from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.losses.scored import scored
-from specframe.kernel.lazy import LazyStudent, LazyTeacher
+from specframe.kernel.predictions import LazyStudent, LazyTeacher
 from specframe.kernel.types import Student, Teacher
 
 VOCAB, WIDTH, BATCH, LENGTH, COUNT = 11, 5, 3, 7, 12
@@ -94,11 +94,11 @@ def test_heads_read_only_what_counts_and_each_position_once():
 
 def test_a_student_of_whom_nothing_counts_costs_nothing():
     lazy, taught, *_ = example(SUPPORT)
-    nobody = LazyStudent(
+    silent = LazyStudent(
         position=lazy.position, mask=lazy.mask & False, level=lazy.level, hidden=lazy.hidden, read=lazy.unread
     )
-    nobody.__dict__["support"] = SUPPORT
-    (value,) = scored([CrossEntropy()], nobody, taught)
+    silent.__dict__["support"] = SUPPORT
+    (value,) = scored([CrossEntropy()], silent, taught)
     (gradient,) = torch.autograd.grad(value, lazy.hidden)
     assert value == 0 and not gradient.any()
 

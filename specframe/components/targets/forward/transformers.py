@@ -14,7 +14,7 @@ from specframe.components.targets.forward.passes import Computing, Found, taps_a
 from specframe.components.targets.forward.state import ALL, AttentionView, State
 from specframe.components.targets.forward.taps import Taps
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.lazy import LazyTeacher, Read
+from specframe.kernel.predictions import LazyTeacher, Read
 from specframe.kernel.types import Drafts, Teacher, TokenTree
 from specframe.neural.cache import cache_name
 from specframe.neural.masks import draft_positions, visible_drafts

@@ -39,6 +39,8 @@ from specframe.kernel.layers import ExitingDrafter as ExitingDrafter
 from specframe.kernel.layers import ExitingModel as ExitingModel
 from specframe.kernel.layers import LayerChoice as LayerChoice
 from specframe.kernel.layers import LayeredTarget as LayeredTarget
+from specframe.kernel.predictions import LazyStudent as LazyStudent
+from specframe.kernel.predictions import LazyTeacher as LazyTeacher
 from specframe.kernel.sampling import Laws as Laws
 from specframe.kernel.sampling import RandomSource as RandomSource
 from specframe.kernel.sampling import SamplingRule as SamplingRule

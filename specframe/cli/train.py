@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,8 +24,14 @@ EVALUATION_TOKENS = 48
 
 @recipe_command
 @click.option("--warm-start", is_flag=True, help="start from the recipe's drafter.weights, not from new weights")
+@click.option(
+    "--profile-steps",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="print where the time of N steps goes; nothing is saved",
+)
 @json_option("print the outcome as one JSON object on the last line")
-def train(plan: Plan, warm_start: bool, as_json: bool) -> int:
+def train(plan: Plan, warm_start: bool, profile_steps: int | None, as_json: bool) -> int:
     """Train the recipe's drafter; the same command resumes an interrupted run."""
     from specframe.kernel.errors import InputError
 
@@ -43,17 +49,26 @@ def train(plan: Plan, warm_start: bool, as_json: bool) -> int:
     from specframe.files.folders import writing
     from specframe.training.processes import join, keep_freed
     from specframe.training.progress import watch
-    from specframe.training.train import REMEDY, train
+    from specframe.training.train import REMEDY, prepared
+    from specframe.training.train import profile_steps as profiled
+    from specframe.training.train import train as train_drafter
 
     main = join()
     torch.manual_seed(settings.seed)
     keep_freed()
     with writing(settings.out, REMEDY) if main else nullcontext():  # before models load, too
         pipeline = Pipeline.build(plan)
-        report = train(
-            pipeline.parts.target,  # type: ignore[arg-type]  # train() checks, and names what would fit
-            pipeline.parts.drafter,  # type: ignore[arg-type]
-            [(part.build(), weight, part.entry.name) for part, weight in plan.losses],
+        target: Any = pipeline.parts.target  # training checks, and names what would fit
+        drafter: Any = pipeline.parts.drafter
+        losses = [(part.build(), weight, part.entry.name) for part, weight in plan.losses]
+        if profile_steps is not None:
+            with prepared(target, drafter, losses, settings) as trainer:
+                print(printable(str(profiled(trainer, profile_steps))))
+            return 0
+        report = train_drafter(
+            target,
+            drafter,
+            losses,
             settings,
             watcher=watch(),
             evaluate=_decode_prompts(pipeline) if pipeline.run.prompts else None,

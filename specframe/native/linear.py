@@ -27,6 +27,7 @@ class QuantizedLinear(nn.Module):
         self.bias: Tensor | None
         self.register_buffer("packed", blocks.pack(), persistent=False)
         self.register_buffer("bias", None if bias is None else bias.detach().float(), persistent=False)
+        self._floats: tuple[int, Tensor] | None = None
 
     @property
     def blocks(self) -> PackedBlocks | Floats:
@@ -44,6 +45,7 @@ class QuantizedLinear(nn.Module):
         nn.Module.__init__(joined)
         joined.out_features = sum(layer.out_features for layer in layers)
         joined.in_features, joined.bits = layers[0].in_features, layers[0].bits
+        joined._floats = None
         joined.register_buffer("packed", torch.cat([layer.packed for layer in layers]), persistent=False)
         biases = [layer.bias for layer in layers if layer.bias is not None]
         joined.register_buffer("bias", torch.cat(biases) if biases else None, persistent=False)
@@ -61,8 +63,15 @@ class QuantizedLinear(nn.Module):
         """[..., K] -> [..., N], in the dtype of x."""
         if torch.is_grad_enabled() and x.requires_grad:
             bias = None if self.bias is None else self.bias.to(x.dtype)
-            return nn.functional.linear(x, self.blocks.values().to(x.dtype), bias)
+            return nn.functional.linear(x, self.floats(x.dtype), bias)
         return self.product(x).to(x.dtype)
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        """The weights as numbers, [N, K]; kept for the next call, since a training step reads them many times."""
+        version = self.packed._version
+        if self._floats is None or self._floats[0] != version or self._floats[1].dtype != dtype:
+            self._floats = version, self.blocks.values().to(dtype)
+        return self._floats[1]
 
     def product(self, x: Tensor) -> Tensor:
         """The same without gradients, [..., K] -> [..., N], as the kernels give it: in float32, or float64 as x is."""

@@ -205,6 +205,11 @@ class NeuralDrafter(Generic[NetworkT]):
             return predicted.read(predicted.hidden)
         return self.logits(predicted.hidden)
 
+    def frozen_head(self, predicted: Predicted) -> Callable[[Tensor], Tensor] | None:
+        """The LM head of predictions where it has no weights that are trained, [.., H] -> [.., v]; None otherwise."""
+        own = self.head is None and predicted.read is not None
+        return None if own or self._reader is not None or isinstance(self.head, Trainable) else self.logits
+
     def reading(self, reader: Callable[[Tensor], Tensor]) -> Self:
         """The same drafter with another function from its head's inputs to logits, [.., H] -> [.., v].
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specframe.kernel.errors import CompositionError, WeightsError
 from specframe.kernel.interfaces import Head, NeuralTarget
-from specframe.kernel.types import Frontier, Proposal
+from specframe.kernel.types import Frontier, Predicted, Proposal
 from specframe.neural.quantize import Quantization
 
 
@@ -44,6 +44,15 @@ class ConfidentHead(Head, Protocol):
 
     def confidence(self, features: Tensor) -> Tensor:
         """The probability that this token is accepted, if all above it are: [..., D] -> [...]."""
+        ...
+
+
+@runtime_checkable
+class FrozenHead(Protocol):
+    """A drafter that may have one LM head without trained weights for all its predictions."""
+
+    def frozen_head(self, predicted: Predicted) -> Callable[[Tensor], Tensor] | None:
+        """The LM head of predictions, [.., H] -> [.., v], each by itself; None for heads of another kind."""
         ...
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
+from transformers import AttentionInterface, AutoConfig, AutoModel
 
 from specframe.kernel.errors import CompositionError
 from specframe.native.decoder import Mask, PackedLayers, odd_outputs, unlike
@@ -42,6 +44,10 @@ def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> Pretra
         shape["rope_parameters"] = rope
     config: PretrainedConfig = AutoConfig.for_model(kind, num_hidden_layers=layers, tie_word_embeddings=False, **shape)
     return config
+
+
+ALONG_TEXTS = "specframe_along_texts"
+"""The name under which transformers' layers find `attend`."""
 
 
 class DecoderLayer(nn.Module):
@@ -83,7 +89,8 @@ class DecoderLayer(nn.Module):
             x: [B, T, D].
             positions: [B, T] int64, for the rotary embedding only.
             mask: [B or 1, 1, T, S] bool, True where query t may see key s; S is T without a cache and
-                the cache's width with one. None: plain causal, without a cache only.
+                the cache's width with one. None: plain causal; over a cache of earlier calls of as many entries,
+                causal among the first call's, with the same entry of every later one (`attention.attend`).
             cache: keys and values of earlier calls (`SlotCache` of one layer), used as the target uses
                 its own, without gradients: it decides where this call's T entries are written and
                 which S are read.
@@ -93,18 +100,22 @@ class DecoderLayer(nn.Module):
         rotary = self._rotary[0]
         if rotary.inv_freq.device != x.device:
             rotary.to(x.device)
-        if self._additive:  # without a mask it hides nothing
-            if mask is None:
-                mask = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).tril()[None, None]
+        products = x.is_cpu and torch.is_grad_enabled() and self.config._attn_implementation == "sdpa"
+        if mask is None and not products:
+            steps = 1 if cache is None else 1 + cache.get_seq_length() // x.shape[1]
+            if self._additive or steps > 1:  # without a mask they hide nothing
+                mask = visible_steps(x.shape[1], steps, x.device)
+        if self._additive and mask is not None:
             mask = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(~mask, torch.finfo(x.dtype).min)
-        out = self.layer(
-            x,
-            attention_mask=mask,
-            position_ids=positions,
-            use_cache=cache is not None,
-            position_embeddings=rotary(x, positions, **self._rotary_options),
-            **{self._cache_name: cache},
-        )
+        with along_texts(self.config) if products else nullcontext():
+            out = self.layer(
+                x,
+                attention_mask=mask,
+                position_ids=positions,
+                use_cache=cache is not None,
+                position_embeddings=rotary(x, positions, **self._rotary_options),
+                **{self._cache_name: cache},
+            )
         states: Tensor = out[0] if isinstance(out, tuple) else out
         return states
 
@@ -146,3 +157,70 @@ def _rotary_options(model: Any) -> dict[str, str]:
     if "layer_type" in inspect.signature(model.rotary_emb.forward).parameters:
         return {"layer_type": "full_attention"}
     return {}
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """What transformers' attention functions return: the mixed values, [B, n, heads, d], and no weights.
+
+    On a CPU PyTorch's attention takes no bfloat16 instructions in its backward pass. Over a few hundred tokens,
+    products of whole matrices take half to a quarter of the time.
+
+    Without a mask, entries attend causally to the first n keys, and entry i to key i of every further n: those are of
+    later steps of a training-time test (EAGLE-3), the last of them its own.
+
+    Args:
+        module: the attention layer; nothing of it is read.
+        query: [B, heads, n, d].
+        key: [B, key heads, S, d]; S is a multiple of n without a mask.
+        value: as `key`.
+        attention_mask: [B or 1, 1, n, S] bool, True where an entry sees a key; None: as above.
+        scaling: of the products; None: 1 / sqrt(d).
+        dropout: of the weights, 0 in every layer that a drafter has.
+    """
+    n, size = query.shape[2], query.shape[3]
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (part.repeat_interleave(groups, 1) for part in (key, value))
+    query = query * (size**-0.5 if scaling is None else scaling)
+    if attention_mask is not None:
+        scores = (query @ key.transpose(2, 3)).masked_fill(~attention_mask, -torch.inf)
+        return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
+    causal = torch.ones(n, n, dtype=torch.bool, device=query.device).tril()
+    scores = (query @ key[:, :, :n].transpose(2, 3)).masked_fill(~causal, -torch.inf)
+    if key.shape[2] == n:
+        return (scores.softmax(-1) @ value).transpose(1, 2).contiguous(), None
+    own_keys, own_values = (part[:, :, n:].unflatten(2, (-1, n)) for part in (key, value))  # [B, heads, steps, n, d]
+    own = (query[:, :, None] * own_keys).sum(-1).transpose(2, 3)  # [B, heads, n, steps]
+    weights = torch.cat([scores, own], -1).softmax(-1)
+    mixed = weights[..., :n] @ value[:, :, :n]
+    mixed = mixed + (weights[..., n:].transpose(2, 3)[..., None] * own_values).sum(2)
+    return mixed.transpose(1, 2).contiguous(), None
+
+
+def visible_steps(length: int, steps: int, device: torch.device) -> Tensor:
+    """What `attend` lets entries see without a mask: [1, 1, n, steps n] bool."""
+    own = torch.eye(length, dtype=torch.bool, device=device)
+    return torch.cat([torch.ones_like(own).tril(), *[own] * (steps - 1)], 1)[None, None]
+
+
+@contextmanager
+def along_texts(config: Any) -> Iterator[None]:
+    """Within the block, layers of this config attend by `attend`."""
+    before = config._attn_implementation
+    config._attn_implementation = ALONG_TEXTS
+    try:
+        yield
+    finally:
+        config._attn_implementation = before
+
+
+AttentionInterface.register(ALONG_TEXTS, attend)

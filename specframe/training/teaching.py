@@ -16,12 +16,16 @@ from torch import Tensor
 
 from specframe.kernel.errors import WeightsError
 from specframe.kernel.interfaces import NeuralTarget
+from specframe.kernel.predictions import LazyTeacher
 from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter
 from specframe.kernel.types import Teacher
 from specframe.neural.heads import DivisibleTarget
 from specframe.neural.weights.checkpoint import reason, replacing
 from specframe.training.processes import Processes
 from specframe.training.texts import Texts
+
+PLACES = 128
+"""Positions whose logits over the whole vocabulary are in memory at a time."""
 
 SHARD = 256
 """Texts of one file of the cache."""
@@ -36,6 +40,45 @@ class Teaching(Protocol):
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for texts [B], indices on the host."""
         ...
+
+
+class SupportLaws:
+    """The target's LM head over a drafter's support, and what a loss needs of the tokens outside it.
+
+    That is two numbers a position: the logarithm of the normaliser over the whole vocabulary, and the most probable
+    token. A target whose head cannot be divided has no support.
+    """
+
+    def __init__(self, target: NeuralTarget, support: Tensor | None) -> None:
+        self.support = support if isinstance(target, DivisibleTarget) else None
+        self._head: Callable[[Tensor], Tensor] = target.head
+        if self.support is not None and isinstance(target, DivisibleTarget):
+            self._head = target.head_for(self.support)
+
+    @torch.no_grad()
+    def logits(self, features: Tensor) -> Tensor:
+        """The logits of features of the tap `last`, in the target's own precision whatever the training's."""
+        with torch.autocast(features.device.type, enabled=False):
+            return self._head(features)
+
+    @torch.no_grad()
+    def summary(self, teacher: Teacher) -> tuple[Tensor, Tensor]:
+        """The normaliser, [B, L] float32, and the most probable token, [B, L] int64; 0 where no law counts."""
+        places = teacher.mask.flatten().nonzero().squeeze(1)
+        normaliser = torch.zeros(teacher.mask.numel(), device=places.device)
+        best = torch.zeros_like(normaliser, dtype=torch.int64)
+        for part in places.split(PLACES):
+            logits = (
+                teacher.part(part).logits[0] if isinstance(teacher, LazyTeacher) else teacher.logits.flatten(0, 1)[part]
+            )
+            normaliser[part] = logits.float().logsumexp(-1)
+            best[part] = logits.argmax(-1)
+        return normaliser.view_as(teacher.mask), best.view_as(teacher.mask)
+
+    def over_support(self, teacher: Teacher, normaliser: Tensor, best: Tensor) -> LazyTeacher:
+        """The same teacher with logits over the support alone."""
+        features, support = teacher.features, self.support
+        return LazyTeacher(teacher.tokens, teacher.mask, features, self.logits, support, normaliser, best)
 
 
 class Unasked(Teacher):
@@ -71,6 +114,21 @@ class OnlineTeachers:
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for texts [B]."""
         return Unasked(*self.texts.batch(rows), self.target)
+
+
+class SupportTeachers:
+    """The target's forward, anew for every batch, its laws over a drafter's support where they are read."""
+
+    def __init__(self, target: NeuralTarget, texts: Texts, support: Tensor | None) -> None:
+        self.target = target
+        self.texts = texts
+        self.laws = SupportLaws(target, support)
+        target.request(frozenset({"last"}))  # of which laws are made
+
+    def __call__(self, rows: Tensor) -> Teacher:
+        """The target's outputs for texts [B]."""
+        teacher = self.target.teach(*self.texts.batch(rows))
+        return teacher if self.laws.support is None else self.laws.over_support(teacher, *self.laws.summary(teacher))
 
 
 class Rewritten:
@@ -137,10 +195,7 @@ class Cached:
         support: Tensor | None = None,
     ) -> None:
         self.target = target
-        self.support = support if isinstance(target, DivisibleTarget) else None
-        self._head: Callable[[Tensor], Tensor] = target.head
-        if support is not None and isinstance(target, DivisibleTarget):
-            self._head = target.head_for(support)
+        self.laws = SupportLaws(target, support)
         self.texts = texts
         self.taps = sorted(taps | {"last"})
         target.request(frozenset(self.taps))  # laws are made from `last`, which a drafter need not read
@@ -152,13 +207,11 @@ class Cached:
         """The target's outputs for texts [B]."""
         tokens, mask = self.texts.batch(rows)
         features = {tap: self._read(tap, rows, tokens.shape[1]) for tap in self.taps}
-        with torch.no_grad():
-            logits = self._head(features["last"])
-        if self.support is None:
-            return Teacher(tokens, mask, features, logits)
+        if self.laws.support is None:
+            return LazyTeacher(tokens, mask, features, self.laws.logits)
         normaliser = self._read(NORMALISER, rows, tokens.shape[1])
         best = self._read(BEST, rows, tokens.shape[1]).long()
-        return Teacher(tokens, mask, features, logits, self.support, normaliser, best)
+        return LazyTeacher(tokens, mask, features, self.laws.logits, self.laws.support, normaliser, best)
 
     def _read(self, name: str, rows: Tensor, length: int) -> Tensor:
         """Reads the cached values of texts [B] under this name, padded with 0: [B, length, ..]."""
@@ -198,8 +251,8 @@ class Cached:
         for rows in torch.split(texts, 8):
             teacher = self.target.teach(*self.texts.batch(rows))
             kept = {tap: teacher.features[tap] for tap in self.taps}
-            kept[NORMALISER] = torch.stack([logits.float().logsumexp(-1) for logits in teacher.logits])
-            kept[BEST] = teacher.argmax.int()
+            normaliser, best = self.laws.summary(teacher)
+            kept |= {NORMALISER: normaliser, BEST: best.int()}
             for name, values in kept.items():
                 for row, value in zip(rows.tolist(), values, strict=True):
                     tensors[f"{name}.{row}"] = value[: int(self.texts.counts[row])].to("cpu", copy=True).contiguous()

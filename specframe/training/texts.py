@@ -27,7 +27,7 @@ MOST_HELD = 128
 """Largest number of validation documents: more only take time, and a validation should take at most a minute."""
 
 ROUND = 32
-"""Batches are padded to a multiple of this, so that a GPU sees few shapes."""
+"""Batches are padded to a multiple of this on a GPU, so that it sees few shapes; on a CPU to the longest text."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +59,12 @@ class Texts:
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, L] int64, padded with 0, and mask [B, L], of texts [B] on the host.
 
-        L is the longest text's length, rounded up. The device is never waited for.
+        L is the longest text's length, on a GPU rounded up. The device is never waited for.
         """
         device = self.tokens.device
-        length = -(-int(self.counts[rows].max()) // ROUND) * ROUND
+        length = int(self.counts[rows].max())
+        if device.type != "cpu":
+            length = -(-length // ROUND) * ROUND
         span = torch.stack([self.start[rows], self.start[rows + 1]]).to(device, non_blocking=True)
         index = span[0, :, None] + torch.arange(length, device=device)  # [B, L]
         inside = index < span[1, :, None]

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from specframe.files.folders import writing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, text_of
-from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter, learning_in
+from specframe.kernel.training import (
+    AskingRollout,
+    FeatureDrafter,
+    RewritingRollout,
+    Trainable,
+    TranslatingDrafter,
+    learning_in,
+)
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state, texts
@@ -21,9 +31,23 @@ from specframe.training.progress import Silent, Watcher
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
-from specframe.training.teaching import AskedTeacher, Cached, OnlineTeachers, Rewritten, Teaching, TranslatedTeachers
+from specframe.training.teaching import (
+    AskedTeacher,
+    Cached,
+    OnlineTeachers,
+    Rewritten,
+    SupportTeachers,
+    Teaching,
+    TranslatedTeachers,
+)
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
+
+WARM = 2
+"""Steps before the first that is measured: caches fill, and kernels are chosen."""
+
+ROWS = 15
+"""Operations that are listed; the others are summed."""
 
 REMEDY = "give another train.out"
 """Remedy for a folder that cannot be written to, or is another process's."""
@@ -60,6 +84,27 @@ def train(
     cannot be written (earlier files are kept); InputError for data that cannot be used and CompositionError for parts
     that do not fit.
     """
+    with prepared(
+        target, drafter, losses, settings, tokenizer=tokenizer, watcher=watcher, evaluate=evaluate
+    ) as trainer:
+        return trainer.run()
+
+
+@contextmanager
+def prepared(
+    target: NeuralTarget,
+    drafter: Trainable,
+    losses: Losses,
+    settings: TrainSettings,
+    *,
+    tokenizer: Any = None,
+    watcher: Watcher | None = None,
+    evaluate: Evaluate | None = None,
+) -> Iterator[Trainer]:
+    """The trainer of such a training, before its first step or where it was interrupted.
+
+    Its folder is locked meanwhile. Arguments and errors are those of `train`.
+    """
     tokenizer = tokenizer or text_of(target).tokenizer
     translating = drafter if isinstance(drafter, TranslatingDrafter) else None
     drafter = learning_in(drafter)
@@ -81,7 +126,7 @@ def train(
             lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
         elif isinstance(settings.rollout, AskingRollout):
             lessons[0] = Lessons(parts[0], AskedTeacher(target, parts[0], drafter, settings.rollout))
-        trainer = Trainer(
+        yield Trainer(
             drafter,
             losses,
             settings,
@@ -92,7 +137,6 @@ def train(
             evaluate,
             target.device,
         )
-        return trainer.run()
 
 
 @contextmanager
@@ -110,8 +154,11 @@ def _held(folder: Path, processes: Processes) -> Iterator[None]:
 def _teaching(
     target: NeuralTarget, drafter: Trainable, part: texts.Texts, settings: TrainSettings, processes: Processes
 ) -> Teaching:
-    if settings.cache is None or not len(part):
+    if not len(part):
         return OnlineTeachers(target, part)
+    if settings.cache is None:
+        reads = isinstance(drafter, FeatureDrafter)  # a language model's losses may need nothing of the target
+        return SupportTeachers(target, part, support_of(drafter)) if reads else OnlineTeachers(target, part)
     taps = getattr(drafter, "taps", frozenset({"last"}))
     return Cached(target, taps, part, settings.cache, processes, support_of(drafter))
 
@@ -149,3 +196,73 @@ def _check(
     if any(p.device != torch.empty(0, device=target.device).device for p in parameters):
         raise CompositionError(f"the drafter must lie on the target's device, {target.device}")
     precision.check(settings, target)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of PyTorch, without the operations that it calls."""
+
+    name: str
+    seconds: float  # per step
+    calls: float  # per step
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """The operations of training steps, by the time that they take."""
+
+    steps: int
+    tokens: int  # of all steps
+    seconds: float  # of all steps, the profiler's own time included
+    operations: Sequence[Operation]  # those that take the most first
+
+    def __str__(self) -> str:
+        """A table: share, milliseconds and calls a step of each operation."""
+        total = sum(operation.seconds for operation in self.operations)
+        speed = self.tokens / self.seconds
+        rest = self.operations[ROWS:]
+        shown = list(self.operations[:ROWS])
+        if rest:
+            shown.append(Operation("others", sum(o.seconds for o in rest), sum(o.calls for o in rest)))
+        lines = [
+            f"{self.steps} steps, {self.tokens:,} tokens, {speed:,.0f} tokens/s under the profiler",
+            f"{'operation':48} {'share':>6} {'ms/step':>9} {'calls/step':>11}",
+        ]
+        lines += [f"{o.name[:48]:48} {o.seconds / total:6.1%} {1e3 * o.seconds:9.2f} {o.calls:11,.0f}" for o in shown]
+        return "\n".join(lines)
+
+
+def profile_steps(trainer: Trainer, count: int) -> StepProfile:
+    """The profile of a training's next `count` steps, at most those that are left; nothing of them is saved.
+
+    Raises InputError where the training has no step left.
+    """
+    first = trainer.ledger.step
+    warm = min(WARM, max(0, trainer.total - first - 1))
+    steps = range(first + warm, min(first + warm + count, trainer.total))
+    if not steps:
+        raise InputError(f"the training in {trainer.settings.out} is over: there is no step left to profile")
+    for step in range(first, first + warm):
+        trainer.take(step)
+    before = trainer.tokens
+    activities = [ProfilerActivity.CPU]
+    if trainer.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    start = time.perf_counter()
+    with profile(activities=activities) as seen:
+        for step in steps:
+            trainer.take(step)
+        if trainer.device.type == "cuda":
+            torch.cuda.synchronize(trainer.device)
+    seconds = time.perf_counter() - start
+    on_device = trainer.device.type == "cuda"
+    operations = [
+        Operation(
+            event.key,
+            (event.self_device_time_total if on_device else event.self_cpu_time_total) / 1e6 / len(steps),
+            event.count / len(steps),
+        )
+        for event in seen.key_averages()
+    ]
+    operations.sort(key=lambda operation: -operation.seconds)
+    return StepProfile(len(steps), trainer.tokens - before, seconds, operations)

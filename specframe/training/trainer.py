@@ -70,7 +70,7 @@ class Trainer:
             lr=settings.lr,
             betas=settings.betas,
             weight_decay=settings.weight_decay,
-            fused=device.type == "cuda",
+            fused=device.type in ("cpu", "cuda"),
         )
         group = settings.batch * settings.accumulate * processes.count
         self.order = Order(lessons.texts.counts, group, settings.seed)
@@ -95,7 +95,7 @@ class Trainer:
         try:
             with Interruption() as interruption:
                 for step in range(resumed, self.total):
-                    self._step(step)
+                    self.take(step)
                     self.ledger.step = step + 1
                     self._keep(interruption)
             self._finish()
@@ -110,7 +110,7 @@ class Trainer:
             self.watcher.finish(note)
         return make_report(self.settings.out, self.ledger, resumed)
 
-    def _step(self, step: int) -> None:
+    def take(self, step: int) -> None:
         """One optimizer step. Nothing here waits for the device."""
         settings = self.settings
         randomness.seed(settings.seed, step, self.processes.rank, self.device)
@@ -195,17 +195,17 @@ class Trainer:
                 self.drafter.save(settings.out)
 
     def _save(self) -> None:
-        """Writes the training state."""
+        """Writes the training state, and the drafter as it is now."""
         self.ledger.window = self.window.tolist()
         self._check(self.ledger.window)
         if self.processes.main:
             state.save(self.settings.out, self.module, self.optimizer, self.ledger)
+            self.drafter.save(self.settings.out / LAST)
         self.processes.wait()
 
     def _finish(self) -> None:
-        """Writes the last checkpoint and train.json."""
+        """Writes the best checkpoint where nothing was validated, and train.json."""
         if self.processes.main:
-            self.drafter.save(self.settings.out / LAST)
             if not len(self.held.texts):
                 self.drafter.save(self.settings.out)
             write_json(self.settings.out / "train.json", record(self.ledger, self.module, self.device))

@@ -137,8 +137,8 @@ def test_the_mask_marks_positions_whose_next_token_is_an_answer(tmp_path, tokeni
     train, held = texts.load(settings(path, length=64), tokenizer, 257)
     assert len(train) == 1 and len(held) == 0
     tokens, mask = train.batch(torch.tensor([0]))
-    assert tokens.shape == (1, 32) and tokens.dtype == torch.int64
     count = int(train.counts[0])
+    assert tokens.shape == (1, count) and tokens.dtype == torch.int64
     nexts = [int(tokens[0, i + 1]) for i in range(count) if mask[0, i]]
     assert tokenizer.decode(nexts) == "Yes</s>\n"
     assert not mask[0, count - 1 :].any() and not tokens[0, count:].any()

@@ -43,10 +43,9 @@ class CrossEntropy:
         q = student.log_law  # [B, M, v]
         if self.labels == "text":
             require_texts(teacher, "cross_entropy with labels: text")
-            last = teacher.tokens.shape[1] - 1
-            mask = mask & (student.position < last)  # nothing follows the text's last token
-            following = at(teacher.tokens, (student.position + 1).clamp(max=last))  # [B, M]
-            following, inside = place(following, student.support)
+            following = at(teacher.following, student.position)  # [B, M]
+            mask = mask & (following >= 0)
+            following, inside = place(following.clamp(min=0), student.support)
             mask = both(mask, inside)
             surprise = -q.gather(-1, following[..., None]).squeeze(-1)
         else:

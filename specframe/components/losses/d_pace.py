@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.losses.divergences import Pointwise
-from specframe.components.losses.scored import at, mean, place, require_texts
+from specframe.components.losses.scored import Pointwise, at, mean, place, require_texts
 from specframe.kernel.errors import CompositionError, InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ there.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -24,15 +24,6 @@ if TYPE_CHECKING:
 
 LEAST = 1e-5
 """The smallest acceptance whose logarithm is taken."""
-
-
-@runtime_checkable
-class Pointwise(Protocol):
-    """A loss that is a mean over predictions, with the value of each, which `d_pace` weights."""
-
-    def values(self, student: Student, teacher: Teacher) -> tuple[Tensor, Tensor]:
-        """The value of each prediction, [B, M], and which of them count, [B, M] bool."""
-        ...
 
 
 class Divergence:

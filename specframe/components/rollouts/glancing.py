@@ -70,9 +70,8 @@ class Glancing:
         true = model.fuse(jitter(pairs.features, self.noise))  # [B, n, D]
         with torch.set_grad_enabled(self.first and torch.is_grad_enabled()):
             predicted = model.unroll(true, pairs.tokens)
-            logits = model.read(predicted)  # [B, n, 1, V]
+            first = student(model, predicted, pairs)
         assert predicted.features is not None
-        first = student(model, predicted, logits, pairs)
         chosen = first.argmax  # [B, n], guess of the token after position i + block
         wrong = (chosen != at(teacher.argmax, pairs.position)) & pairs.mask
         count = (self.start * (1 - progress) * wrong.sum(-1)).long()  # [B]
@@ -83,7 +82,7 @@ class Glancing:
         if self.tokens == "drafter":
             tokens = torch.where(own, _later(chosen, k), tokens)
         second = model.unroll(features, tokens)
-        scored = student(model, second, model.read(second), replace(pairs, level=pairs.level + k))
+        scored = student(model, second, replace(pairs, level=pairs.level + k))
         if not self.first:
             return scored
         return _joined(first, scored)

@@ -81,7 +81,7 @@ class MultiStep:
         index = torch.arange(n, device=features.device).repeat(self.steps)
         mask = pairs.mask.repeat(1, self.steps) & (index >= step)
         steps = replace(pairs, position=pairs.position.repeat(1, self.steps), mask=mask, level=step + 1)
-        return student(model, predicted, model.read(predicted), steps)
+        return student(model, predicted, steps)
 
 
 def visible(length: int, steps: int, device: torch.device | str | None = None) -> Tensor:

@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.predictions import LazyStudent
 from specframe.kernel.training import FeatureDrafter
 from specframe.kernel.types import Student
 from specframe.neural.features import gather
-from specframe.neural.heads import support_of
+from specframe.neural.heads import FrozenHead, support_of
 from specframe.neural.masks import block_end
 
 if TYPE_CHECKING:
@@ -67,14 +68,19 @@ def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str) -> S
     model = feature_drafter(drafter, rollout)
     pairs = shift(teacher, model.spec, model.block, model.levels)
     predicted = model.unroll(model.fuse(jitter(pairs.features, noise)), pairs.tokens)
-    return student(model, predicted, model.read(predicted), pairs)
+    return student(model, predicted, pairs)
 
 
-def student(model: FeatureDrafter, predicted: Predicted, logits: Tensor, pairs: Shifted) -> Student:
-    """The predictions [B, n, K, ..] of the pairs, with their targets; features where the drafter imitates some."""
+def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Student:
+    """The predictions [B, n, K, ..] of the pairs, with what they imitate; features where the drafter imitates some.
+
+    Logits are made when they are read, where the drafter has a frozen LM head for all its predictions.
+    """
     tap, features, confidence = model.spec.imitates, predicted.features, predicted.confidence
-    return Student(
-        logits=logits.flatten(1, 2),
+    read = model.frozen_head(predicted) if isinstance(model, FrozenHead) else None
+    return LazyStudent(
+        read=read,
+        logits=None if read else model.read(predicted).flatten(1, 2),
         position=pairs.position,
         mask=pairs.mask,
         level=pairs.level,

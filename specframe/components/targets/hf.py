@@ -266,8 +266,8 @@ class HFTarget:
     def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
         """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients."""
         self._require_evaluation()
-        logits, features = self._model_passes.read_texts(tokens, drafts, self.context, self.dtype)
-        return Teacher(tokens, mask, features, logits, drafts=drafts)
+        read = self._shared().read if "last" in self._taps.wanted and self._shared().known else None
+        return self._model_passes.teach(tokens, mask, drafts, self.context, self.dtype, read)
 
     def check(self) -> None:
         """Scores a small batch and tree and each of their paths by itself; raises CompositionError where they differ.

@@ -102,6 +102,17 @@ class Sharing:
         logits: Tensor = torch.func.functional_call(self._output, weights, (features,))
         return warp(logits)
 
+    @property
+    def known(self) -> bool:
+        """True where the logits are the LM head's output under a rule."""
+        return self._warp is not None
+
+    @torch.no_grad()
+    def read(self, features: Tensor) -> Tensor:
+        """The logits as the model's forward pass makes them of the tap `last`: no gradients, in its own precision."""
+        with torch.autocast(features.device.type, enabled=False):
+            return self._known()(self._output(features))
+
     @torch.no_grad()
     def norm(self, features: Tensor) -> Tensor:
         """The decoder's output where its last layer's is `features`: the input of an early exit's head."""

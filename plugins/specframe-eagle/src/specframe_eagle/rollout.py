@@ -11,10 +11,10 @@ from transformers import DynamicCache
 
 from specframe import CompositionError, InputError
 from specframe.neural import FeatureNetwork, NeuralDrafter, gather, support_of
-from specframe.plugin import Predicted, Student
+from specframe.plugin import LazyStudent, Predicted
 
 if TYPE_CHECKING:
-    from specframe.plugin import Teacher, Trainable
+    from specframe.plugin import Student, Teacher, Trainable
 
 
 class TrainingTimeTest:
@@ -46,28 +46,27 @@ class TrainingTimeTest:
         if n < 1:
             raise InputError("texts of one token are too short to train on; raise train.length")
         index = torch.arange(n, device=teacher.tokens.device)
-        own = torch.eye(n, dtype=torch.bool, device=index.device)
-        sees = torch.ones_like(own).tril()  # [n, n], True where an entry sees another
         cache = DynamicCache()
         state = model.fuse(gather(model.spec, teacher.features)[:, :n])  # [B, n, D]
         steps: list[Predicted] = []
         for step in range(self.steps):
             tokens = pad(teacher.tokens[:, 1 + step :], (0, step))[:, :n]
             pairs = torch.cat([model.target.embed(tokens), state], -1)
-            outputs = network(pairs, (index + step).expand(batch, -1), sees[None, None], cache)
+            outputs = network(pairs, (index + step).expand(batch, -1), None, cache)
             made = network.predicted(outputs[:, :, None])
             assert made.features is not None
             state = made.features[:, :, 0].to(state.dtype)
             steps.append(made)
-            sees = torch.cat([sees, own], 1)
         hidden = torch.cat([made.hidden for made in steps], 1)  # [B, steps n, 1, H]
         features = torch.cat([made.features for made in steps if made.features is not None], 1)
         predicted = replace(steps[0], hidden=hidden, features=features)
         below = torch.arange(self.steps, device=index.device).repeat_interleave(n)  # [steps n]
         place = index.repeat(self.steps) + 1 + below
         position = place.clamp(max=n).expand(batch, -1)
-        return Student(
-            logits=model.read(predicted).flatten(1, 2),
+        read = model.frozen_head(predicted)
+        return LazyStudent(
+            read=read,
+            logits=None if read else model.read(predicted).flatten(1, 2),
             position=position,
             mask=teacher.mask.gather(1, position) & (place <= n),
             level=below + 1,

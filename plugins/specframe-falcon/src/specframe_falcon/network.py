@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from specframe import CompositionError
 from specframe.neural import DecoderLayer, FeatureNetwork, Quantization, State, block_causal, round_layers, round_linear
 from specframe.plugin import PairSpec
+from specframe_falcon.recurrence import recur
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
@@ -64,7 +65,7 @@ class FalconNetwork(FeatureNetwork):
                 "glancing or teacher_forced, or the drafter eagle"
             )
         batch, length, _ = pairs.shape
-        carried, _ = self._run(pairs)  # [B, L, H]
+        carried = self._along(pairs)  # [B, L, H]
         positions = torch.arange(length, device=pairs.device).expand(batch, -1)
         predicted: Tensor = self.layer(carried, positions, block_causal(length, self.block, pairs.device))
         return predicted
@@ -87,6 +88,23 @@ class FalconNetwork(FeatureNetwork):
         if pairs.is_cpu and pairs.shape[1] <= FEW:
             return self._unroll(pairs, state)
         return self._run(pairs, state)
+
+    def _along(self, pairs: Tensor) -> Tensor:
+        """The LSTM's outputs along whole texts, [B, L, 2H] -> [B, L, H].
+
+        Where autocast trains in bfloat16 on a CPU, by `recur`, whose backward pass takes half the time there.
+        """
+        if not (
+            pairs.is_cpu and torch.is_grad_enabled() and torch.is_autocast_enabled("cpu") and multiplies_bfloat16()
+        ):
+            return self._run(pairs)[0]
+        outputs = pairs
+        for number, (into, back, bias_into, bias_back) in enumerate(self.lstm.all_weights):
+            if number:
+                outputs = dropout(outputs, self.lstm.dropout, self.training)
+            before = back.new_zeros(len(pairs), self.lstm.hidden_size)
+            outputs, *_ = recur(linear(outputs, into, bias_into + bias_back), back, before, before)
+        return outputs
 
     def _run(self, pairs: Any, state: State | None = None) -> tuple[Any, State]:
         """nn.LSTM, whose products autocast leaves in float32 on a processor without bfloat16: oneDNN's fails there."""

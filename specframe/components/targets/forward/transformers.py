@@ -14,7 +14,8 @@ from specframe.components.targets.forward.passes import Computing, Found, taps_a
 from specframe.components.targets.forward.state import ALL, AttentionView, State
 from specframe.components.targets.forward.taps import Taps
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.types import Drafts, TokenTree
+from specframe.kernel.predictions import LazyTeacher, Read
+from specframe.kernel.types import Drafts, Teacher, TokenTree
 from specframe.neural.cache import cache_name
 from specframe.neural.masks import draft_positions, visible_drafts
 
@@ -36,7 +37,7 @@ class ModelPasses:
         self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
         self._parts: dict[tuple[LayerChoice, bool], LayerSubset] = {}
         self._cache_name = cache_name(model)
-        self._trims = "logits_to_keep" in inspect.signature(model.forward).parameters
+        self.trims = "logits_to_keep" in inspect.signature(model.forward).parameters
 
     def around(self, taps: Taps) -> ModelPasses:
         """The same with other taps."""
@@ -46,7 +47,7 @@ class ModelPasses:
         """Reads prompts; right padding needs no mask: causal attention keeps it from the tokens before it."""
         count = tokens.shape[1]
         ends, which = torch.unique(last, return_inverse=True)
-        options: dict[str, Any] = {"logits_to_keep": ends} if self._trims else {}
+        options: dict[str, Any] = {"logits_to_keep": ends} if self.trims else {}
         if start:
             options["attention_mask"] = self._masks(lambda view: state.mask_piece(start, count, view), start + count)
         positions = torch.arange(start, start + count, device=tokens.device).expand(tokens.shape)
@@ -54,7 +55,7 @@ class ModelPasses:
             tokens, position_ids=positions, use_cache=True, **self._over(state), **options
         )  # [A, E, V], or [A, L, V] from models that cannot leave positions out
         rows = torch.arange(len(last), device=which.device)
-        return logits[rows, which if self._trims else last], features
+        return logits[rows, which if self.trims else last], features
 
     def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
         """Scores a tree."""
@@ -117,6 +118,18 @@ class ModelPasses:
 
         masks = self._masks(mask, tokens.shape[1])
         return self.run(tokens, position_ids=positions, attention_mask=masks, use_cache=False)
+
+    def teach(
+        self, tokens: Tensor, mask: Tensor, drafts: Drafts | None, context: int, dtype: torch.dtype, read: Read | None
+    ) -> Teacher:
+        """The answers for texts [B, L]; the LM head `read` is left out until logits are read, where the model can.
+
+        Without `read`, which needs the tap `last`, the model's own forward pass makes the logits.
+        """
+        if drafts is None and read is not None and self.trims:
+            return LazyTeacher(tokens, mask, self.run(tokens, use_cache=False, logits_to_keep=1)[1], read)
+        logits, features = self.read_texts(tokens, drafts, context, dtype)
+        return Teacher(tokens, mask, features, logits, drafts=drafts)
 
     def run(self, tokens: Tensor, **options: Any) -> Found:
         """Runs any tokens, with the options of transformers' models."""

@@ -8,13 +8,13 @@ import torch
 
 from specframe import CompositionError, InputError
 from specframe.neural import NeuralDrafter, gather, sample_rows, support_of
-from specframe.plugin import Student
+from specframe.plugin import LazyStudent
 from specframe_eagle.parallel.network import Parallel
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.plugin import Predicted, Teacher, Trainable
+    from specframe.plugin import Predicted, Student, Teacher, Trainable
 
 
 class COD:
@@ -79,8 +79,10 @@ def _student(
     last = teacher.tokens.shape[1] - 1
     place = entries + below + 1
     position = place.clamp(max=last)
-    return Student(
-        logits=model.read(predicted).flatten(1, 2),
+    read = model.frozen_head(predicted)
+    return LazyStudent(
+        read=read,
+        logits=None if read else model.read(predicted).flatten(1, 2),
         position=position,
         mask=teacher.mask.gather(1, position) & (place <= last) & kept,
         level=below + 1,

@@ -169,7 +169,7 @@ def attend(
     dropout: float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """What transformers' attention functions return: the mixed values, [B, n, heads, d], and no weights.
+    """Return value of transformers' attention functions: the mixed values, [B, n, heads, d], and no weights.
 
     On a CPU PyTorch's attention takes no bfloat16 instructions in its backward pass. Over a few hundred tokens,
     products of whole matrices take half to a quarter of the time.
@@ -207,7 +207,7 @@ def attend(
 
 
 def visible_steps(length: int, steps: int, device: torch.device) -> Tensor:
-    """What `attend` lets entries see without a mask: [1, 1, n, steps n] bool."""
+    """Sight of entries in `attend` without a mask: [1, 1, n, steps n] bool."""
     own = torch.eye(length, dtype=torch.bool, device=device)
     return torch.cat([torch.ones_like(own).tril(), *[own] * (steps - 1)], 1)[None, None]
 

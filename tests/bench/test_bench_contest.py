@@ -142,7 +142,7 @@ def test_second_turns_follow_each_contestants_own_answer(here):
 
 
 def test_other_tokens_than_the_reference_s_are_marked(here):
-    results, _ = hold(here, "lookup.yaml", "deviant")
+    results, _ = hold(here, "lookup.yaml", "plain", "deviant")
     assert [{run["as_plain"] for run in runs_of(results, name)} for name in ("lookup", "deviant")] == [{True}, {False}]
     assert all(run["identical"] is False and run["gap"] > 1e-4 for run in runs_of(results, "deviant"))
     assert all(run["identical"] is True and run["gap"] is None for run in runs_of(results, "lookup"))

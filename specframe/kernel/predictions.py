@@ -215,20 +215,28 @@ class LazyStudent(Student):
 
 
 class LazyTeacher(Teacher):
-    """A teacher that keeps the features of the tap `last`, of which the target's LM head makes logits where needed."""
+    """A teacher that keeps the features of the tap `last`, of which the target's LM head makes logits where needed.
+
+    A copy by `dataclasses.replace` has all logits.
+    """
 
     def __init__(
         self,
         tokens: Tensor,
         mask: Tensor,
         features: Mapping[str, Tensor],
-        read: Read,
+        read: Read | None = None,
         support: Tensor | None = None,
         normaliser: Tensor | None = None,
         best: Tensor | None = None,
+        *,
+        logits: Tensor | None = None,
+        drafts: Drafts | None = None,
     ) -> None:
-        self.__dict__.update(tokens=tokens, mask=mask, features=features, read=read, drafts=None)
+        self.__dict__.update(tokens=tokens, mask=mask, features=features, read=read, drafts=drafts)
         self.__dict__.update(support=support, normaliser=normaliser, best=best)
+        if logits is not None:
+            self.__dict__["logits"] = logits
 
     @cached_property
     def logits(self) -> Tensor:
@@ -250,6 +258,7 @@ class LazyTeacher(Teacher):
             self.support,
             None if self.normaliser is None else take(self.normaliser),
             None if self.best is None else take(self.best),
+            logits=take(self.logits) if self.__dict__["read"] is None else None,
         )
         teacher.__dict__["following"] = take(self.following)
         return teacher

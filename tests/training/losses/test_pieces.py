@@ -119,3 +119,11 @@ def test_lazy_logits_are_made_when_they_are_read_and_copies_have_them():
     assert torch.allclose(copied.logits, whole.logits) and torch.equal(copied.mask, ~whole.mask)
     assert torch.allclose(taught.logits, plain.logits)
     assert torch.equal(taught.following, torch.cat([plain.tokens[:, 1:], torch.full((BATCH, 1), -1)], 1))
+
+
+def test_a_copy_has_all_logits_and_parts_of_its_own():
+    _, taught, _, plain = example(SUPPORT)
+    copied = replace(taught, mask=taught.mask & False)
+    assert torch.equal(copied.logits, plain.logits) and not copied.mask.any() and copied.support is taught.support
+    places = torch.tensor([3, 1])
+    assert torch.equal(copied.part(places).logits, plain.logits.flatten(0, 1)[places][None])

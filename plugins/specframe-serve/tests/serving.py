@@ -1,7 +1,9 @@
-"""What the tests of the server share: a pipeline, and a client within the process."""
+"""Shared parts of the server's tests: a pipeline, and a client within the process."""
 
 import json
 from dataclasses import replace
+from threading import Event
+from time import monotonic, sleep
 
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
@@ -72,3 +74,25 @@ class Serving(TestClient):
                 labels = ",".join(f"{k}={v}" for k, v in sample.labels.items() if k != "model_name")
                 found[sample.name + (f"{{{labels}}}" if labels else "")] = sample.value
         return found
+
+
+class Gate:
+    """Holds the engine before its next cycle until it is opened."""
+
+    def __init__(self, serving, monkeypatch):
+        self.opened, self.reached = Event(), Event()
+        drop = serving.engine._drop
+
+        def held(session):
+            self.reached.set()
+            assert self.opened.wait(20)
+            drop(session)
+
+        monkeypatch.setattr(serving.engine, "_drop", held)
+
+
+def until(condition, seconds=20.0):
+    end = monotonic() + seconds
+    while not condition():
+        assert monotonic() < end, "it did not happen in time"
+        sleep(0.01)

@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
 
 import httpx
 import pytest
-from serving import QUESTION, lone, make_pipeline
+from serving import QUESTION, lone, make_pipeline, until
 
 from specframe.cli.main import main
 from specframe_serve.app import Server
@@ -43,13 +42,6 @@ def listening(pipeline, limits=None, **settings):
             web.should_exit = True
             thread.join(30)
     assert not thread.is_alive() and not server.engine._thread.is_alive()
-
-
-def until(condition, seconds=20.0):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen in time"
-        time.sleep(0.01)
 
 
 def test_openais_client_works_unmodified(pipeline):

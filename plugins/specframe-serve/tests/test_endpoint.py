@@ -1,4 +1,4 @@
-"""What clients get from each of the routes, within this process."""
+"""Answers of each of the routes to clients, within this process."""
 
 import math
 

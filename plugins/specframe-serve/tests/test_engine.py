@@ -1,25 +1,19 @@
-"""What holds when many requests are served: no text depends on the others, and no row is lost."""
+"""Properties of serving many requests: no text depends on the others, and no row is lost."""
 
-import json
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from errno import ENOSPC
-from itertools import pairwise
-from threading import Event
-from time import monotonic, sleep
 
 import numpy as np
 import pytest
 import torch
-from serving import Serving, lone, make_pipeline
+from serving import Gate, Serving, lone, make_pipeline, until
 
-from specframe import Sampling, Session
+from specframe import Sampling
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.stores.corpus import build
 from specframe.components.targets.tiny import random_model
 from specframe.training.online import Online
-from specframe_serve import answers
 from specframe_serve.settings import ServeSettings
 
 WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]
@@ -29,13 +23,6 @@ DRAFTERS = {
     "none": {"drafter": "none"},
     "memory": {"drafter": {"use": "retrieval", "store": {"use": "corpus"}, "remember": True, "shortest": 1}},
 }
-
-
-def until(condition, seconds=20.0):
-    end = monotonic() + seconds
-    while not condition():
-        assert monotonic() < end, "it did not happen in time"
-        sleep(0.01)
 
 
 def load(count, seed=0):
@@ -115,89 +102,6 @@ def test_a_full_disk_under_a_store_that_remembers_fails_no_request(tmp_path, mon
     (warning,) = [record.message for record in caplog.records if record.name == "specframe.retrieval"]
     assert "remembered no more" in warning and "No space left on device; it is as it was before" in warning
     assert sorted(path.name for path in tmp_path.iterdir()) == before
-
-
-class Gate:
-    """Holds the engine before its next cycle until it is opened."""
-
-    def __init__(self, serving, monkeypatch):
-        self.opened, self.reached = Event(), Event()
-        drop = serving.engine._drop
-
-        def held(session):
-            self.reached.set()
-            assert self.opened.wait(20)
-            drop(session)
-
-        monkeypatch.setattr(serving.engine, "_drop", held)
-
-
-def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
-    with Serving(pipeline, slots=1, queue=2) as serving, ThreadPoolExecutor(4) as pool:
-        gate = Gate(serving, monkeypatch)
-        first = [pool.submit(serving.complete) for _ in range(2)]
-        until(lambda: serving.engine.waiting == 2)
-        refused = serving.complete()
-        assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60
-        assert refused.json()["error"]["code"] == "queue_full"
-        assert serving.complete(n=2).status_code == 429, "all of a request's rows, or none"
-        gate.opened.set()
-        assert [reply.result().status_code for reply in first] == [200, 200]
-        assert serving.complete().status_code == 200
-        assert serving.counters()["specframe:requests_refused_total"] == 2
-
-
-def test_prompts_are_read_in_order_and_no_more_than_the_budget_at_a_time(pipeline, monkeypatch):
-    with Serving(pipeline, slots=4, prefill=30) as serving, ThreadPoolExecutor(8) as pool:
-        gate, engine, admitted = Gate(serving, monkeypatch), serving.engine, []
-        following = engine._queue.next_short
-
-        def recorded(free):
-            jobs = following(free)
-            admitted.append([len(job.request.tokens) for job in jobs])
-            return jobs
-
-        monkeypatch.setattr(engine._queue, "next_short", recorded)
-        replies = []
-        for number, length in enumerate([10, 12, 8, 40, 3, 3]):
-            replies.append(pool.submit(serving.complete, prompt="a" * length, max_tokens=20, ignore_eos=True))
-            until(lambda number=number: engine.waiting == number + 1)
-        gate.opened.set()
-        assert [reply.result().status_code for reply in replies] == [200] * 6
-        assert [lengths for lengths in admitted if lengths] == [[10, 12], [8], [3, 3]], "40 is read in pieces"
-
-
-def test_a_stream_has_no_chunk_before_its_first_token_and_shows_that_it_waits(pipeline, monkeypatch):
-    monkeypatch.setattr(answers, "SILENCE", 0.05)
-    with Serving(pipeline, slots=1) as serving, ThreadPoolExecutor(1) as pool:
-        gate = Gate(serving, monkeypatch)
-        asked = pool.submit(serving.chat, stream=True, n=2)
-        assert gate.reached.wait(20)
-        sleep(0.3)
-        gate.opened.set()
-        parts = [part for part in asked.result().text.split("\n\n") if part]
-    waited = parts.index(next(part for part in parts if part.startswith("data:")))
-    assert waited >= 2 and set(parts[:waited]) == {": waiting"}
-    chunks = [json.loads(part.removeprefix("data: "))["choices"][0] for part in parts if part.startswith("data: {")]
-    for index in (0, 1):
-        roles = [chunk["delta"].get("role") for chunk in chunks if chunk["index"] == index]
-        assert roles[0] == "assistant" and not any(roles[1:])
-    assert chunks[0]["delta"]["content"]
-
-
-def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
-    with Serving(pipeline, slots=1, timeout=0.2) as serving:
-        gate = Gate(serving, monkeypatch)
-        with ThreadPoolExecutor(2) as pool:
-            late = [pool.submit(serving.complete), pool.submit(serving.chat, stream=True)]
-            until(lambda: serving.engine.waiting == 2)
-            sleep(0.3)
-            gate.opened.set()
-        assert late[0].result().status_code == 504 and "0.2 seconds" in late[0].result().json()["error"]["message"]
-        assert '"code": "timeout"' in late[1].result().text and "[DONE]" not in late[1].result().text
-        serving.engine.settings = replace(serving.engine.settings, timeout=60.0)
-        assert serving.complete().status_code == 200
-        assert serving.counters()["vllm:request_success_total{finished_reason=abort}"] == 2
 
 
 def test_a_row_without_any_token_left_ends_and_the_log_has_the_reason(pipeline, monkeypatch, caplog):
@@ -293,63 +197,3 @@ def test_settings_that_serve_nothing_are_refused(field):
 
     with pytest.raises(InputError, match=f"--{field} 0"):
         ServeSettings(name="small", **{field: 0})
-
-
-def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch):
-    """Also where no row is running; the long one has every second turn, and a slot is left for it."""
-    pipeline = make_pipeline()
-    long, shorts = "good day " * 20, [word * 2 for word in ("ab", "cd", "ef", "gh", "ij")]
-    asked = [*shorts[:1], long, *shorts[1:]]
-    wanted = [lone(pipeline, prompt, 5, chat=False, max_new_tokens=30).texts[0] for prompt in asked]
-    turns = []
-    admit, read_ahead = Session.admit, Session.read_ahead
-
-    def admitted(self, requests):
-        turns.append([len(request.tokens) for request in requests])
-        return admit(self, requests)
-
-    def read(self, prompt, limit):
-        turns.append("piece")
-        return read_ahead(self, prompt, limit)
-
-    monkeypatch.setattr(Session, "admit", admitted)
-    monkeypatch.setattr(Session, "read_ahead", read)
-    with Serving(pipeline, prefill=10, slots=3, context=400) as serving, ThreadPoolExecutor(8) as pool:
-        gate, replies = Gate(serving, monkeypatch), []
-        for number, prompt in enumerate(asked):
-            replies.append(pool.submit(serving.complete, prompt=prompt, seed=5, max_tokens=30))
-            until(lambda number=number: serving.engine.waiting == number + 1)
-        gate.opened.set()
-        found = [reply.result().json()["choices"][0]["text"] for reply in replies]
-    assert found == wanted
-    assert turns[:4] == ["piece", [4, 4], "piece", "piece"], "a slot is left for the long one"
-    assert turns.count("piece") == len(long) // 10 - 1, "nothing was read twice"
-    place = turns.index([len(long)])
-    assert sum(turn == [4] or turn == [4, 4] for turn in turns[:place]) >= 2, "short ones waited for the long one"
-    for first, second in pairwise(turns[:place]):
-        assert "piece" in (first, second), "the long one has every second turn"
-
-
-def test_a_long_prompt_is_read_in_pieces_while_others_go_on(monkeypatch):
-    pipeline = make_pipeline()
-    long = "good day " * 15
-    wanted = lone(pipeline, long, 5, chat=False, max_new_tokens=8).texts[0]
-    events = []
-
-    def noted(name, method):
-        def call(self, *arguments):
-            events.append(name)
-            return method(self, *arguments)
-
-        return call
-
-    monkeypatch.setattr(Session, "read_ahead", noted("piece", Session.read_ahead))
-    monkeypatch.setattr(Session, "step", noted("step", Session.step))
-    with Serving(pipeline, prefill=16, context=400) as serving, ThreadPoolExecutor(2) as pool:
-        running = pool.submit(serving.complete, prompt="a", max_tokens=150, ignore_eos=True)
-        until(lambda: "step" in events)
-        assert serving.complete(prompt=long, seed=5, max_tokens=8).json()["choices"][0]["text"] == wanted
-        assert running.result().status_code == 200
-    first, last = events.index("piece"), len(events) - 1 - events[::-1].index("piece")
-    assert events.count("piece") >= 5, "the prompt was read in one piece"
-    assert events[first:last].count("step") >= events.count("piece") - 1, "the other row waited"

@@ -1,4 +1,4 @@
-"""What holds of text as it is given out: its pieces make the whole, and nothing of a stop text is among them."""
+"""Properties of text as it is given out: its pieces make the whole, and nothing of a stop text is among them."""
 
 import random
 

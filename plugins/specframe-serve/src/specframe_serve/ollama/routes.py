@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from specframe_serve.desk import Desk
 from specframe_serve.errors import ApiError
-from specframe_serve.ollama.protocol import OllamaChat, OllamaGenerate, OllamaOptions, OllamaShow
+from specframe_serve.ollama.protocol import OllamaChat, OllamaGenerate, OllamaShow
 from specframe_serve.ollama.replies import OllamaReply, now
 from specframe_serve.web.bodies import read
 
 LATEST = ":latest"
 """Tag that Ollama's clients add to a name without one."""
 Handler = Callable[[Request], Awaitable[Response]]
+Asked = TypeVar("Asked", OllamaChat, OllamaGenerate)
 
 
 class Ollama:
@@ -57,33 +58,35 @@ class Ollama:
         return {"format": "specframe", "family": "specframe", "parameter_size": "", "quantization_level": ""}
 
     async def _chat(self, request: Request) -> Response:
-        asked = await read(request, OllamaChat, self._desk.settings.body)
-        model = _untagged(asked.model)
-        self._require_context(asked.options)
+        asked = await self._read(request, OllamaChat)
         form = OllamaReply(model=asked.model, chat=True)
-        if not asked.messages:
-            self._desk.require_model(model)
-            return JSONResponse(form.loaded())
-        thinking = asked.think is not None and self._desk.encoder.reads("enable_thinking")
-        return await self._desk.converse(request, asked.request(model, thinking), form)
+        return await self._converse(request, asked, form) if asked.messages else self._loaded(asked, form)
 
     async def _generate(self, request: Request) -> Response:
-        asked = await read(request, OllamaGenerate, self._desk.settings.body)
-        model = _untagged(asked.model)
-        self._require_context(asked.options)
+        asked = await self._read(request, OllamaGenerate)
         form = OllamaReply(model=asked.model, chat=False)
         if not asked.prompt:
-            self._desk.require_model(model)
-            return JSONResponse(form.loaded())
+            return self._loaded(asked, form)
         if asked.raw:
-            return await self._desk.complete(request, asked.completion(model), form)
-        thinking = asked.think is not None and self._desk.encoder.reads("enable_thinking")
-        return await self._desk.converse(request, asked.request(model, thinking), form)
+            return await self._desk.complete(request, asked.completion(_untagged(asked.model)), form)
+        return await self._converse(request, asked, form)
 
-    def _require_context(self, options: OllamaOptions) -> None:
+    async def _read(self, request: Request, kind: type[Asked]) -> Asked:
+        """The request. Raises ApiError for one that asks for a longer context than the server's."""
+        asked = await read(request, kind, self._desk.settings.body)
         longest = self._desk.engine.longest
-        if options.num_ctx is not None and options.num_ctx > longest:
+        if asked.options.num_ctx is not None and asked.options.num_ctx > longest:
             raise ApiError(400, f"options.num_ctx: this server decodes {longest} tokens, prompt and answer together")
+        return asked
+
+    async def _converse(self, request: Request, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
+        thinking = asked.think is not None and self._desk.encoder.reads("enable_thinking")
+        return await self._desk.converse(request, asked.request(_untagged(asked.model), thinking), form)
+
+    def _loaded(self, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
+        """The answer to a request without a question, by which clients load a model."""
+        self._desk.require_model(_untagged(asked.model))
+        return JSONResponse(form.loaded())
 
 
 def _untagged(name: str | None) -> str | None:

@@ -62,7 +62,7 @@ class Body:
     def __init__(self, receive: Receive, pending: bool) -> None:
         self._receive = receive
         self.pending = pending
-        """Returns whether a part of it is still to come."""
+        """True while a part of it is still to come."""
 
     async def receive(self) -> Message:
         """The next message."""

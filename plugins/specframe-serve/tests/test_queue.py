@@ -1,0 +1,140 @@
+"""The queue of the server: its limit, its order, and turns of short prompts and pieces of a long one."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+from time import sleep
+
+from serving import Gate, Serving, lone, make_pipeline, until
+
+from specframe import Session
+from specframe_serve import answers
+
+
+def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
+    with Serving(pipeline, slots=1, queue=2) as serving, ThreadPoolExecutor(4) as pool:
+        gate = Gate(serving, monkeypatch)
+        first = [pool.submit(serving.complete) for _ in range(2)]
+        until(lambda: serving.engine.waiting == 2)
+        refused = serving.complete()
+        assert refused.status_code == 429 and 1 <= int(refused.headers["Retry-After"]) <= 60
+        assert refused.json()["error"]["code"] == "queue_full"
+        assert serving.complete(n=2).status_code == 429, "all of a request's rows, or none"
+        gate.opened.set()
+        assert [reply.result().status_code for reply in first] == [200, 200]
+        assert serving.complete().status_code == 200
+        assert serving.counters()["specframe:requests_refused_total"] == 2
+
+
+def test_prompts_are_read_in_order_and_no_more_than_the_budget_at_a_time(pipeline, monkeypatch):
+    with Serving(pipeline, slots=4, prefill=30) as serving, ThreadPoolExecutor(8) as pool:
+        gate, engine, admitted = Gate(serving, monkeypatch), serving.engine, []
+        following = engine._queue.next_short
+
+        def recorded(free):
+            jobs = following(free)
+            admitted.append([len(job.request.tokens) for job in jobs])
+            return jobs
+
+        monkeypatch.setattr(engine._queue, "next_short", recorded)
+        replies = []
+        for number, length in enumerate([10, 12, 8, 40, 3, 3]):
+            replies.append(pool.submit(serving.complete, prompt="a" * length, max_tokens=20, ignore_eos=True))
+            until(lambda number=number: engine.waiting == number + 1)
+        gate.opened.set()
+        assert [reply.result().status_code for reply in replies] == [200] * 6
+        assert [lengths for lengths in admitted if lengths] == [[10, 12], [8], [3, 3]], "40 is read in pieces"
+
+
+def test_a_stream_has_no_chunk_before_its_first_token_and_shows_that_it_waits(pipeline, monkeypatch):
+    monkeypatch.setattr(answers, "SILENCE", 0.05)
+    with Serving(pipeline, slots=1) as serving, ThreadPoolExecutor(1) as pool:
+        gate = Gate(serving, monkeypatch)
+        asked = pool.submit(serving.chat, stream=True, n=2)
+        assert gate.reached.wait(20)
+        sleep(0.3)
+        gate.opened.set()
+        parts = [part for part in asked.result().text.split("\n\n") if part]
+    waited = parts.index(next(part for part in parts if part.startswith("data:")))
+    assert waited >= 2 and set(parts[:waited]) == {": waiting"}
+    chunks = [json.loads(part.removeprefix("data: "))["choices"][0] for part in parts if part.startswith("data: {")]
+    for index in (0, 1):
+        roles = [chunk["delta"].get("role") for chunk in chunks if chunk["index"] == index]
+        assert roles[0] == "assistant" and not any(roles[1:])
+    assert chunks[0]["delta"]["content"]
+
+
+def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
+    with Serving(pipeline, slots=1, timeout=0.2) as serving:
+        gate = Gate(serving, monkeypatch)
+        with ThreadPoolExecutor(2) as pool:
+            late = [pool.submit(serving.complete), pool.submit(serving.chat, stream=True)]
+            until(lambda: serving.engine.waiting == 2)
+            sleep(0.3)
+            gate.opened.set()
+        assert late[0].result().status_code == 504 and "0.2 seconds" in late[0].result().json()["error"]["message"]
+        assert '"code": "timeout"' in late[1].result().text and "[DONE]" not in late[1].result().text
+        serving.engine.settings = replace(serving.engine.settings, timeout=60.0)
+        assert serving.complete().status_code == 200
+        assert serving.counters()["vllm:request_success_total{finished_reason=abort}"] == 2
+
+
+def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch):
+    """Also where no row is running; the long one has every second turn, and a slot is left for it."""
+    pipeline = make_pipeline()
+    long, shorts = "good day " * 20, [word * 2 for word in ("ab", "cd", "ef", "gh", "ij")]
+    asked = [*shorts[:1], long, *shorts[1:]]
+    wanted = [lone(pipeline, prompt, 5, chat=False, max_new_tokens=30).texts[0] for prompt in asked]
+    turns = []
+    admit, read_ahead = Session.admit, Session.read_ahead
+
+    def admitted(self, requests):
+        turns.append([len(request.tokens) for request in requests])
+        return admit(self, requests)
+
+    def read(self, prompt, limit):
+        turns.append("piece")
+        return read_ahead(self, prompt, limit)
+
+    monkeypatch.setattr(Session, "admit", admitted)
+    monkeypatch.setattr(Session, "read_ahead", read)
+    with Serving(pipeline, prefill=10, slots=3, context=400) as serving, ThreadPoolExecutor(8) as pool:
+        gate, replies = Gate(serving, monkeypatch), []
+        for number, prompt in enumerate(asked):
+            replies.append(pool.submit(serving.complete, prompt=prompt, seed=5, max_tokens=30))
+            until(lambda number=number: serving.engine.waiting == number + 1)
+        gate.opened.set()
+        found = [reply.result().json()["choices"][0]["text"] for reply in replies]
+    assert found == wanted
+    assert turns[:4] == ["piece", [4, 4], "piece", "piece"], "a slot is left for the long one"
+    assert turns.count("piece") == len(long) // 10 - 1, "nothing was read twice"
+    place = turns.index([len(long)])
+    assert sum(turn == [4] or turn == [4, 4] for turn in turns[:place]) >= 2, "short ones waited for the long one"
+    for first, second in pairwise(turns[:place]):
+        assert "piece" in (first, second), "the long one has every second turn"
+
+
+def test_a_long_prompt_is_read_in_pieces_while_others_go_on(monkeypatch):
+    pipeline = make_pipeline()
+    long = "good day " * 15
+    wanted = lone(pipeline, long, 5, chat=False, max_new_tokens=8).texts[0]
+    events = []
+
+    def noted(name, method):
+        def call(self, *arguments):
+            events.append(name)
+            return method(self, *arguments)
+
+        return call
+
+    monkeypatch.setattr(Session, "read_ahead", noted("piece", Session.read_ahead))
+    monkeypatch.setattr(Session, "step", noted("step", Session.step))
+    with Serving(pipeline, prefill=16, context=400) as serving, ThreadPoolExecutor(2) as pool:
+        running = pool.submit(serving.complete, prompt="a", max_tokens=150, ignore_eos=True)
+        until(lambda: "step" in events)
+        assert serving.complete(prompt=long, seed=5, max_tokens=8).json()["choices"][0]["text"] == wanted
+        assert running.result().status_code == 200
+    first, last = events.index("piece"), len(events) - 1 - events[::-1].index("piece")
+    assert events.count("piece") >= 5, "the prompt was read in one piece"
+    assert events[first:last].count("step") >= events.count("piece") - 1, "the other row waited"

@@ -76,6 +76,8 @@ class _Certifier:
     """The largest of the smaller compositions that was not found to be too large yet."""
     reach: Reach = field(default_factory=Reach)
     """Reach of the guided texts so far."""
+    texts: dict[Sampling, Guide] = field(default_factory=dict)
+    """The text that the composition drafts under each sampling."""
 
     def cases(self, settings: SamplingSettings) -> Iterator[Case]:
         """Yields all cases, the cheap ones that find most first."""
@@ -140,7 +142,7 @@ class _Certifier:
     def behind_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
         """Cases behind a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""
         text = self.guided(sampling)
-        whole = self.forced(self.whole, f"{label}, certain text", sampling, text.tokens, 0)
+        whole = self.behind(f"{label}, certain text", sampling, text.tokens, 0)
         reached = decode(whole)
         self.reach = Reach(
             accepted=self.reach.accepted + reached.accepted,
@@ -158,7 +160,7 @@ class _Certifier:
     def from_place(self, name: str, sampling: Sampling, text: tuple[int, ...]) -> Iterator[Case]:
         """Two tokens behind a certain text, or one where two have too many branches."""
         for free in (2, 1):
-            case = self.case_behind(self.forced(self.whole, name, sampling, text, free), text, free)
+            case = self.case_behind(self.behind(name, sampling, text, free), text, free)
             if _settled(case):
                 break
         yield replace(case, partly=True)
@@ -176,19 +178,20 @@ class _Certifier:
 
     def guided(self, sampling: Sampling) -> Guide:
         """The text that the composition drafts."""
-        return guide(partial(self.whole.emission, "", sampling))
+        if sampling not in self.texts:
+            self.texts[sampling] = guide(partial(self.whole.emission, "", sampling))
+        return self.texts[sampling]
 
-    def forced(
+    def behind(
         self,
-        miniature: Miniature,
         name: str,
         sampling: Sampling,
         text: tuple[int, ...],
         free: int,
         broken: Callable[[Verifier], Verifier] | None = None,
     ) -> Emission:
-        """A composition's emission behind a certain text."""
-        return forced(miniature.emission(name, sampling, broken=broken), text, free)
+        """The composition's emission behind a certain text."""
+        return forced(self.whole.emission(name, sampling, broken=broken), text, free)
 
     def shortcuts(self, settings: SamplingSettings) -> list[str]:
         """The verifier's fast paths on the trees of the guided texts, and of some texts that are drawn."""
@@ -200,7 +203,7 @@ class _Certifier:
             trees.setdefault(tuple(tuple(column[0].tolist()) for column in columns), tree)
 
         for sampling in self.samplings(settings).values():
-            decode(self.forced(self.whole, "", sampling, self.guided(sampling).tokens, 0), keep)
+            decode(self.behind("", sampling, self.guided(sampling).tokens, 0), keep)
             for seed in range(self.seeds):
                 decode(self.whole.emission("", sampling, seed=seed), keep)
         return check_shortcuts(self.whole.verifier.build(), trees.values(), VOCAB)
@@ -230,7 +233,7 @@ class _Certifier:
         sampling, differed = small_sampling(settings), list[bool]()
         text = self.guided(sampling).tokens
         broken = partial(WrongBonus, wrong=Parent(), differed=differed)
-        emission = self.forced(self.whole, f"control: {Parent.name}", sampling, text, 0, broken)
+        emission = self.behind(f"control: {Parent.name}", sampling, text, 0, broken)
         case = self.case_behind(emission, text, 0)
         if any(differed):
             yield case

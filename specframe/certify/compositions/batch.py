@@ -41,7 +41,7 @@ class Other:
     """A row next to the watched one."""
 
     shift: int
-    """Makes its prompt another one."""
+    """Added to every token of the prompt, so that it is another one."""
     prompt: int
     """Length of its prompt in tokens."""
     stay: Stay

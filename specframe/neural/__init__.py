@@ -22,7 +22,7 @@
 | `seeded`, `output_weight` | a network's first weights |
 | `block_causal`, `block_end` | the relaxed causal mask of semi-autoregressive drafters |
 | `draft_positions`, `visible_drafts` | where drafts behind a text stand, and what their tokens see |
-| `sample_rows` | which mask rows of deeper levels a training step keeps (COD) |
+| `sample_rows`, `require_shares` | the mask rows that a training step keeps (COD), and its shares checked |
 | `DivisibleTarget`, `divisible` | a target whose LM head can be read in part |
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |

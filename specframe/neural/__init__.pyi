@@ -21,6 +21,7 @@ from specframe.neural.layer import layer_config as layer_config
 from specframe.neural.masks import block_causal as block_causal
 from specframe.neural.masks import block_end as block_end
 from specframe.neural.masks import draft_positions as draft_positions
+from specframe.neural.masks import require_shares as require_shares
 from specframe.neural.masks import sample_rows as sample_rows
 from specframe.neural.masks import visible_drafts as visible_drafts
 from specframe.neural.network import DraftNetwork as DraftNetwork

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from specframe.kernel.errors import InputError
+
 if TYPE_CHECKING:
     from specframe.kernel.types import Drafts
 
@@ -55,6 +57,12 @@ def visible_drafts(drafts: Drafts) -> Tensor:
     seen[:, drafts.length :, : drafts.length] = above
     seen[:, drafts.length :, drafts.length :] = own
     return seen
+
+
+def require_shares(rollout: str, keep: float, least: float) -> None:
+    """Raises InputError, in the name of a rollout, for shares that `sample_rows` cannot keep."""
+    if not 0 < keep <= 1 or not 0 <= least <= 1:
+        raise InputError(f"{rollout}: keep must be above 0 and at most 1, least from 0 to 1, not {keep} and {least}")
 
 
 def sample_rows(counts: Tensor, levels: int, keep: float, least: float) -> list[tuple[Tensor, Tensor]]:

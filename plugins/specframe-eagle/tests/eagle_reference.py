@@ -11,7 +11,7 @@ from specframe_eagle.drafter import Eagle
 
 
 def prediction(drafter: Eagle, features: Tensor, tokens: Tensor) -> Tensor:
-    """What is predicted after the last of the pairs features [n, D], tokens [n]: [D], or FSPAD's two halves [2D]."""
+    """The prediction after the last of the pairs features [n, D], tokens [n]: [D], or FSPAD's two halves [2D]."""
     layer = dict(drafter.module.layer.layer.named_parameters())
     config = drafter.target.config
     fused = [fuse(drafter, token, feature) for token, feature in zip(tokens, features, strict=True)]

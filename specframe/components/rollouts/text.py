@@ -8,10 +8,10 @@ import torch
 
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.model_training import read_rows
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import CompositionError
 from specframe.kernel.training import LanguageModelDrafter
 from specframe.kernel.types import Student
-from specframe.neural.masks import sample_rows
+from specframe.neural.masks import require_shares, sample_rows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -78,10 +78,7 @@ class MaskedText:
     """
 
     def __init__(self, *, keep: float = 0.7, least: float = 0.2) -> None:
-        if not 0 < keep <= 1 or not 0 <= least <= 1:
-            raise InputError(
-                f"masked_text: keep must be above 0 and at most 1, least from 0 to 1, not {keep} and {least}"
-            )
+        require_shares("masked_text", keep, least)
         self.keep = keep
         self.least = least
 

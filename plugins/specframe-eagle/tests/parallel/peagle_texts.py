@@ -63,7 +63,7 @@ def literal(drafter: PEagle, taps: Tensor, tokens: Tensor) -> Tensor:
 
 
 def layer(drafter: PEagle, part: dict[str, Tensor], x: Tensor, *, first: bool) -> Tensor:
-    """What a decoder layer makes of the last of its inputs [n, ..]; the first one reads token and state apart."""
+    """The output of a decoder layer for the last of its inputs [n, ..]; the first one reads token and state apart."""
     shape = drafter.layout.shape
     if first:
         token, state = x.chunk(2, -1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from specframe import CompositionError, InputError
-from specframe.neural import NeuralDrafter, gather, sample_rows, support_of
+from specframe.neural import NeuralDrafter, gather, require_shares, sample_rows, support_of
 from specframe.plugin import LazyStudent
 from specframe_eagle.parallel.network import Parallel
 
@@ -33,8 +33,7 @@ class COD:
     """
 
     def __init__(self, *, keep: float = 0.7, least: float = 0.2) -> None:
-        if not 0 < keep <= 1 or not 0 <= least <= 1:
-            raise InputError(f"cod: keep must be above 0 and at most 1, least from 0 to 1, not {keep} and {least}")
+        require_shares("cod", keep, least)
         self.keep = keep
         self.least = least
 

@@ -1,4 +1,4 @@
-"""What every test has, the core's and the plugins': the same random numbers in whatever order tests run."""
+"""Fixtures of every test, the core's and the plugins': the same random numbers in whatever order tests run."""
 
 import pytest
 import setuptools  # noqa: F401 - it replaces distutils, which it can do only before a test imports that: inductor needs it

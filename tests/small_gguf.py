@@ -22,7 +22,7 @@ FURTHER = {
         "attn_k_norm.weight": WIDTH // HEADS,
     },
 }
-"""What a layer of these architectures has that Llama's does not, by name, and how many numbers each is."""
+"""Weights of a layer of these architectures that Llama's does not have, by name, and how many numbers each is."""
 
 
 def write_gguf(

@@ -96,7 +96,7 @@ def draw_method(name: str) -> str:
 
 
 def interest(cycle: TracedCycle) -> tuple[int, int]:
-    """How much a cycle shows: accepted tokens, but for the last of them, which most readers do without."""
+    """Rank of a cycle as an illustration: accepted tokens, but for the last of them, which most readers do without."""
     rejected = len(cycle.nodes) - 1 - len(cycle.path)
     return len(cycle.path), rejected
 

@@ -1,4 +1,4 @@
-"""What training makes of a small drafting model: ``python research/analysis/alignment.py``, or one of its analyses.
+"""Gains of a small drafting model by training: ``python research/analysis/alignment.py``, or one of its analyses.
 
     aligned    talk-7m drafted for by a new model: supervised, distilled, and on-policy with each divergence
     shifted    the same model, trained on dialogue, on programming tasks: before, learning online, and trained offline

@@ -1,4 +1,4 @@
-"""What the tests of the research scripts share. All of them are slow: `pytest -m slow research`."""
+"""Shared parts of the research scripts' tests. All of them are slow: `pytest -m slow research`."""
 
 import importlib
 from pathlib import Path

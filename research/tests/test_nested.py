@@ -1,4 +1,4 @@
-"""What a drafter of several sizes costs: layers by the positions they run over."""
+"""Cost of a drafter of several sizes: layers by the positions they run over."""
 
 import pytest
 import torch

@@ -39,7 +39,7 @@ def grown(tree, q, rows):
 
 
 def average(program):
-    """What a program's number is on average, over all of its coins."""
+    """The average of a program's number over all of its coins."""
     enumeration = enumerate_outcomes(program, budget=200_000)
     assert enumeration.exhausted
     return sum(mass * outcome[0] for outcome, mass in enumeration.law.items())

@@ -1,4 +1,4 @@
-"""What each layer is worth: ``python layers.py --splits DIR --model FOLDER``.
+"""Worth of each layer: ``python layers.py --splits DIR --model FOLDER``.
 
 Prints the held-out loss of every kind in nats a token, and how much the mean over the kinds rises without each layer.
 """

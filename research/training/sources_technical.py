@@ -16,7 +16,7 @@ from documents import Document, chat, clean, stable_fraction
 from word_problems import problems
 
 SYNTHETIC_PROBLEMS = 40_000
-"""How many word problems the generator contributes: real ones are few, and the forms of arithmetic need
+"""Number of word problems that the generator contributes: real ones are few, and the forms of arithmetic need
 repetition."""
 
 _MARKS = re.compile(r"<<[^>]*>>")

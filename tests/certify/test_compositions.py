@@ -40,7 +40,7 @@ SMALL = {
     "sequoia": lambda: {"acceptance": [[0.6]], "depth": 1},
     "threshold": lambda: {"depth": 2, "threshold": 0.0},
 }
-"""What components need to be small; others come as their defaults have them."""
+"""Options that components need to be small; others come as their defaults have them."""
 
 
 SKIPS = {"skip": {"attention": [1]}}
@@ -67,7 +67,7 @@ OWN_WITNESS = "specframe/recycling"
 
 
 def builds_its_own_trees(drafter):
-    """Whether a drafter promises whole trees."""
+    """True for a drafter that promises whole trees."""
     sections = {"drafter": {"use": drafter} | SMALL.get(drafter.partition("/")[2], dict)(), "target": "table"}
     recipe = Recipe(Path("own.yaml"), {"specframe": 1, "verifier": "match", "tree": "chain", **sections})
     try:
@@ -83,7 +83,7 @@ OWN_TREE = {
 
 
 def is_run(drafter, tree, verifier):
-    """Whether the three meet: any two of them do, but for drafters that build their own trees."""
+    """True where the three meet: any two of them do, but for drafters that build their own trees."""
     if drafter[0] in OWN_TREE:
         return tree[0] == "/none" or (tree[0] == "specframe/chain" and verifier[0] == "specframe/match")
     if drafter[1] == SKIPS:
@@ -96,13 +96,13 @@ SHOWN = {"chain": "iid", "adaptive": "without_replacement", "fixed": "top", "seq
 
 
 def is_shown(tree):
-    """Whether every drafter meets the tree in the quick tier: the policy's other draws, the witness shows."""
+    """True where every drafter meets the tree in the quick tier: the policy's other draws, the witness shows."""
     policy = tree[0].partition("/")[2]
     return tree[1].get("draw") == SHOWN.get(policy) and policy != "dyspec"  # which takes seconds for each of them
 
 
 def is_a_pair(drafter, tree, verifier):
-    """Whether the three are a pair of a drafter and a policy, met by one verifier, or of a tree and a verifier.
+    """True where the three are a pair of a drafter and a policy, met by one verifier, or of a tree and a verifier.
 
     A verifier sees of a drafter no more than its trees, so the other compositions repeat the claims of these.
     """

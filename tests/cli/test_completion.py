@@ -1,4 +1,4 @@
-"""What a shell completes, asked of click's own classes: commands, recipes, components, options and paths."""
+"""Completions of a shell, asked of click's own classes: commands, recipes, components, options and paths."""
 
 import os
 import subprocess

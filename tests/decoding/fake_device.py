@@ -22,7 +22,7 @@ LOOKS = {getattr(Tensor, name) for name in NAMES} | {
     torch.is_nonzero,
     torch.bincount,
 }
-"""What copies to the host, or has a result whose size the host must learn."""
+"""Operations that copy to the host, or whose result's size the host must learn."""
 ON_CPU = Tensor.is_cpu.__get__  # type: ignore[attr-defined]
 CHOOSE = {Tensor.__getitem__, Tensor.__setitem__}
 MOVE = Tensor.to
@@ -49,6 +49,6 @@ class FakeDevice(TorchFunctionMode):
 
 
 def _waits(index: Any) -> bool:
-    """Whether an index holds a mask, or a tensor of one number in place of a number."""
+    """True where an index holds a mask, or a tensor of one number in place of a number."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, Tensor) and (part.dtype == torch.bool or part.dim() == 0) for part in parts)

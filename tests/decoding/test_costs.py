@@ -1,4 +1,4 @@
-"""What forward passes cost on this machine: timed once, kept, or read from a file."""
+"""Costs of forward passes on this machine: timed once, kept, or read from a file."""
 
 from __future__ import annotations
 

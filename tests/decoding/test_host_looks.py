@@ -18,7 +18,7 @@ AT_HOME = "network.py:inputs cpu"
 
 
 def looks(target, drafter, tree, cycles: int = 4) -> list[list[str]]:
-    """What the host looked at in each of some cycles of three rows, of which none ends, but the first.
+    """The host's looks in each of some cycles of three rows, of which none ends, but the first.
 
     There the first forward pass of a shape is compiled, and compared with the model's own.
     """

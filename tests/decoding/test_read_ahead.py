@@ -137,7 +137,7 @@ def test_what_targets_cannot_do_and_bad_prompts():
 
 
 def lengths_read(model):
-    """How many tokens each of the model's forward passes takes, as they come."""
+    """Number of tokens of each of the model's forward passes, as they come."""
     lengths = []
     embedding = model.model.get_input_embeddings()
     embedding.register_forward_pre_hook(lambda module, inputs: lengths.append(inputs[0].shape[1]))

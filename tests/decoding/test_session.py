@@ -1,4 +1,4 @@
-"""What holds of sessions: rows come and go, and none of them notices the others."""
+"""Properties of sessions: rows come and go, and none of them notices the others."""
 
 from itertools import product
 from threading import Thread

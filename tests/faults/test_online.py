@@ -53,7 +53,7 @@ def test_a_process_that_is_killed_loses_one_update_at_most(model_folder, tmp_pat
 
 
 def updates(folder):
-    """How many updates are on record."""
+    """Number of updates on record."""
     path = folder / "online.json"
     return json.loads(path.read_text())["updates"] if path.exists() else 0
 

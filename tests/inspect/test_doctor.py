@@ -1,4 +1,4 @@
-"""What a diagnosis makes of its figures: the first depth that falls short of what training recorded."""
+"""Diagnoses from figures: the first depth that falls short of what training recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What forward passes cost in each precision, and the tree that follows."""
+"""Costs of forward passes in each precision, and the tree that follows."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ DRAFTED = COMPOSITIONS[2:]
 
 
 def check(found: Trace) -> None:
-    """What must hold for every trace, whatever was composed."""
+    """Checks that hold for every trace, whatever was composed."""
     assert found.tau == pytest.approx(1 + sum(found.alpha))
     assert sum(cycle.kept for cycle in found.cycles) + 1 == len(found.pieces)
     root = found.pieces[0].token

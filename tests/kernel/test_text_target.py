@@ -1,4 +1,4 @@
-"""What targets offer beyond `Target`: everything of a model of transformers, and defaults for any other."""
+"""Offers of targets beyond `Target`: everything of a model of transformers, and defaults for any other."""
 
 from types import SimpleNamespace
 

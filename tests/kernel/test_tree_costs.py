@@ -1,4 +1,4 @@
-"""What pays, by the times of forward passes."""
+"""Nodes that pay, by the times of forward passes."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def mutants(source: str) -> Iterator[Mutant]:
 
 
 def _places(tree: ast.AST) -> Iterator[tuple[ast.expr, str, int | None, object]]:
-    """What can be changed: an expression, its field, the place in that field, and what stands there then."""
+    """Sites that can be changed: an expression, its field, the place in that field, and what stands there then."""
     skipped = {id(part) for node in ast.walk(tree) for part in _untouched(node)}
     for node in ast.walk(tree):
         if id(node) in skipped or not isinstance(node, ast.expr):

@@ -1,4 +1,4 @@
-"""What the tests of the repository's own scripts share."""
+"""Shared parts of the tests of the repository's own scripts."""
 
 import importlib
 

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 BASES = sorted(ROOT.glob("recipes/base/*.yaml"))
-"""What recipes of one target share: they extend it."""
+"""Shared settings of one target's recipes, which extend them."""
 RECIPES = sorted({*ROOT.glob("recipes/**/*.yaml")} - {*BASES})
 METHODS = sorted(path for path in RECIPES if not path.stem.endswith("-int4"))
 """The recipes of one method each, around the published target, as it is and not quantized, and the small one."""

@@ -58,7 +58,7 @@ def project(request, tmp_path, monkeypatch) -> Path:
 
 
 def install(folder: Path) -> None:
-    """What pip would leave behind: the metadata by which plugins are found."""
+    """Files that pip would leave behind: the metadata by which plugins are found."""
     about = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     points = "".join(
         f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in entries.items())
@@ -137,7 +137,7 @@ def commands(block: Block) -> list[tuple[list[str], str]]:
 
 
 def same(expected: str, printed: str) -> bool:
-    """Whether the output is what the page shows: `...` stands for anything, recipes' line numbers for any."""
+    """True where the output is as the page shows it: `...` stands for anything, recipes' line numbers for any."""
     expected, printed = (re.sub(r"(?<=\.yaml:)\d+", "1", text) for text in (expected, printed))
     return doctest.OutputChecker().check_output(expected, printed, COMPARE)
 

@@ -1,4 +1,4 @@
-"""What a package imports is declared, and without the extras all works but what they are for."""
+"""Imports of a package are declared, and without the extras all works but their own features."""
 
 import ast
 import re

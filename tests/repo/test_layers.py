@@ -13,7 +13,7 @@ from tests.repo.repository import PLUGINS, ROOT, name, sources
 
 LAYERS = ("kernel", "native", "sampling", "neural", "files", "components", "decoding")
 USES = ("training", "certify", "bench", "inspect", "interchange")
-"""What is made of decoding; these do not import each other, but for the pairs below."""
+"""Uses of decoding; these do not import each other, but for the pairs below."""
 ACROSS = {("inspect", "bench"), ("inspect", "training")}
 KERNEL_NEEDS = {"omegaconf", "packaging", "pluggy", "yaml"}
 PUBLIC = ("specframe", "specframe.plugin", "specframe.neural", "specframe.testing")

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.repo.repository import ROOT, name, sources
+from tests.repo.repository import ROOT, files, name, sources
 
 FILES = [
     *sources(ROOT / "specframe"),
@@ -16,6 +16,8 @@ OPENING = re.compile(
     r"^(What|Whether|Whose|Whom?|So many|Of (which|what|whom|every|each|all|the)|How|Where|Which|When|Why|"
     r"After (which|how)|For (which|what)|By (what|which)|From which|Over a|While it lasts|Called)\b"
 )
+RELATIVE = re.compile(r"(What|Whether|Whose|So many|Of which|How many|How much)\b")
+"""Beginnings that are refused in tests and research scripts, too."""
 INVERTED = re.compile(
     r"\b(so many of (the|a)|after so many|how what|makes? of what|takes? in what|what \w+ (has|have) of|what becomes of"
     r"|is what it (is|was)|what is not|who sees whom|has to be had|comes? of it|of equal ones|for which the device)\b"
@@ -41,6 +43,17 @@ def faults(text: str) -> list[str]:
 
 def test_docstrings_are_plain_english():
     found = [f"{name(path)}:{fault}" for path in FILES for fault in faults(path.read_text(encoding="utf-8"))]
+    assert not found, "begin with a verb or a noun phrase:\n" + "\n".join(found)
+
+
+def test_docstrings_of_tests_and_scripts_begin_so_too():
+    found = [
+        f"{name(path)}:{line}: {doc[:60]}"
+        for path in files()
+        if path.suffix == ".py"
+        for line, doc in docstrings(path.read_text(encoding="utf-8"))
+        if RELATIVE.match(doc)
+    ]
     assert not found, "begin with a verb or a noun phrase:\n" + "\n".join(found)
 
 

@@ -28,7 +28,7 @@ def models(recipe: Path) -> list[str]:
 
 
 def is_here(model: str) -> bool:
-    """Whether a folder or an embedded model is to be found; one that should be embedded and is not fails its tests."""
+    """True where a folder or an embedded model is found; one that should be embedded and is not fails its tests."""
     return model.startswith("zoo://") or (ROOT / model).is_dir()
 
 

@@ -207,7 +207,7 @@ def test_a_seeds_numbers_stay_what_they_are():
 
 
 def test_a_step_replayed_without_python_gets_fresh_numbers():
-    """What a captured step reads is in tensors that stay where they are."""
+    """A captured step reads tensors that stay where they are."""
     random = SeededRandom(1, 1)
     indices(random.verify, 1)  # a captured step was run before
     read = random.verify._now

@@ -16,7 +16,7 @@ from specframe_eagle.drafter import Eagle
 
 
 def rollout(steps: int, batch: int = 2, length: int = 7) -> tuple:
-    """What an untrained drafter predicts in `steps` steps, and its teacher."""
+    """The predictions of an untrained drafter in `steps` steps, and its teacher."""
     drafter, teacher = Eagle(), texts.teach(batch, length)
     drafter.bind(texts.target())
     return MultiStep(steps=steps)(drafter, teacher, 0.0), teacher, drafter

@@ -13,7 +13,7 @@ from specframe_dflash.dflash import DFlash
 
 
 def block(drafter: DFlash, taps: Tensor, root: Tensor) -> Tensor:
-    """What the LM head reads of a block below a root, [K, H], given the taps [n, A H] before it."""
+    """The input of the LM head for a block below a root, [K, H], given the taps [n, A H] before it."""
     plan, shape = drafter.layout.plan, drafter.layout.shape
     weights = {name: tensor.detach() for name, tensor in drafter.network.state_dict().items()}
     eps, theta = shape.rms_norm_eps, shape.rope_parameters["rope_theta"]

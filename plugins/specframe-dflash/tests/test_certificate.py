@@ -62,7 +62,7 @@ def test_output_is_distributed_as_the_target_s(drafter: str, tree: object, verif
 
 
 class Marginal(DSpark):
-    """What an engine might take for DSpark's distribution: the block's own, the bias left out when it is recorded."""
+    """A distribution that an engine might take for DSpark's: the block's own, the bias left out when it is recorded."""
 
     def propose(self, root: Tensor, tree: object, context: Context) -> TokenTree:
         draft = super().propose(root, tree, context)

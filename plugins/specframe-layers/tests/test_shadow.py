@@ -1,4 +1,4 @@
-"""What exits would have drafted: the statistics and the choice, next to their literal forms."""
+"""Drafts that exits would have made: the statistics and the choice, next to their literal forms."""
 
 from __future__ import annotations
 

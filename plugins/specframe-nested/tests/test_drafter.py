@@ -64,7 +64,7 @@ def test_the_smallest_sub_model_that_is_sure_answers(confidence):
 
 
 def count_runs(made):
-    """How many forward passes each layer makes from now on, in a list that fills."""
+    """Number of forward passes of each layer from now on, in a list that fills."""
     runs = [0] * made.depth
     for index, layer in enumerate(made.drafter.module.model.layers):
 

@@ -1,4 +1,4 @@
-"""What the rollouts train: losses by exit and weight, layers left out, and runs that resume."""
+"""Training by the rollouts: losses by exit and weight, layers left out, and runs that resume."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from specframe_nested.schedules import chances, weights
 
 
 def lesson(batch: int = 3, length: int = 9) -> Teacher:
-    """What a target teaches about random texts."""
+    """A target's lessons on random texts."""
     target = tiny_target(vocab=VOCAB, dtype=torch.float32)
     return target.teach(torch.randint(VOCAB, (batch, length)), torch.rand(batch, length) < 0.8)
 

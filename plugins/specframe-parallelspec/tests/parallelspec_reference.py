@@ -10,7 +10,7 @@ from specframe_parallelspec.drafter import ParallelSpec
 
 
 def group(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
-    """What the group behind the pairs features [n, D], tokens [n] predicts, one member after the other: [1 + K, D].
+    """Predictions of the group behind the pairs features [n, D], tokens [n], one member after the other: [1 + K, D].
 
     Section 4.1: the sequence, then [MASK] 1 .. [MASK] k; the last of them predicts.
     """
@@ -27,7 +27,7 @@ def group(drafter: ParallelSpec, features: Tensor, tokens: Tensor) -> Tensor:
 
 
 def path(drafter: ParallelSpec, features: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
-    """What is predicted below a path of drafted tokens, a multiple of 1 + K of them: [1 + K, D].
+    """The predictions below a path of drafted tokens, a multiple of 1 + K of them: [1 + K, D].
 
     The path's tokens become entries, each paired with the feature predicted for its parent; the [MASK]s are gone.
     """

@@ -1,4 +1,4 @@
-"""What the drafter's tokens make of a text, found by bisection, against a search through all of them."""
+"""Spelling of a text by the drafter's tokens, found by bisection, against a search through all of them."""
 
 from __future__ import annotations
 

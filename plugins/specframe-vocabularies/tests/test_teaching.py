@@ -236,7 +236,7 @@ def test_one_without_weights_is_refused() -> None:
         promise = Promise()
 
         def rewind(self, count: torch.Tensor) -> None:
-            """What a wrapper asks for."""
+            """A wrapper's request."""
 
     with pytest.raises(
         CompositionError, match="a drafter with weights, such as `model` or `eagle`; Weightless has none"

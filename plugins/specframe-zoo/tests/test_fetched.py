@@ -56,7 +56,7 @@ def describe(path: Path, **changes) -> Fetched:
 
 
 def left(model: Fetched) -> set[str]:
-    """What is in the cache, but for the lock."""
+    """The contents of the cache, without the lock."""
     folder = model.folder.parent
     return {path.name for path in folder.iterdir() if path.suffix != ".lock"} if folder.is_dir() else set()
 

@@ -169,11 +169,11 @@ class Rejection:
         return (left.gather(1, token) / q.gather(1, token).clamp(min=1e-300))[:, 0]
 
     def coin(self, random: RandomSource, slot: int, share: Tensor) -> Tensor:
-        """Whether the slot is accepted: [B] bool."""
+        """Acceptance of the slot: [B] bool."""
         return random.bernoulli(share)
 
     def rest(self, left: Tensor, q: Tensor, token: Tensor, root: Tensor) -> Tensor:
-        """What remains of the target's law after a refusal: [B, V]. `root` is the target's law at the root."""
+        """Rest of the target's law after a refusal: [B, V]. `root` is the target's law at the root."""
         return norm(left - q)
 
     def bonus(self, random: RandomSource, left: Tensor, everything: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class Tests(Rejection):
         return torch.where(mass + 1 - reach > 1e-15, mass / (mass + 1 - reach).clamp(min=1e-300), 1.0)
 
     def rest(self, left: Tensor, q: Tensor, p: Tensor, root: Any = None) -> Tensor:
-        """What the correction is drawn from, left = r P."""
+        """The law of the correction, left = r P."""
         return norm(left - q)
 
 
@@ -181,13 +181,13 @@ class Visits(Rejection):
         self.law = torch.where(hit[:, None], self.bonus_law(law, p[:, node]), self.law)
 
     def left(self, accept: Tensor, law: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-        """What a and P become when a slot is refused."""
+        """The values of a and P after a slot is refused."""
         rest = accept[:, None] * law - q
         mass = rest.clamp(min=0).sum(-1)
         return mass / (mass + 1 - accept).clamp(min=1e-300), norm(rest)
 
     def bonus_law(self, law: Tensor, original: Tensor) -> Tensor:
-        """What the bonus is drawn from: P as it has become."""
+        """The law of the bonus: P as it has become."""
         return law
 
 
@@ -239,7 +239,7 @@ class Common(Rejection):
         return ended(tree, node, random.categorical(rest))
 
     def remainder(self, law: Tensor, q: Tensor) -> Tensor:
-        """What is left when both are refused, cut off at 0."""
+        """The rest when both are refused, cut off at 0."""
         common = torch.minimum(q, law / self.rho)
         beta = common.sum(-1, keepdim=True)
         return norm(law - common * (1 - (1 - beta) ** 2) / beta)

@@ -41,7 +41,7 @@ def after(token: int) -> list[float]:
 
 
 def known_error() -> float:
-    """What `OfTheRoot` costs where all drafts are accepted: then three tokens in a row come from the root's law."""
+    """The error of `OfTheRoot` where all drafts are accepted: then three tokens in a row come from the root's law."""
     error = 0.0
     for root, a, b, c in product(range(4), repeat=4):
         right = after(root)[a] * after(a)[b] * after(b)[c]

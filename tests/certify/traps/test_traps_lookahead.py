@@ -1,4 +1,4 @@
-"""What can go wrong in lookahead decoding: noise shared with the verifier, a pool shared by rows, misplaced windows."""
+"""Mistakes in lookahead decoding: noise shared with the verifier, a pool shared by rows, misplaced windows."""
 
 from __future__ import annotations
 

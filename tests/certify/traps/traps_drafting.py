@@ -70,7 +70,7 @@ def recorded_independent(tree: TokenTree) -> TokenTree:
 
 
 def values(tree: TokenTree) -> Tensor:
-    """What a slot is worth once its token is known: the slot's value times its token's law, [B, N]."""
+    """Value of a slot once its token is known: the slot's value times its token's law, [B, N]."""
     own, count = own_law(tree), tree.tokens.shape[1]
     value = torch.ones_like(own)
     for node in range(1, count):

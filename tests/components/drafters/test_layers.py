@@ -121,7 +121,7 @@ def test_layers_of_a_quantized_target_are_computed_by_its_kernels(folder):
 
 
 def by_kernels(drafter, depth=None):
-    """What the kernels answer that read a text and a path from scratch, by a chain."""
+    """The answer of kernels that read a text and a path from scratch, by a chain."""
     loaded = drafter._loaded
     kept = list(loaded.layers)[:depth]
     runs = tuple(layer in kept for layer in range(loaded.count))
@@ -137,7 +137,7 @@ def by_kernels(drafter, depth=None):
 
 
 def reading(model):
-    """What the model answers that reads a text and a path from scratch."""
+    """The answer of a model that reads a text and a path from scratch."""
 
     @torch.no_grad()
     def wanted(session, row, path):

@@ -66,7 +66,7 @@ def literal(model: nn.Module, texts: list[list[int]]):
 
 
 def same(mine: TokenTree, other: TokenTree) -> bool:
-    """Whether two drafts are equal, their recorded laws up to rounding."""
+    """True for equal drafts, their recorded laws up to rounding."""
     equal = all(torch.equal(getattr(mine, f), getattr(other, f)) for f in ("tokens", "parent", "valid", "draw"))
     return equal and (mine.q is None or torch.allclose(mine.q, other.q, atol=1e-9))
 

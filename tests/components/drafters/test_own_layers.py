@@ -190,7 +190,7 @@ def test_greedy_output_is_the_targets(options):
 
 
 SKIPS = [[1], {"attention": [1]}, {"mlp": [1]}, {"attention": [0], "mlp": [2]}]
-"""What is skipped of three layers."""
+"""The skipped parts of three layers."""
 
 
 @pytest.mark.parametrize("options", [{"exit": 2}, {"skip": [2]}, *({"skip": skip} for skip in SKIPS)], ids=str)

@@ -184,7 +184,7 @@ def test_two_processes_append_to_one_folder(tmp_path: Path) -> None:
 
 
 def test_a_store_that_is_made_again_under_its_readers(tmp_path: Path) -> None:
-    """What is open stays what it was, whole; an append joins the new texts."""
+    """An open store stays as it was, whole; an append joins the new texts."""
     build(tmp_path, [[0, 1, 0]], TableTarget(vocab=3))
     store = Corpus(path=tmp_path)
     assert store.find([0], length=1, limit=9).tokens == [[1], []]

@@ -1,4 +1,4 @@
-"""What transformers' registries decode as `generate` does: a few of them here, all of them with `-m slow`."""
+"""Architectures of transformers' registries that decode as `generate` does: a few here, all with `-m slow`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cannot be a target is refused with the reason, and the self-test finds what slips through."""
+"""Models that cannot be a target are refused with the reason; the self-test finds those that slip through."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ class Texts:
         return self.length.sum() / (self.length[:, None] * self.costs / self.tau).sum(0)
 
     def adaptive(self, policy: Adaptive, rows: int, seed: int = 0) -> Tensor:
-        """What the policy's depths would give, row by row, [rows]; acceptance itself is drawn."""
+        """The lengths that the policy's depths would give, row by row, [rows]; acceptance itself is drawn."""
         generator = torch.Generator().manual_seed(seed)
         drafter, root = GivenDrafter(Q), torch.zeros(rows, dtype=torch.int64)
         ends = self.length.cumsum(0)

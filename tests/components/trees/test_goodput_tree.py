@@ -28,7 +28,7 @@ DEPTH = 4
 
 
 def seconds(rows, nodes):
-    """What a forward takes: weights are read once, and arithmetic counts where there is much of it."""
+    """Time of a forward pass: weights are read once, and arithmetic counts where there is much of it."""
     return 10.0 + max(0, rows * nodes - 12)
 
 

@@ -31,7 +31,7 @@ def here(model_folder, tmp_path, monkeypatch):
 
 @pytest.fixture
 def answers(here):
-    """What answers.jsonl of a folder holds, by the line of the prompt."""
+    """The contents of a folder's answers.jsonl, by the line of the prompt."""
 
     def read(folder="out"):
         lines = (here / folder / "answers.jsonl").read_text().splitlines()

@@ -7,7 +7,7 @@ from specframe.training.distill.dialogue import Dialogue, read_dialogues
 
 
 def decode(here, *overrides, lines=None, chat=True, prompts="prompts.jsonl", **settings):
-    """What every conversation came to, by its line."""
+    """The outcome of every conversation, by its line."""
     pipeline = specframe.load(here / "recipe.yaml", overrides=[*overrides, f"run.chat={str(chat).lower()}"])
     dialogues = read_dialogues(here / prompts, chat=chat, **settings)
     chosen = [each for each in dialogues if lines is None or each.line in lines]

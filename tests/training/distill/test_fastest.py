@@ -1,4 +1,4 @@
-"""What `distill-data` answers with where the recipe leaves it open."""
+"""The way that `distill-data` answers where the recipe leaves it open."""
 
 from __future__ import annotations
 

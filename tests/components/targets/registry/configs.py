@@ -111,7 +111,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "qwen3_vl": {"text_config": _three_rows(2, 1, 1), "vision_config": {"depth": 4}},
     "step3p7": {"text_config": {"sliding_window": 6}},
 }
-"""What the defaults of a config leave out, or what real models of this type have."""
+"""Values that the defaults of a config leave out, or that real models of this type have."""
 
 
 def names() -> list[str]:
@@ -120,7 +120,7 @@ def names() -> list[str]:
 
 
 def reads_images(name: str) -> bool:
-    """Whether models of this type are in the registry of those that read images alone."""
+    """True for types whose models are in the registry of those that read images alone."""
     return transformers.CONFIG_MAPPING[name] not in transformers.MODEL_FOR_CAUSAL_LM_MAPPING
 
 

@@ -26,7 +26,7 @@ LARGEST = 20_000_000
 
 @dataclass(frozen=True)
 class Row:
-    """What came out for one architecture."""
+    """The outcome for one architecture."""
 
     name: str
     outcome: str
@@ -64,7 +64,7 @@ def plain(model: Any, prompt: list[int]) -> tuple[list[int], Tensor]:
 
 
 def compare(target: HFTarget, wanted: list[tuple[list[int], Tensor]], chosen: LayerChoice | None = None) -> str | None:
-    """What is wrong with greedy tree decoding of the three prompts together, or None.
+    """The fault of greedy tree decoding of the three prompts together, or None.
 
     Its random trees hold the right continuation. Tokens must be equal, and the logits of every root to 1e-4. The chosen
     layers, if any, draft first: they run over most nodes of every tree.
@@ -146,7 +146,7 @@ def _examine(name: str, dtype: torch.dtype) -> Row:
 
 
 def _wrong(target: HFTarget, wanted: list[tuple[list[int], Tensor]], chosen: LayerChoice | None = None) -> Row | None:
-    """What came out instead of an identical text, of no name; None if it is identical."""
+    """The outcome in place of an identical text, of no name; None if it is identical."""
     try:
         fault = compare(target, wanted, chosen)
     except SpecframeError as error:

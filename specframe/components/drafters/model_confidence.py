@@ -65,7 +65,7 @@ class Rated:
     """
 
     def __init__(self, passes: DraftingPasses, model: nn.Module, head: Any) -> None:
-        self.parts = passes.parts
+        self.parts, self.limit = passes.parts, passes.limit
         self._passes, self._model, self._head = passes, model, head
 
     def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:

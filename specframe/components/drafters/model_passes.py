@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from specframe.components.targets.architectures import Masks, Windows
 from specframe.components.targets.forward.layer_subset import LayerSubset
 from specframe.components.targets.forward.native import KernelPasses
 from specframe.components.targets.forward.native_decoder import Nodes
@@ -29,6 +30,7 @@ class ModelInputs:
     seen: Tensor | None  # [B, T, W] bool, the slots that each sees; None: causally, all from slot 0 on
     keep: int | Tensor  # nodes with logits: a number of the last, 0 for all, or indices [E]
     row: int = 0
+    places: Tensor | None = None  # [B, W] int64, the positions of the slots; None: each slot's number
 
 
 Found = tuple[Tensor, Tensor | None]
@@ -40,6 +42,8 @@ class DraftingPasses(Protocol):
 
     parts: int
     """Number of parts."""
+    limit: int | None
+    """Number of positions up to which every layer sees everything; None: always."""
 
     def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
         """Runs one part, whose first layer gets `entry` [B, T, D]; None: the tokens' embeddings."""
@@ -56,17 +60,15 @@ class TransformersDrafting:
         self._choices = _choices(reader.config.num_hidden_layers, exits) if exits else []
         self._models = [LayerSubset(reader.model, chosen, headless=False) for chosen in self._choices]
         self.parts = max(1, len(self._models))
+        self._windows = Windows.of(reader.model)
+        self.limit = self._windows.limit
 
     def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
         """Runs one part of the layers."""
-        mask = None
-        if asked.seen is not None:
-            mask = torch.zeros(asked.seen.shape, dtype=self._reader.dtype, device=asked.seen.device)
-            mask = mask.masked_fill_(~asked.seen, -torch.inf)[:, None]  # [B, 1, T, W]
         options: dict[str, Any] = {
             self._cache_name: cache,
             "position_ids": asked.positions,
-            "attention_mask": mask,
+            "attention_mask": self._masks(asked, cache.width),
             "use_cache": True,
             "logits_to_keep": asked.keep,
         }
@@ -80,9 +82,19 @@ class TransformersDrafting:
             logits: Tensor = model.model(asked.tokens, **options).logits
         return logits, states[f"layer.{last}"] if part + 1 < self.parts else None
 
+    def _masks(self, asked: ModelInputs, width: int) -> Masks:
+        """The masks of a forward pass, or None where it is causal: transformers makes those, windows included."""
+        if asked.seen is None:
+            return None
+        slots = torch.arange(width, device=asked.slots.device).expand(len(asked.seen), -1)
+        places = slots if asked.places is None else asked.places
+        return self._windows.masks(asked.seen, asked.positions, places, self._reader.dtype)
+
 
 class KernelParts:
     """The forward pass of the compiled kernels: by all layers of a quantized model, or by some of them."""
+
+    limit: int | None = None
 
     def __init__(self, passes: KernelPasses, layers: Sequence[int], count: int, exits: Sequence[int] = ()) -> None:
         """Selects these of the `count` layers of the native passes; an exit is a number of these."""

@@ -100,7 +100,8 @@ class ModelReading:
         for part in self.deeper:
             part.await_nodes(nodes)
         positions = root + tree.depth.gather(1, nodes)
-        return self.run(0, tokens, root + nodes, self.seen(tree, nodes, width), 0, width, positions=positions)
+        seen, places = self.seen(tree, nodes, width), self.places(tree, width)
+        return self.run(0, tokens, root + nodes, seen, 0, width, positions=positions, places=places)
 
     def seen(self, tree: TokenTree, nodes: Tensor, width: int) -> Tensor:
         """Returns the slots visible to nodes [B, F], the committed tokens' and their paths': [B, F, W] bool."""
@@ -110,6 +111,15 @@ class ModelReading:
         places = (root + torch.arange(count, device=root.device))[:, None].expand_as(path)
         committed = torch.arange(width, device=root.device) <= root  # [B, W]
         return committed[:, None].expand(-1, path.shape[1], -1).scatter(2, places, path)
+
+    def places(self, tree: TokenTree, width: int) -> Tensor | None:
+        """The positions of the slots [B, W] behind a draft; None where no layer's window asks for them."""
+        if self.passes.limit is None or width <= self.passes.limit:
+            return None
+        root = self.text.count[:, None] - 1
+        nodes = root + torch.arange(tree.tokens.shape[1], device=root.device)
+        slots = torch.arange(width, device=root.device).expand(len(root), -1)
+        return slots.scatter(1, nodes, root + tree.depth)
 
     def run(
         self,
@@ -121,6 +131,7 @@ class ModelReading:
         width: int,
         *,
         positions: Tensor | None = None,
+        places: Tensor | None = None,
         entry: Tensor | None = None,
         row: int = 0,
         start: int | None = None,
@@ -136,7 +147,8 @@ class ModelReading:
             self.cache.grow(2 * width)
         self.cache.aim(slots if start is None else start, width, row)
         where = (slots if positions is None else positions).clamp(max=self.context - 1)
-        logits, states = self.passes.run(part, ModelInputs(tokens, where, slots, seen, keep, row), self.cache, entry)
+        asked = ModelInputs(tokens, where, slots, seen, keep, row, places)
+        logits, states = self.passes.run(part, asked, self.cache, entry)
         if states is not None:
             self.deeper[part].take(states, slots, row)
         return logits
@@ -222,7 +234,10 @@ class Deeper:
         tokens, slots, positions, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
         keep = torch.arange(tokens.shape[1] - asked, tokens.shape[1], device=device)
         entry = self.entries(slots.clamp(max=self._states.shape[1] - 1))
-        found = reading.run(self._part, tokens, slots, seen, keep, width, positions=positions, entry=entry)
+        places = reading.places(tree, width)
+        found = reading.run(
+            self._part, tokens, slots, seen, keep, width, positions=positions, places=places, entry=entry
+        )
         self.known, self._rooted, self._waiting, self._found = list(text.lengths), True, [], found
         return found
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures
+from specframe.components.targets.architectures import Windows
 from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.hf import HFTarget
@@ -91,12 +92,12 @@ def fresh_model(sizes: Mapping[str, int], target: Target) -> HFTarget:
 
 def read_on(model: nn.Module, tokens: Tensor, drafts: Drafts | None, context: int) -> Tensor:
     """The model's logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V]."""
-    options: dict[str, Tensor] = {}
+    options: dict[str, Any] = {}
     if drafts is not None:
-        seen = visible_drafts(drafts)
-        mask = torch.zeros_like(seen, dtype=next(model.parameters()).dtype).masked_fill_(~seen, -torch.inf)
         positions = draft_positions(drafts).clamp(max=context - 1)
-        options = {"attention_mask": mask[:, None], "position_ids": positions}
+        dtype = next(model.parameters()).dtype
+        masks = Windows.of(model).masks(visible_drafts(drafts), positions, positions, dtype)
+        options = {"attention_mask": masks, "position_ids": positions}
     logits: Tensor = model(tokens, use_cache=False, **options).logits
     return logits
 
@@ -141,13 +142,12 @@ def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth
     own = (places[:, None] == places[..., None]) & (depth <= depth[:, None]) & kept[:, None]
     own = own | torch.eye(count, dtype=torch.bool, device=tokens.device)
     own = torch.cat([own.new_zeros(batch, length, count), own], 1)
-    sees = torch.cat([text, own], 2)[:, None]
-    dtype = next(model.parameters()).dtype
-    hidden = torch.zeros(sees.shape, dtype=dtype, device=tokens.device).masked_fill_(~sees, torch.finfo(dtype).min)
+    positions = torch.cat([index.expand(batch, -1), places + depth], 1)
+    sees, dtype = torch.cat([text, own], 2), next(model.parameters()).dtype
     logits: Tensor = model(
         torch.cat([tokens, tokens.new_full((batch, count), mask)], 1),
-        position_ids=torch.cat([index.expand(batch, -1), places + depth], 1),
-        attention_mask=hidden,
+        position_ids=positions,
+        attention_mask=Windows.of(model).masks(sees, positions, positions, dtype),
         use_cache=False,
     ).logits
     return logits

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from specframe.components.targets.forward.state import AttentionView
+from specframe.components.targets.forward.state import ALL, AttentionView
 from specframe.kernel.errors import CompositionError
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
@@ -196,3 +198,48 @@ def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | N
             if isinstance(child, nn.ModuleList) and len(child) == config.num_hidden_layers:
                 return module, child
     return None
+
+
+Masks = Tensor | dict[str, Tensor] | None
+"""A mask as a model of transformers takes it: one for all layers, or one for each type of layer."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Views of a model's layers, by layer type: none where all see everything, or where masks cannot be given."""
+
+    views: Mapping[str, AttentionView]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> Windows:
+        """The windows of a model of transformers."""
+        config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+        found, ranges = layers(model, config), views(config)
+        return cls(ranges if found is not None and takes_masks(found[0], ranges) else {})
+
+    @property
+    def limit(self) -> int | None:
+        """Number of positions up to which every layer sees everything; None: always."""
+        return min((view.limit for view in self.views.values() if view.limit is not None), default=None)
+
+    def masks(self, seen: Tensor, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Masks:
+        """0 where a query sees a key, -inf elsewhere: [B, 1, T, W], for each type of layer where they differ.
+
+        Args:
+            seen: [B, T, W] bool, what a layer that sees everything would see.
+            queries: [B, T] positions.
+            keys: [B, W] positions.
+            dtype: dtype of the masks.
+        """
+        ranges = {kind: view.within(keys.shape[1]) for kind, view in self.views.items()} or {"": ALL}
+        made = {view: _mask(seen, view, queries, keys, dtype) for view in dict.fromkeys(ranges.values())}
+        if len(ranges) == 1:
+            return next(iter(made.values()))
+        return {kind: made[view] for kind, view in ranges.items()}
+
+
+def _mask(seen: Tensor, view: AttentionView, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor:
+    hidden = ~seen
+    if view is not ALL:
+        hidden = hidden | view.hides(queries[..., None], keys[:, None])
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(hidden, -torch.inf)[:, None]

@@ -19,11 +19,13 @@ from specframe.kernel.errors import SpecframeError
 from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 
-EDITION = 1
+EDITION = 2
 """Edition of the test, raised when it or the way of scoring trees changes: earlier results are then ignored."""
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2), (6, 5, 3))
 PARENTS = (-1, 0, 0, 1, 2)  # two branches
 LEAVES = (3, 4)
+LOUDER = 64
+"""Factor of the states of neighbouring rows, which would change a scale that they share."""
 ROOM = 11
 """Positions that the test takes: the longest prompt, the bonus and the nodes."""
 
@@ -48,8 +50,8 @@ class TransformersTarget(LayeredTarget, Protocol):
 def check_once(target: TransformersTarget) -> None:
     """Checks a target of a kind that was not checked on this machine before; costs nothing for any other.
 
-    A kind is a model class, its config, dtype, attention, kernels, torch and transformers: everything that decides on
-    masks and positions, without the weights. Raises CompositionError.
+    A kind is a model class, its config and modules, dtype, attention, kernels, torch and transformers: everything that
+    decides on masks, positions and arithmetic, without the weights' values. Raises CompositionError.
     """
     if target.model.training or target.device.type == "meta" or target.reach[0] < ROOM:
         return
@@ -74,10 +76,22 @@ def fingerprint(target: TransformersTarget) -> str:
         target.device.type,
         target.quantization,
         type(target.passes).__name__,
+        _modules(target.model),
         torch.__version__,
         transformers.__version__,
     )
     return hashlib.sha256(repr(kind).encode()).hexdigest()[:32]
+
+
+def _modules(model: nn.Module) -> list[tuple[str, ...]]:
+    """The modules and weights of a model, by name, type and what decides on their arithmetic."""
+    modules = [(name, _type(module), module.extra_repr()) for name, module in model.named_modules()]
+    weights = [(name, _type(weight), str(weight.dtype)) for name, weight in model.named_parameters()]
+    return [*modules, *weights]
+
+
+def _type(value: object) -> str:
+    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _remember(note: Path, text: str) -> None:
@@ -102,6 +116,11 @@ class Logits:
 
 def find_fault(target: TransformersTarget) -> str | None:
     """Returns the fault of the target's scores of a batch of three and its trees, in a clause, or None."""
+    if (module := find_mixing(target)) is not None:
+        return (
+            f"the output of {module} for a row depends on the rows next to it, as it does where activations are "
+            "rounded by one scale for a whole batch; round the weights alone, or by a scale for each token"
+        )
     try:
         logits = _score(target)
     except (SpecframeError, torch.cuda.OutOfMemoryError):
@@ -116,6 +135,53 @@ def find_fault(target: TransformersTarget) -> str | None:
     if not agree(logits.nodes, logits.paths, limit):
         return "it does not take the mask or the positions of a tree; another `attention` may help"
     return None
+
+
+@torch.no_grad()
+def find_mixing(target: TransformersTarget) -> str | None:
+    """Returns the first module whose output for a row depends on the rows next to it, or None.
+
+    Every innermost module that maps one tensor [.., D] to one tensor [.., E] is asked again with its first row alone
+    unchanged. Shapes stay, and so do kernels: the first row's bits must not change, in any dtype. Where the same
+    input gives other bits, a change must be well above that.
+    """
+    model = target.model
+    found: list[str] = []
+    calls = [0]
+    begun: dict[nn.Module, int] = {}
+
+    def begin(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        calls[0] += 1
+        begun[module] = calls[0]
+
+    def end(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        if begun[module] == calls[0] and not found and len(inputs) == 1 and _mixes(module, inputs[0], output):
+            found.append(next(f"{name} ({_type(inner)})" for name, inner in model.named_modules() if inner is module))
+
+    handles = [module.register_forward_pre_hook(begin) for module in model.modules()]
+    handles += [module.register_forward_hook(end) for module in model.modules()]
+    texts = [[token % target.vocab_size for token in prompt] for prompt in (PROMPTS[0], PROMPTS[0][::-1])]
+    try:
+        model(torch.tensor(texts, device=target.device), use_cache=False)
+    except Exception:  # what it raises is found, and named, by the scores
+        return None
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None
+
+
+def _mixes(module: nn.Module, states: Any, output: Any) -> bool:
+    """Returns whether a module's output for the first row of states [.., D] changes with the other rows."""
+    if not isinstance(states, Tensor) or not states.is_floating_point() or states.dim() < 2:
+        return False
+    if not isinstance(output, Tensor) or output.shape[:-1] != states.shape[:-1] or states.shape[:-1].numel() < 2:
+        return False
+    other = states.clone(memory_format=torch.contiguous_format)
+    other.view(-1, states.shape[-1])[1:] *= LOUDER
+    same, changed = module.forward(states.clone()), module.forward(other)
+    first, noise, change = (made.reshape(-1, made.shape[-1])[0].float() for made in (output, same, changed))
+    return bool((change - first).abs().amax() > 4 * (noise - first).abs().amax())
 
 
 @torch.no_grad()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from transformers import (
@@ -191,3 +193,58 @@ def test_a_cache_that_cannot_be_written_is_no_obstacle(build, monkeypatch, tmp_p
 @pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
 def test_half_precision_passes(family, dtype, build):
     HFTarget.from_model(build(family).to(dtype)).check()
+
+
+def dynamic(model):
+    """The same in float32 with linear layers in 8 bits, activations rounded by one scale for a whole batch."""
+    with warnings.catch_warnings(action="ignore"):
+        return torch.ao.quantization.quantize_dynamic(model.float(), {torch.nn.Linear}, dtype=torch.qint8)
+
+
+class BatchScale(torch.nn.Linear):
+    """A linear layer that rounds its input to 255 steps of one scale for the batch, or for each token."""
+
+    alone = False
+
+    def forward(self, input):
+        size = input.abs().amax(-1, keepdim=True) if self.alone else input.abs().amax()
+        step = size.clamp(min=1e-9) / 127
+        return super().forward((input / step).round() * step)
+
+
+class TokenScale(BatchScale):
+    alone = True
+
+
+def rounding(model, kind):
+    for module in model.modules():
+        if type(module) is torch.nn.Linear and module is not model.lm_head:
+            module.__class__ = kind
+    return model
+
+
+NEIGHBOURS = r"the output of model\.layers\.0\.self_attn\.q_proj \(.*\) for a row depends on the rows next to it"
+
+
+def test_a_model_whose_activation_scales_depend_on_neighbours_is_refused_after_the_same_unrounded(build):
+    HFTarget.from_model(build("llama").float())
+    model = dynamic(build("llama"))
+    with pytest.raises(CompositionError, match=f"{NEIGHBOURS}, as it does where activations .* a scale for each token"):
+        HFTarget.from_model(model)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_such_scales_are_found_in_every_dtype_and_scales_for_each_token_are_accepted(dtype, build):
+    with pytest.raises(CompositionError, match=NEIGHBOURS):
+        HFTarget.from_model(rounding(build("llama").to(dtype), BatchScale))
+    assert probe.find_mixing(HFTarget.from_model(build("llama").to(dtype))) is None
+    target = HFTarget.from_model(build("llama").to(dtype))
+    rounding(target.model, TokenScale)
+    assert probe.find_mixing(target) is None
+
+
+def test_the_kind_of_a_model_includes_its_modules_and_weights(build):
+    target = HFTarget.from_model(build("llama"))
+    plain = target.fingerprint()
+    rounding(target.model, TokenScale)
+    assert target.fingerprint() != plain

@@ -85,6 +85,10 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         """
         raise NotImplementedError
 
+    def embedded(self, embed: Embed) -> Embed:
+        """The token embedding that it reads: the target's, which is given, unless it has one of its own."""
+        return embed
+
     def start(self, batch: int) -> State:
         """The state before the first pair: tensors [P, batch, D], none if nothing is carried."""
         return ()
@@ -109,7 +113,7 @@ class FeatureNetwork(DraftNetwork, nn.Module):
         self, features: Tensor, tokens: Tensor, embed: Embed, positions: Tensor | None, mask: Tensor | None
     ) -> Predicted:
         """The predictions along texts, one of each entry."""
-        pairs = torch.cat([embed(tokens), features], -1)  # [B, n, 2D]
+        pairs = torch.cat([self.embedded(embed)(tokens), features], -1)  # [B, n, 2D]
         return self.predicted(self(pairs, positions, mask)[:, :, None])
 
     def forward(
@@ -130,4 +134,4 @@ class FeatureNetwork(DraftNetwork, nn.Module):
 
     def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
         """A session of at most `slots` rows, none yet, each of at most `room` positions."""
-        return FeatureSession(self, embed, slots, room=room)
+        return FeatureSession(self, self.embedded(embed), slots, room=room)

@@ -188,3 +188,16 @@ def test_a_drafter_of_another_vocabulary_is_refused(tmp_path) -> None:
     other = Mine(weights=str(tmp_path))
     with pytest.raises(WeightsError, match="trained for a target of 7 tokens, and this target has 9"):
         other.bind(TableTarget(vocab=9, hidden=SIZE))
+
+
+@pytest.mark.parametrize("more", [-1, 1])
+def test_a_drafter_serves_a_target_whose_vocabulary_is_padded_otherwise(more, tmp_path) -> None:
+    """It shares the target's embedding and head, so nothing of it depends on the number of rows."""
+    small = Mine()
+    small.bind(TableTarget(vocab=101, hidden=SIZE))
+    small.save(tmp_path)
+    other = Mine(weights=str(tmp_path))
+    other.bind(TableTarget(vocab=101 + more, hidden=SIZE))
+    assert (
+        other.logits(torch.zeros(1, other.target.config.hidden_size, dtype=other.target.dtype)).shape[-1] == 100 + more
+    )

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
-from specframe.testing import GivenSession, GrowingTree, random_teacher
+from specframe.testing import GivenSession, GrowingTree, random_teacher, tiny_target
 from specframe_eagle.convert import convert
 from specframe_eagle.eagle3 import Eagle3
+from specframe_eagle.rollout import TrainingTimeTest
 
 H, INNER, HEAD, KEPT = 8, 12, 4, 6
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -151,7 +152,11 @@ def test_a_new_drafter_comes_back_as_it_was(options: dict[str, Any], tmp_path: P
 SPOILT = [
     ({"hidden_size": 16}, None, "hidden_size: the checkpoint has 16, needed is 8"),
     ({"vocab_size": 12}, None, "vocab_size: the checkpoint has 12, needed is 11"),
-    ({"num_hidden_layers": 2}, None, "num_hidden_layers: the checkpoint has 2, needed is 1"),
+    (
+        {"num_hidden_layers": 2},
+        texts.put("layers.1.mlp.up_proj.weight", torch.ones(INNER, H)),
+        "num_hidden_layers: the checkpoint has 2, needed is 1",
+    ),
     ({"target_hidden_size": 16}, None, "target_hidden_size: the checkpoint has 16, needed is 8"),
     ({"architectures": ["Eagle3DeepseekV2ForCausalLM"]}, None, "no EAGLE-3 drafter that is known here"),
     ({"model_type": "gemma2"}, None, "has layers of 'gemma2'"),
@@ -166,7 +171,6 @@ SPOILT = [
     ({}, texts.put("norm.weight", torch.full((H,), torch.nan)), "norm.weight: holds values that are not finite"),
     ({}, texts.put("d2t", torch.zeros(KEPT, dtype=torch.int64) + 9), "does not give 6 different tokens"),
     ({}, texts.put("t2d", torch.ones(texts.VOCAB, dtype=torch.bool)), "d2t and t2d of .* name different tokens"),
-    ({}, texts.put("embed_tokens.weight", torch.ones(texts.VOCAB, H)), "was trained on another target"),
 ]
 
 
@@ -177,6 +181,75 @@ def test_what_does_not_fit_is_refused(
     publish(tmp_path, OFFICIAL | config, change)
     with pytest.raises(WeightsError, match=message):
         bound(tmp_path)
+
+
+def test_a_config_with_the_targets_number_of_layers_is_that_of_the_one_in_the_file(tmp_path: Path) -> None:
+    """As the authors' drafter for Vicuna-13B has it, whose config is the target's: 40 layers."""
+    publish(tmp_path / "one", OFFICIAL)
+    publish(tmp_path / "forty", OFFICIAL | {"num_hidden_layers": 40})
+    one, forty = bound(tmp_path / "one"), bound(tmp_path / "forty")
+    assert forty.layout.config["num_hidden_layers"] == 1
+    for name, tensor in one.module.state_dict().items():
+        assert torch.equal(tensor, forty.module.state_dict()[name]), name
+
+
+def embedded(table: torch.Tensor) -> Callable[[dict[str, Any]], object]:
+    return texts.put("embed_tokens.weight", table)
+
+
+def test_a_drafter_with_an_embedding_of_its_own_reads_that_and_keeps_it(tmp_path: Path) -> None:
+    """Its drafts are those of a drafter without one for a target that has this embedding."""
+    table = torch.randn(texts.VOCAB, H, generator=torch.Generator().manual_seed(8)).half().float()
+    publish(tmp_path / "own", OFFICIAL, embedded(table))
+    publish(tmp_path / "none", OFFICIAL)
+    own, other = bound(tmp_path / "own"), Eagle3(weights=str(tmp_path / "none"))
+    other.bind(tiny_target(vocab=texts.VOCAB, layers=texts.LAYERS, dtype=torch.float32))
+    teacher = random_teacher(own.target, batch=2, length=7)
+    found, plain = rollout(own, teacher), rollout(other, teacher)
+    assert not torch.allclose(found, plain)
+    other.target.model.get_input_embeddings().weight.data.copy_(table)
+    torch.testing.assert_close(rollout(other, teacher), found)
+    own.save(tmp_path / "again")
+    assert torch.equal(load_file(tmp_path / "again" / "model.safetensors")["embed_tokens.weight"], table.half())
+    assert torch.equal(rollout(bound(tmp_path / "again"), teacher).half(), found.half())
+
+
+@pytest.mark.parametrize("more", [1, 3])
+def test_a_target_with_rows_added_to_its_vocabulary_is_drafted_for(more: int, tmp_path: Path) -> None:
+    vocab = 300
+    publish(tmp_path, OFFICIAL | {"vocab_size": vocab}, texts.put("t2d", in_draft(vocab)))
+    drafter = Eagle3(weights=str(tmp_path))
+    drafter.bind(tiny_target(vocab=vocab + more, layers=texts.LAYERS))
+    assert drafter.support.tolist() == [0, 1, 4, 5, 8, 10]
+
+
+def test_its_whole_lm_head_is_a_draft_vocabulary_then(tmp_path: Path) -> None:
+    vocab = 300
+    config = {name: value for name, value in OFFICIAL.items() if name != "draft_vocab_size"} | {"vocab_size": vocab}
+
+    def whole(tensors: dict[str, Any]) -> None:
+        del tensors["d2t"], tensors["t2d"]
+        tensors["lm_head.weight"] = torch.randn(vocab, H).half()
+        tensors["embed_tokens.weight"] = torch.randn(vocab, H).half()
+
+    publish(tmp_path, config, whole)
+    drafter = Eagle3(weights=str(tmp_path))
+    drafter.bind(tiny_target(vocab=vocab + 3, layers=texts.LAYERS))
+    assert drafter.support.tolist() == list(range(vocab))
+    tokens = torch.tensor([[vocab + 2, vocab - 1]])  # one that it has no row of
+    read = drafter.network.embedded(drafter.target.embed)(tokens)
+    assert torch.equal(read[0, 0], read[0, 1])
+    with pytest.raises(WeightsError, match="drafts 300 tokens, and the target has 299 of them"):
+        Eagle3(weights=str(tmp_path)).bind(tiny_target(vocab=vocab - 1, layers=texts.LAYERS))
+
+
+def in_draft(vocab: int) -> torch.Tensor:
+    return torch.zeros(vocab, dtype=torch.bool).index_fill(0, torch.tensor([0, 1, 4, 5, 8, 10]), True)
+
+
+def rollout(drafter: Eagle3, teacher: Any) -> torch.Tensor:
+    logits: torch.Tensor = TrainingTimeTest(steps=3)(drafter, teacher, 0.0).logits.detach()
+    return logits
 
 
 def test_speculators_without_its_residual_switch_is_refused(tmp_path: Path) -> None:

@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 class ModelDrafter:
     """A causal language model with the target's vocabulary (Leviathan et al. 2023; Chen et al. 2023).
 
-    It proposes one level a forward and serves every tree policy: a forward reads the frontier's nodes,
-    each seeing the committed tokens and its own path. Options are those of the `hf` target. Beyond the
-    model's own context a row drafts nothing, and decoding goes on a token at a time.
+    Of a padded vocabulary, or one with tokens added, it proposes those that both have under the same number. It
+    proposes one level a forward and serves every tree policy: a forward reads the frontier's nodes, each seeing the
+    committed tokens and its own path. Options are those of the `hf` target. Beyond the model's own context a row drafts
+    nothing, and decoding goes on a token at a time.
 
     It can be trained, from its own weights or as a `fresh` Llama of the target's tokenizer (FastDraft, Zafrir et al.
     2024).
@@ -145,7 +146,8 @@ class ModelDrafter:
         """Session's reading state of its rows."""
         if self._session is None:
             passes = self._rating.rated(self._loaded.passes(self._exits), self._reader.model)
-            self._session = ModelReading(passes, self._loaded.planes, self._reader.context, self._slots, self.masks)
+            shape = self._loaded.planes, self._reader.context, self._slots
+            self._session = ModelReading(passes, *shape, self.masks, self._rating.known)
         return self._session
 
     @property
@@ -180,7 +182,7 @@ class ModelDrafter:
             self._loaded = own(self._loaded)
             vars(self).pop("_ending", None)
             self.open(self._slots, 0)
-        return trainable(self._loaded)
+        return trainable(self._loaded, self._rating.shared)
 
     def save(self, folder: Path) -> None:
         """Writes the model and its tokenizer as a model's folder, each file whole or not at all; or the head."""
@@ -220,9 +222,9 @@ class ModelDrafter:
         return sample_on(self._reader.model, tokens, start, temperature)
 
     def bind(self, target: Target) -> None:
-        """Checks that the target has the same tokens, on the same device; raises CompositionError."""
+        """Finds the tokens that the target has, too; raises CompositionError for another family's, or device."""
         self._target = target
-        require_fitting(self._reader, target)
+        self._rating.shared = require_fitting(self._reader, target)
         self.masks = self.masks.of(self._reader.config, self._reader.vocab_size)
         self._rating.bind(self._loaded)
 
@@ -275,13 +277,14 @@ class ModelDrafter:
         """
         reading, part = self._reading, [*self._exits, self.depth].index(exit)
         if part and self._asked is frontier:
-            return Proposal(reading.deeper[part - 1].read(frontier.tree, frontier.nodes.shape[1])[:, :, None])
+            found = reading.deeper[part - 1].read(frontier.tree, frontier.nodes.shape[1])
+            return self._rating.propose(found[:, :, None])
         self._asked = frontier
         if frontier.tree.levels == 0:
             logits = reading.read_committed()
         else:
             logits = reading.read_nodes(frontier.tree, frontier.nodes)
-        return self.expand_to(frontier, exit) if part else Proposal(logits[:, :, None])
+        return self.expand_to(frontier, exit) if part else self._rating.propose(logits[:, :, None])
 
     def commit(self, committed: Committed) -> None:
         """Takes note of the tokens, which the next draft reads."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.drafters.model_passes import DraftingPasses, Found, ModelInputs
-from specframe.components.drafters.model_weights import Loaded
+from specframe.components.drafters.model_weights import Loaded, Shared
 from specframe.components.heads.full import FullHead
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head
@@ -20,11 +20,15 @@ from specframe.neural.cache import SlotCache
 
 
 class Rating:
-    """A head that rates tokens of a drafting model, which makes its own logits: the head `acceptance`, or none."""
+    """A head that rates tokens of a drafting model, which makes its own logits: the head `acceptance`, or none.
+
+    `shared` are the tokens that the target has, too.
+    """
 
     def __init__(self, head: Head | None) -> None:
         """Raises CompositionError for a head that rates nothing, or is to make the logits."""
         self.head: Any = head
+        self.shared: Shared | None = None
         if head is None:
             return
         if not hasattr(type(head), "confidence") or not isinstance(head, Trainable):
@@ -49,13 +53,21 @@ class Rating:
             )
         self.head.bind(loaded.reader)
 
+    @property
+    def known(self) -> int | None:
+        """Size of the model's vocabulary where the target's is another; None: the same."""
+        return None if self.shared is None else self.shared.known
+
     def rated(self, passes: DraftingPasses, model: nn.Module) -> DraftingPasses:
         """The same forward passes, with ratings."""
         return passes if self.head is None else Rated(passes, model, self.head)
 
     def propose(self, found: Tensor) -> Proposal:
-        """Returns the proposal, given the output of rated passes, [B, F, K, V]."""
-        return Proposal(found) if self.head is None else Proposal(found[..., :-1], found[..., -1])
+        """Returns the proposal, of tokens that the target has, given the output of rated passes, [B, F, K, V]."""
+        logits, confidence = (found, None) if self.head is None else (found[..., :-1], found[..., -1])
+        if (shared := self.shared) is None:
+            return Proposal(logits, confidence)
+        return Proposal(logits[..., shared.columns], confidence, shared.support, shared.vocab)
 
 
 class Rated:

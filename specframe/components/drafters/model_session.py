@@ -22,14 +22,20 @@ class ModelReading:
     With several parts of the layers, the first reads everything; `Deeper` reads on with the others.
     """
 
-    def __init__(self, passes: DraftingPasses, layers: int, context: int, slots: int, masks: Masks) -> None:
-        """Begins with no rows, of at most `slots`; storage is allocated by the first forward pass."""
+    def __init__(
+        self, passes: DraftingPasses, layers: int, context: int, slots: int, masks: Masks, known: int | None = None
+    ) -> None:
+        """Begins with no rows, of at most `slots`; storage is allocated by the first forward pass.
+
+        The last of `known` tokens is read in place of tokens beyond them.
+        """
         self.text = CommittedText()
         self.passes = passes
         self.context = context
         self.slots = slots
         self._layers = layers
         self._masks = masks
+        self._vocab = known
         self.cache: SlotCache | None = None
         self._known: list[int] = []  # committed tokens of each row that the cache holds
         self.deeper = [Deeper(self, part) for part in range(1, passes.parts)]
@@ -147,6 +153,7 @@ class ModelReading:
             self.cache.grow(2 * width)
         self.cache.aim(slots if start is None else start, width, row)
         where = (slots if positions is None else positions).clamp(max=self.context - 1)
+        tokens = tokens if self._vocab is None else tokens.clamp(max=self._vocab - 1)
         asked = ModelInputs(tokens, where, slots, seen, keep, row, places)
         logits, states = self.passes.run(part, asked, self.cache, entry)
         if states is not None:

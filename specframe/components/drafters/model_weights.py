@@ -8,7 +8,8 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Literal
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from specframe.components.drafters.model_passes import DraftingPasses, KernelParts, TransformersDrafting
 from specframe.components.drafters.model_training import checked_sizes, fresh_model
@@ -151,30 +152,72 @@ def own(loaded: Loaded) -> Loaded:
     return Loaded(reader)
 
 
-def trainable(loaded: Loaded) -> nn.Module:
-    """The model with gradients. Raises CompositionError for one that was put into few bits."""
+def trainable(loaded: Loaded, shared: Shared | None) -> nn.Module:
+    """The model with gradients. Raises CompositionError for one in few bits, or of another vocabulary's size."""
+    if shared is not None:
+        raise CompositionError(
+            "a model drafter that shares a part of its tokens with the target drafts for it, but cannot be trained on "
+            "it: train it on a target of its own vocabulary"
+        )
     if loaded.reader.quantization is not None:
         raise CompositionError("a model drafter with `quantize` has no weights that can be trained: leave it out")
     return loaded.reader.model.requires_grad_(True)
 
 
-def require_fitting(model: HFTarget, target: Target) -> None:
-    """Raises CompositionError for a target of other tokens, or on another device."""
-    mine, theirs = model.vocab_size, target.vocab_size
-    if mine != theirs:
-        raise CompositionError(
-            f"the drafting model has {mine} tokens and the target {theirs}; a model drafter needs the "
-            "target's vocabulary, so take a smaller model of the target's family"
-        )
-    ours, other = model.tokenizer, text_of(target).tokenizer
-    if ours is not None and other is not None and ours.get_vocab() != other.get_vocab():
-        raise CompositionError(
-            "the drafting model's tokenizer gives tokens other numbers than the target's; a model "
-            "drafter needs the target's vocabulary, so take a smaller model of the target's family"
-        )
+FAMILY = 0.9
+"""Share of the smaller vocabulary that two models of one family have in common, at least."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """The tokens that a drafting model and its target have under the same numbers."""
+
+    columns: slice | Tensor
+    """Of the drafting model's logits."""
+    support: Tensor | None
+    """The tokens, int64 [v]; None: the target's whole vocabulary."""
+    vocab: int
+    """Size of the target's vocabulary."""
+    known: int
+    """Size of the drafting model's vocabulary, whose last token stands for those that it does not have."""
+
+
+def require_fitting(model: HFTarget, target: Target) -> Shared | None:
+    """The tokens that the model and the target share; None: all that either has.
+
+    Raises CompositionError for a target of another family's tokens, or on another device.
+    """
     device = text_of(target).device or model.device
     if device != model.device:
         raise CompositionError(
             f"the drafting model is on {model.device} and the target on {device}; "
             "set the drafter's `device` to the target's"
         )
+    mine, theirs = model.vocab_size, target.vocab_size
+    ours, other = model.tokenizer, text_of(target).tokenizer
+    if ours is None or other is None:
+        if mine != theirs:
+            raise CompositionError(
+                f"the drafting model has {mine} tokens and the target {theirs}, and without the tokenizers of both it "
+                "is unknown which of them are the same: give both, or take a model of the target's vocabulary"
+            )
+        return None
+    size = min(mine, theirs)
+    texts = [{number: token for token, number in tokenizer.get_vocab().items()} for tokenizer in (ours, other)]
+    both = [i for i in range(size) if all(i in text for text in texts)]
+    different = [i for i in both if texts[0][i] != texts[1][i]]
+    if len(both) - len(different) < FAMILY * len(both):
+        raise CompositionError(
+            f"the drafting model's tokenizer gives {len(different)} of {len(both)} numbers to other tokens than the "
+            "target's; a model drafter needs the target's vocabulary, so take a model that was trained with it"
+        )
+    if not different:
+        return None if mine == theirs else _prefix(size, mine, theirs, device)
+    kept = torch.ones(size, dtype=torch.bool)
+    kept[different] = False
+    tokens = kept.nonzero()[:, 0].to(device)
+    return Shared(tokens, tokens, theirs, mine)
+
+
+def _prefix(size: int, mine: int, theirs: int, device: torch.device) -> Shared:
+    return Shared(slice(size), None if size == theirs else torch.arange(size, device=device), theirs, mine)

@@ -147,10 +147,15 @@ def target_shape(config: Any) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("hidden_size", "model_type", "vocab_size")}
 
 
+def akin(size: int, other: int) -> bool:
+    """Returns whether vocabularies of these sizes may be one, padded further or with tokens added, by 1 % at most."""
+    return abs(size - other) <= 0.01 * min(size, other)
+
+
 def require_vocabulary(folder: str | Path, vocab: int) -> None:
-    """Raises WeightsError for a drafter whose config names another target vocabulary's size."""
+    """Raises WeightsError for a drafter whose config names the size of another family's vocabulary."""
     theirs = read_config(folder).get("vocab_size") if (locate(folder) / CONFIG).is_file() else None
-    if isinstance(theirs, int) and theirs != vocab:
+    if isinstance(theirs, int) and not akin(theirs, vocab):
         raise WeightsError(
             f"the drafter in {folder} was trained for a target of {theirs:,} tokens, and this target has {vocab:,}; "
             "name the drafter of this target, or train one"

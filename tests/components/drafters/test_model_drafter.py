@@ -11,12 +11,14 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Context, Draw, Frontier, Proposal, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
+from specframe.testing import check_drafter
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import first, later
 
@@ -162,10 +164,63 @@ def test_another_vocabulary_is_refused() -> None:
     drafter = ModelDrafter.from_model(tiny("llama"), Words("a", "b"))
     drafter.bind(HFTarget.from_model(tiny("gpt2")))
     drafter.bind(HFTarget.from_model(tiny("gpt2"), Words("a", "b")))
-    with pytest.raises(CompositionError, match="40 tokens and the target 41"):
+    with pytest.raises(CompositionError, match="40 tokens and the target 41, and without the tokenizers of both"):
         drafter.bind(HFTarget.from_model(tiny("gpt2", vocab=41)))
-    with pytest.raises(CompositionError, match="other numbers"):
+    with pytest.raises(CompositionError, match="2 of 2 numbers to other tokens than the target's"):
         drafter.bind(HFTarget.from_model(tiny("gpt2"), Words("b", "a")))
+
+
+NUMBERS = tuple(map(str, range(20)))
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs", "support"),
+    [
+        ((12, *NUMBERS[:11]), (16, *NUMBERS[:11]), range(12)),  # the target's is padded further
+        ((16, *NUMBERS[:11]), (12, *NUMBERS[:11]), None),
+        ((16, *NUMBERS[:11]), (12, *NUMBERS[:11], "pad"), None),  # which the other has no token at
+        ((12, *NUMBERS[:11], "end"), (12, *NUMBERS[:11], "pad"), range(11)),
+    ],
+)
+def test_tokens_that_both_have_in_the_same_places_are_proposed(mine, theirs, support) -> None:
+    drafter = ModelDrafter.from_model(tiny("llama", vocab=mine[0]), Words(*mine[1:]))
+    drafter.bind(HFTarget.from_model(tiny("gpt2", vocab=theirs[0]), Words(*theirs[1:])))
+    drafter.open(1, 64)
+    text = [1, 2, theirs[0] - 1, 3]
+    drafter.commit(first([text]))
+    tree = TokenTree.root_only(torch.tensor([3]))
+    found = drafter.expand(Frontier(tree, torch.tensor([[0]])))
+    read = torch.tensor([[min(token, mine[0] - 1) for token in text]])
+    wanted = drafter.read_text(read)[0, -1, : theirs[0] if support is None else len(support)]
+    torch.testing.assert_close(found.logits[0, 0, 0], wanted)
+    assert (found.support is None and support is None) or found.support.tolist() == list(support)
+    assert support is None or found.vocab == theirs[0]
+    with pytest.raises(CompositionError, match="cannot be trained on it: train it on a target of its own vocabulary"):
+        _ = drafter.module
+
+
+@pytest.mark.parametrize("mine", [2, 5])
+def test_a_drafter_of_fewer_or_more_tokens_keeps_the_drafters_contract(mine) -> None:
+    """The distribution of all output, too, enumerated: q is over the tokens that both have."""
+
+    def target() -> HFTarget:
+        return HFTarget.from_model(random_model(vocab=3, seed=4), Words("0"))
+
+    def make() -> ModelDrafter:
+        return ModelDrafter.from_model(random_model(vocab=mine, seed=5), Words("0"))
+
+    check_drafter(make, target=target)
+
+
+def test_layers_left_early_propose_shared_tokens_too() -> None:
+    drafter = ModelDrafter.from_model(tiny("llama", vocab=12), Words("0"))
+    drafter.bind(HFTarget.from_model(tiny("gpt2", vocab=16), Words("0")))
+    drafter.exit_after([1])
+    drafter.open(1, 64)
+    drafter.commit(first([[1, 2]]))
+    frontier = Frontier(TokenTree.root_only(torch.tensor([2])), torch.tensor([[0]]))
+    for depth in (1, 2):
+        assert drafter.expand_to(frontier, depth).support.tolist() == list(range(12))
 
 
 def test_needs_a_tree_policy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import fields, replace
 from itertools import combinations
 from pathlib import Path
@@ -24,13 +25,15 @@ from specframe.neural import (
 from specframe.plugin import Trainable
 from specframe_eagle import engines3, fitting3
 from specframe_eagle.layout3 import D2T, LM_HEAD, T2D, Layout3
-from specframe_eagle.published import EMBEDDING, check_embedding
+from specframe_eagle.published import EMBEDDING, is_embedding_of
 from specframe_eagle.wide import Kind, Switches, Wide, published_taps
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from specframe.plugin import Head, NeuralTarget, Teacher
+
+log = logging.getLogger(__name__)
 
 
 class Eagle3(NeuralDrafter[Wide]):
@@ -116,8 +119,9 @@ class Eagle3(NeuralDrafter[Wide]):
         network = seeded(lambda: Wide(layout.shape, layout.taps, layout.switches, rows, layout.support), target)
         module = Published3(network, layout, target)
         checkpoint.load(module, weights)
-        if EMBEDDING in layout.names:
-            check_embedding(module.embed_tokens.weight, weights, target)
+        if EMBEDDING in layout.names and not is_embedding_of(target, table := module.embed_tokens.weight):
+            network.embedding = nn.Embedding.from_pretrained(table.detach().to(target.device, target.dtype))
+            log.info("the drafter in %s has a token embedding of its own", weights)
         return network
 
     def check_layout(self, layout: Layout3, weights: str) -> None:
@@ -224,7 +228,7 @@ class Published3(nn.Module):
         else:
             self.midlayer = network.layer.layer
         self.norm = network.norm
-        vocab = target.config.vocab_size
+        vocab = layout.shape.vocab_size
         if network.lm_head is not None:
             self.lm_head = network.lm_head
             support = torch.arange(vocab) if layout.support is None else layout.support.cpu()
@@ -232,7 +236,8 @@ class Published3(nn.Module):
                 self.register_buffer(D2T, support - torch.arange(len(support)))
             if T2D in names if loaded else layout.support is not None:
                 self.register_buffer(T2D, torch.zeros(vocab, dtype=torch.bool).index_fill(0, support, True))
-        if EMBEDDING in names:
+        if EMBEDDING in names or network.embedding is not None:
             with torch.no_grad():
-                table = target.embed(torch.arange(vocab, device=target.device)).to(layout.dtype)
+                tokens = torch.arange(vocab, device=target.device).clamp(max=target.config.vocab_size - 1)
+                table = network.embedded(target.embed)(tokens).to(layout.dtype)
             self.embed_tokens = nn.Embedding.from_pretrained(table.clone())

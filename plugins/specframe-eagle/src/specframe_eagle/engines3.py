@@ -55,9 +55,10 @@ def export(
         tensors |= token_maps(layout.support if layout.support is not None else support, rows, vocab)
     config = layout.config
     if form == "speculators":
-        with torch.no_grad():
-            table = target.embed(torch.arange(vocab, device=target.device))
-        tensors[EMBEDDING] = table.to(layout.dtype)
+        if EMBEDDING not in tensors:
+            with torch.no_grad():
+                table = target.embed(torch.arange(vocab, device=target.device))
+            tensors[EMBEDDING] = table.to(layout.dtype)
         config = wrapped(layout, config, target.config, "Eagle3DraftModel", TOKENS)
         config |= {switch.name: getattr(layout.switches, switch.name) for switch in fields(Switches)}
     return Export(config, tensors, tuple(checklist(layout, form, rows, vocab)), COMMANDS[form])

@@ -7,7 +7,7 @@ output of layer t).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -105,7 +105,10 @@ class Layout3:
             raise WeightsError(
                 f"the drafter in {weights} is one of EAGLE, EAGLE-2 or HASS: use the drafter eagle for it"
             )
-        wanted = {"hidden_size": target.hidden_size, "vocab_size": target.vocab_size}
+        if not cls.deep and _layers(own) == 1:
+            shape.num_hidden_layers = 1  # some configs have the target's
+        wanted = {"hidden_size": target.hidden_size}
+        wanted |= {} if checkpoint.akin(shape.vocab_size, target.vocab_size) else {"vocab_size": target.vocab_size}
         wanted |= {} if cls.deep else {"num_hidden_layers": 1}
         problems = [
             f"{name}: the checkpoint has {getattr(shape, name, None)!r}, needed is {value!r}"
@@ -125,7 +128,7 @@ class Layout3:
             taps=taps,
             switches=_switches(stored, folder),
             dtype=_dtype(folder, own),
-            support=_support(folder, own, rows, stored, target.vocab_size),
+            support=_support(folder, own, rows, stored, (shape.vocab_size, target.vocab_size)),
             rows=rows,
             names=frozenset(own),
         )
@@ -168,6 +171,11 @@ def _shape(stored: Mapping[str, Any], folder: Path, form: type[Layout3]) -> Pret
     except (TypeError, ValueError, KeyError) as error:
         raise WeightsError(f"config.json of {folder} describes no layer: {checkpoint.reason(error)}") from error
     return config
+
+
+def _layers(own: Collection[str]) -> int:
+    """Number of decoder layers that there are tensors of."""
+    return len({name.split(".")[1] for name in own if name.startswith("layers.")}) + any("midlayer." in n for n in own)
 
 
 def _taps(stored: Mapping[str, Any], layers: int, folder: Path) -> tuple[int, ...]:
@@ -222,9 +230,14 @@ def _dtype(folder: Path, own: Mapping[str, list[int]]) -> torch.dtype:
 
 
 def _support(
-    folder: Path, own: Mapping[str, list[int]], rows: int | None, stored: Mapping[str, Any], vocab: int
+    folder: Path, own: Mapping[str, list[int]], rows: int | None, stored: Mapping[str, Any], sizes: tuple[int, int]
 ) -> Tensor | None:
-    """The draft vocabulary that `d2t` holds as offsets. Raises WeightsError where it does not fit the LM head."""
+    """The draft vocabulary that `d2t` holds as offsets, or the LM head's rows where the target has more tokens.
+
+    `sizes` are those of the vocabulary that it was trained with, and of the target's. Raises WeightsError where the
+    draft vocabulary does not fit the LM head, or the target lacks some of its tokens.
+    """
+    vocab, theirs = sizes
     size = stored.get("draft_vocab_size")
     if rows is not None and size not in (None, rows):
         raise WeightsError(f"the drafter in {folder} has draft_vocab_size {size}, and its LM head has {rows} rows")
@@ -234,17 +247,19 @@ def _support(
                 f"the drafter in {folder} has a draft vocabulary of {rows} of {vocab} tokens and no {D2T}, which lists "
                 "which ones they are: it cannot be used without"
             )
-        return None
+        if rows is not None and rows > theirs:
+            raise WeightsError(f"the drafter in {folder} drafts {rows} tokens, and the target has {theirs} of them")
+        return None if rows in (None, theirs) else torch.arange(rows)
     offsets = _stored(folder, D2T).long()
     support = offsets + torch.arange(len(offsets))
-    if len(support) != rows or support.min() < 0 or support.max() >= vocab or len(support.unique()) < rows:
+    if len(support) != rows or support.min() < 0 or support.max() >= min(sizes) or len(support.unique()) < rows:
         raise WeightsError(f"{D2T} of {folder} does not give {rows} different tokens of a vocabulary of {vocab}")
     if T2D in own:
         inside = torch.zeros(vocab, dtype=torch.bool)
         inside[support] = True
         if own[T2D] != [vocab] or not torch.equal(_stored(folder, T2D).bool(), inside):
             raise WeightsError(f"{D2T} and {T2D} of {folder} name different tokens")
-    return None if torch.equal(support, torch.arange(vocab)) else support
+    return None if torch.equal(support, torch.arange(theirs)) else support
 
 
 def _stored(folder: Path, name: str) -> Tensor:

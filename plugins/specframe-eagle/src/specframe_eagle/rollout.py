@@ -51,7 +51,7 @@ class TrainingTimeTest:
         steps: list[Predicted] = []
         for step in range(self.steps):
             tokens = pad(teacher.tokens[:, 1 + step :], (0, step))[:, :n]
-            pairs = torch.cat([model.target.embed(tokens), state], -1)
+            pairs = torch.cat([network.embedded(model.target.embed)(tokens), state], -1)
             outputs = network(pairs, (index + step).expand(batch, -1), None, cache)
             made = network.predicted(outputs[:, :, None])
             assert made.features is not None

@@ -16,6 +16,8 @@ from specframe.plugin import PairSpec, Predicted
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+    from specframe.neural import Embed
+
 Kind = Literal["llama", "qwen3"]
 KINDS: tuple[Kind, ...] = ("llama", "qwen3")
 """The decoder layers that published drafters have."""
@@ -123,11 +125,19 @@ class Wide(FeatureNetwork):
             self.lm_head = nn.Linear(size, len(head), bias=False, device="meta")
             self.lm_head.weight = nn.Parameter(head.detach().float().cpu().contiguous())
         self.register_buffer("support", support, persistent=False)
+        self.embedding: nn.Embedding | None = None
+        """A token embedding of its own; None: the target's serves."""
 
     def switch(self, switches: Switches) -> None:
         """Computes with other switches from now on; those that come with tensors must stay as they are."""
         wide: Any = self.layer.layer
         self.switches, wide.norm_before_residual = switches, switches.norm_before_residual
+
+    def embedded(self, embed: Embed) -> Embed:
+        """The token embedding that it reads. Its own has the last row for tokens that it does not know."""
+        if (own := self.embedding) is None:
+            return embed
+        return lambda tokens: own(tokens.clamp(max=own.num_embeddings - 1))
 
     @property
     def width(self) -> int:

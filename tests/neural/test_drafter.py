@@ -199,5 +199,5 @@ def test_a_drafter_serves_a_target_whose_vocabulary_is_padded_otherwise(more, tm
     other = Mine(weights=str(tmp_path))
     other.bind(TableTarget(vocab=101 + more, hidden=SIZE))
     assert (
-        other.logits(torch.zeros(1, other.target.config.hidden_size, dtype=other.target.dtype)).shape[-1] == 100 + more
+        other.logits(torch.zeros(1, other.target.config.hidden_size, dtype=other.target.dtype)).shape[-1] == 101 + more
     )

@@ -130,7 +130,7 @@ class Checkpoint:
         if self.layers is None:
             return Loaded(whole, kernels, range(count), count, own)
         reader = HFTarget.from_model(take_layers(whole.model, self.layers), whole.tokenizer)
-        reader.quantization = whole.quantization
+        reader.quantization, reader.context = whole.quantization, whole.context
         return Loaded(reader, kernels, self.layers, count, own)
 
     def _round(self, whole: HFTarget, coarseness: Coarseness) -> KernelPasses | None:
@@ -173,7 +173,7 @@ class Shared:
     """The tokens that a drafting model and its target have under the same numbers."""
 
     columns: slice | Tensor
-    """Of the drafting model's logits."""
+    """Columns of the drafting model's logits."""
     support: Tensor | None
     """The tokens, int64 [v]; None: the target's whole vocabulary."""
     vocab: int

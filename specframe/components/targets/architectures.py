@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -12,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets.forward.state import ALL, AttentionView
-from specframe.kernel.errors import CompositionError
+from specframe.kernel.errors import CompositionError, InputError
+
+log = logging.getLogger(__name__)
 
 ATTENTION = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
 """Layer types whose state is keys and values, which can be dropped token by token."""
@@ -107,12 +110,55 @@ def attention_refusal(config: Any) -> str | None:
 
 
 def context(config: Any) -> int:
-    """The most positions of one row, from the config."""
+    """The most positions of one row, from the config: of YaRN, what its rotary embedding was stretched to."""
+    found = _written_context(config)
+    stretched = [_stretched(part, found) for part in _ropes(config) if part.get("rope_type") == "yarn"]
+    return max([found, *stretched])
+
+
+def _written_context(config: Any) -> int:
     for name in ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len"):
         value = getattr(config, name, None)
         if isinstance(value, int):
             return value
     return 1 << 20
+
+
+def choose_context(config: Any, wanted: int | None) -> int:
+    """The wanted number of positions of a row, or the config's own.
+
+    Logs a warning for more than the rotary embedding was made for. Raises InputError for more than a table of positions
+    has, or than the positions' rotations hold for, which every further token would change.
+    """
+    most = context(config)
+    if wanted is None:
+        return most
+    if wanted < 1:
+        raise InputError(f"a target's `context` is at least 1 position, not {wanted}")
+    ropes = _ropes(config)
+    if wanted > most and not ropes:
+        raise InputError(f"{config.model_type} has a table of {most} positions, and no row can take {wanted}")
+    if wanted > most and any(part.get("rope_type") in ("dynamic", "longrope") for part in ropes):
+        raise InputError(
+            f"beyond {most} positions the rotary embedding of {config.model_type} changes for all tokens with every "
+            f"further one, which a tree cannot follow: its `context` cannot be {wanted}; yarn or linear scaling can"
+        )
+    known = max([most, *(_stretched(part, most) for part in ropes if part.get("rope_type") == "linear")])
+    if wanted > known:
+        log.warning("target: a context of %d positions, and its rotary embedding was made for %d", wanted, known)
+    return wanted
+
+
+def _ropes(config: Any) -> list[dict[str, Any]]:
+    """The parameters of a config's rotary embeddings, of each layer type; none where positions are of another kind."""
+    rope = getattr(config, "rope_parameters", None) or {}
+    per_layer_type = rope and all(isinstance(part, dict) for part in rope.values())
+    return list(rope.values()) if per_layer_type else [rope] if rope else []
+
+
+def _stretched(rope: dict[str, Any], context: int) -> int:
+    """Number of positions that a scaled rotary embedding is for."""
+    return int(rope.get("factor", 1.0) * (rope.get("original_max_position_embeddings") or context))
 
 
 def views(config: Any) -> dict[str, AttentionView]:
@@ -136,23 +182,22 @@ def takes_masks(decoder: nn.Module, kinds: Collection[str]) -> bool:
     return ("create_sliding_window_causal_mask" if len(kinds) == 1 else "attention_mask, dict)") in source
 
 
-def reach(config: Any, masked: bool) -> tuple[int, str]:
+def reach(config: Any, masked: bool, context: int) -> tuple[int, str]:
     """Returns the number of positions up to which tree scoring equals sequential scoring, and what limits it.
 
-    `masked`: every kind of layer is given a mask of its own; otherwise windows must not bite.
+    `context` is the most that a row may take. `masked`: every kind of layer is given a mask of its own; otherwise
+    windows must not bite.
     """
-    limits = [(context(config), "the model's context")]
+    limits = [(context, "the model's context")]
     for view in views(config).values():
         if view.limit is not None and not masked:
             limits.append((view.limit, f"the {'chunk' if view.chunk else 'sliding window'} of its attention"))
     if "local" in (getattr(config, "attention_layers", None) or ()):
         limits.append((config.window_size, "the window of its local attention"))
-    rope = getattr(config, "rope_parameters", None) or {}
-    per_layer_type = all(isinstance(part, dict) for part in rope.values())
-    for part in rope.values() if per_layer_type else [rope]:
+    for part in _ropes(config):
         if part.get("rope_type") == "longrope":
             # Beyond it, every position's rotation changes, the cached ones' too.
-            original = part.get("original_max_position_embeddings") or context(config)
+            original = part.get("original_max_position_embeddings") or context
             limits.append((original, "where its rotary embedding changes over to long texts"))
     return min(limits, key=lambda limit: limit[0])
 

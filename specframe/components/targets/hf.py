@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import architectures, loading, probe
+from specframe.components.targets import architectures, loading, pack, probe
 from specframe.components.targets.forward.compiled import CompiledPasses, Steps
 from specframe.components.targets.forward.drafted import Drafted
 from specframe.components.targets.forward.native import kernel_passes
@@ -20,7 +20,6 @@ from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import ModelPasses
 from specframe.components.targets.identity import TargetIdentity, identify
-from specframe.components.targets.pack import quantize
 from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice
@@ -37,15 +36,16 @@ class HFTarget:
     `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where there is one;
     `attention` is transformers' attn_implementation (sdpa or eager), by default the one that transformers prefers.
     `otherwise` names the model that `specframe run` decodes with where `model` has to be fetched and cannot be reached;
-    every other command refuses then. Weights load from safetensors, or from a GGUF file, whose blocks are unpacked; no
-    remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is then the
-    quantized model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if they are
-    Llama's in bfloat16 or float32, by those of a quantized one. Where there are none, `compile` compiles the forward
-    pass over a tree by torch.compile: see `CompiledPasses`.
+    every other command refuses then. Weights load from safetensors or a GGUF file, whose blocks are unpacked; no remote
+    code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is then the quantized
+    model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if they are Llama's in
+    bfloat16 or float32, by those of a quantized one. Where there are none, `compile` compiles the forward pass over a
+    tree (`CompiledPasses`). `context` is the most positions of a row, the config's by default; linear and YaRN rotary
+    embeddings can take more, without a warning up to their factor.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
-    weights that are missing or not finite, and CompositionError for an architecture whose state cannot be rewound or
-    that does not score trees as it scores texts, which is tried once for every kind of model.
+    missing or infinite weights, and CompositionError for an architecture whose state cannot be rewound or that does not
+    score trees as it scores texts, which is tried once for every kind of model.
     """
 
     passes: Passes
@@ -63,10 +63,12 @@ class HFTarget:
         quantize: Quantization | None = None,
         kernels: bool = False,
         compile: bool = False,
+        context: int | None = None,
     ) -> None:
         loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
         place = loading.locate(model)
         self._attach(loaded, loading.TokenizerSource(place, revision, model), loading.gguf_file(place))
+        self.context = architectures.choose_context(self.config, context)
         if quantize is not None:
             self._quantize(quantize)
         elif kernels and self.device.type == "cpu":
@@ -91,7 +93,7 @@ class HFTarget:
         """A target of its own state and features around the same weights."""
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self.source, self.gguf)
-        target.quantization = self.quantization
+        target.quantization, target.context = self.quantization, self.context
         target.passes = self.passes.around(target._taps)
         return target
 
@@ -112,8 +114,7 @@ class HFTarget:
         self.gguf = gguf  # the GGUF file of the same model, where there is one
 
     def _quantize(self, quantization: Quantization) -> None:
-        """Replaces the matrices, and takes the decoder that computes them fastest, where there is one."""
-        quantize(self.model, quantization, self.gguf)
+        pack.quantize(self.model, quantization, self.gguf)
         self.quantization = quantization
         self._take_kernels("quantize", unfit)
 
@@ -150,7 +151,7 @@ class HFTarget:
     @property
     def reach(self) -> tuple[int, str]:
         """Number of positions that a row may take, and what ends it."""
-        return architectures.reach(self.config, self.passes.masked)
+        return architectures.reach(self.config, self.passes.masked, self.context)
 
     def request(self, taps: frozenset[str]) -> None:
         """Makes the named features part of every Scores: `last`, `layer.K` (see Taps)."""
@@ -270,10 +271,7 @@ class HFTarget:
         return self._model_passes.teach(tokens, mask, drafts, self.context, self.dtype, read)
 
     def check(self) -> None:
-        """Scores a small batch and tree and each of their paths by itself; raises CompositionError where they differ.
-
-        A session that is running is untouched.
-        """
+        """Scores a small batch, tree and each of their paths, outside of the session; raises CompositionError."""
         self._refuse(probe.find_fault, "be a target, it does not score trees as it scores texts")
 
     def check_layers(self, chosen: LayerChoice) -> None:

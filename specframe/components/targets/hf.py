@@ -79,9 +79,9 @@ class HFTarget:
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
-        """A target around a model in memory, which it leaves as it is: weights, config, hooks, mode."""
+        """A target around a model in memory, wrapped or not, which it leaves as it is: weights, config, hooks, mode."""
         target = cls.__new__(cls)
-        target._attach(model, loading.TokenizerSource(tokenizer))
+        target._attach(loading.unwrap(model), loading.TokenizerSource(tokenizer))
         probe.check_once(target)
         return target
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -90,6 +92,29 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
     return ready
 
 
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model of transformers in a wrapper: torch.compile's, a parallel one's, or PEFT's, whose layers stay in it.
+
+    A compiled forward pass is left out: the target's option `compile` compiles the one over trees. Raises
+    CompositionError for adapters that work outside of the layers, which would be lost.
+    """
+    if isinstance(model, torch._dynamo.OptimizedModule):
+        return unwrap(model._orig_mod)
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrap(model.module)
+    peft: Any = sys.modules.get("peft")  # a model of PEFT's was made by it
+    if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
+        return model
+    wrapped: Any = model
+    configs = [] if isinstance(model, peft.PeftMixedModel) else [wrapped.active_peft_config]
+    if lost := [str(config.peft_type.value).lower() for config in configs if config.is_prompt_learning]:
+        raise CompositionError(
+            f"this model cannot be a target: its adapter is of the kind {lost[0]}, which puts tokens of its own before "
+            "every text, and a target reads texts alone; take one whose adapter is in its layers, such as LoRA"
+        )
+    return unwrap(wrapped.get_base_model() if configs else wrapped.base_model.model)
+
+
 class TokenizerSource:
     """A tokenizer, or the place to load one from when it is first needed: that of its model."""
 
@@ -147,6 +172,8 @@ def _config(model: str, source: ModelSource) -> Any:
     if source.is_gguf:
         return read_config(model, source)
     if isinstance(source.name, Path) and not (source.name / "config.json").is_file():
+        if (adapter := source.name / "adapter_config.json").is_file():
+            raise InputError(f"{model} holds an adapter{_base(adapter)}, not a model: {MERGE}")
         raise InputError(f"{model} holds no config.json, so it is no Hugging Face model folder")
     try:
         with quiet():
@@ -155,6 +182,20 @@ def _config(model: str, source: ModelSource) -> Any:
         local = isinstance(source.name, Path)
         problem = "has a config that cannot be read" if local else "cannot be found or reached"
         raise InputError(f"{model} {problem}: {first_line(error)}") from error
+
+
+MERGE = (
+    "give `compose(target=...)` the PeftModel, or merge it once into a model's folder "
+    "(PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(folder))"
+)
+
+
+def _base(adapter: Path) -> str:
+    try:
+        name = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return f" for the model {name!r}" if isinstance(name, str) and name else ""
 
 
 def _require_safetensors(model: str, place: str | Path) -> None:

@@ -1,4 +1,4 @@
-"""The context of a target: what its rotary embedding says, the option that raises it, and text beyond the old end."""
+"""The context of a target: what its rotary embedding gives, the option that raises it, and text beyond the old end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_text_beyond_the_configs_context_is_that_of_generate(changes, context, s
     assert [row[:COUNT] for row in decode(target, PROMPTS, expected)] == expected
 
 
-def test_without_the_option_a_linear_rotary_embedding_ends_where_its_config_says(saved):
+def test_without_the_option_a_linear_rotary_embedding_ends_where_its_config_does(saved):
     target = HFTarget(model=saved(**scaled("linear")))
     assert target.context == 32
     with pytest.raises(InputError, match="more than the model's context of 32"):

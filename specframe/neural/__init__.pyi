@@ -4,7 +4,6 @@ from specframe.neural.blocks import Blocks as Blocks
 from specframe.neural.blocks import State as State
 from specframe.neural.cache import SlotCache as SlotCache
 from specframe.neural.drafter import NeuralDrafter as NeuralDrafter
-from specframe.neural.drafter import neural_target as neural_target
 from specframe.neural.features import LastFeature as LastFeature
 from specframe.neural.features import TapFusion as TapFusion
 from specframe.neural.features import gather as gather
@@ -12,6 +11,7 @@ from specframe.neural.heads import Depths as Depths
 from specframe.neural.heads import DivisibleTarget as DivisibleTarget
 from specframe.neural.heads import divisible as divisible
 from specframe.neural.heads import make_proposal as make_proposal
+from specframe.neural.heads import neural_target as neural_target
 from specframe.neural.heads import own_lm_heads as own_lm_heads
 from specframe.neural.heads import support_of as support_of
 from specframe.neural.heads import too_deep as too_deep

@@ -15,7 +15,7 @@ from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.training import Trainable
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
-from specframe.neural.heads import make_proposal, support_of
+from specframe.neural.heads import make_proposal, neural_target, support_of
 from specframe.neural.quantize import Quantization, round_layers, rounds
 from specframe.neural.weights import checkpoint
 from specframe.neural.weights.initial import seeded
@@ -287,13 +287,3 @@ class NeuralDrafter(Generic[NetworkT]):
         if self._bound is None:
             raise CompositionError(f"drafter {self.name} was used before bind(target)")
         return self._bound
-
-
-def neural_target(target: Target, drafter: str) -> NeuralTarget:
-    """The target itself, if it is a neural one. Raises CompositionError in the drafter's name otherwise."""
-    if not isinstance(target, NeuralTarget):
-        raise CompositionError(
-            f"drafter {drafter} reads a neural target's features, and {type(target).__name__} has none; "
-            "use the target hf, or a drafter such as lookup"
-        )
-    return target

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.errors import CompositionError, WeightsError
-from specframe.kernel.interfaces import Head, NeuralTarget
+from specframe.kernel.interfaces import Head, NeuralTarget, Target
 from specframe.kernel.types import Frontier, Predicted, Proposal
 from specframe.neural.quantize import Quantization
 
@@ -119,3 +119,22 @@ def too_deep(drafter: str, heads: int) -> CompositionError:
         f"drafter {drafter} has {heads} heads and drafts no deeper than {heads} levels; "
         f"make the tree at most {heads} deep, or train more heads"
     )
+
+
+def neural_target(target: Target, drafter: str) -> NeuralTarget:
+    """The target itself, if it is a neural one whose LM head reads what its layers give.
+
+    Raises CompositionError in the drafter's name otherwise.
+    """
+    if not isinstance(target, NeuralTarget):
+        raise CompositionError(
+            f"drafter {drafter} reads a neural target's features, and {type(target).__name__} has none; "
+            "use the target hf, or a drafter such as lookup"
+        )
+    width, read = target.config.hidden_size, getattr(target.config, "word_embed_proj_dim", None)
+    if read not in (None, width):
+        raise CompositionError(
+            f"drafter {drafter} shares the target's LM head, which reads {read} numbers of a token where its layers "
+            f"give {width}; use a drafter such as lookup, model or self"
+        )
+    return target

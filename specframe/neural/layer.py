@@ -36,8 +36,14 @@ LAYER_FIELDS = (
 
 
 def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> PretrainedConfig:
-    """The config for a drafter's layers (a model type of transformers); sizes and rotary embedding as the target's."""
+    """The config for a drafter's layers (a model type of transformers); sizes and rotary embedding as the target's.
+
+    A target that names no number of key heads has one for each query head, and one that names no width of its MLP has
+    the older architectures' `ffn_dim`, or four times its own.
+    """
     shape = {name: value for name in LAYER_FIELDS if (value := getattr(target, name, None)) is not None}
+    shape.setdefault("num_key_value_heads", target.num_attention_heads)
+    shape.setdefault("intermediate_size", getattr(target, "ffn_dim", None) or 4 * target.hidden_size)
     rope = dict(getattr(target, "rope_parameters", None) or {})
     rope = dict(rope.get("full_attention") or rope)  # some targets have one for every kind of attention
     if rope.get("rope_theta"):

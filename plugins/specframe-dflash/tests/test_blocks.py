@@ -6,16 +6,20 @@ import dflash_reference as reference
 import dflash_texts as texts
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel, OPTConfig, OPTForCausalLM
 
+import specframe
 from specframe import CompositionError, InputError
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.scored import scored
 from specframe.components.rollouts.teacher_forced import AllLevels
+from specframe.components.targets.hf import HFTarget
 from specframe.plugin import Chunks, FeatureDrafter
 from specframe.testing import GrowingTree, check_drafter, random_teacher, tiny_target
 from specframe_dflash.dflash import DFlash
+from specframe_dflash.dspark import DSpark
 from specframe_dflash.plan import published_taps
 from specframe_dflash.rollout import AnchoredBlocks
 
@@ -201,3 +205,25 @@ def test_its_certificate_needs_neither_weights_nor_the_target_s_layers() -> None
     small.bind(tiny_target("llama", vocab=3))
     assert small.taps == {"layer.1"} and small.layout.plan.mask == 2
     assert drafter.weights == "none/such" and drafter.reads == [1, 14, 26]
+
+
+@pytest.mark.parametrize("kind", [DFlash, DSpark])
+def test_a_target_that_names_no_key_heads_has_as_many_as_query_heads(kind: type[DFlash]) -> None:
+    """GPT-2, whose text stays its own."""
+    config = GPT2Config(vocab_size=50, n_embd=16, n_layer=8, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=2)
+    torch.manual_seed(0)
+    model = GPT2LMHeadModel(config).double().eval()
+    found = []
+    for drafter in (kind(block_size=4, layers=1), "none"):
+        tree = None if drafter == "none" else {"use": "chain", "depth": 3}
+        pipeline = specframe.compose(target=model, drafter=drafter, tree=tree)
+        found.append(pipeline.generate([[5, 6, 7]], max_new_tokens=12).tokens)
+    assert found[0] == found[1]
+
+
+def test_an_lm_head_of_another_width_than_the_layers_is_refused() -> None:
+    config = OPTConfig(
+        vocab_size=50, hidden_size=16, word_embed_proj_dim=8, num_hidden_layers=8, num_attention_heads=2, ffn_dim=32
+    )
+    with pytest.raises(CompositionError, match="reads 8 numbers of a token where its layers give 16"):
+        DFlash(block_size=4).bind(HFTarget.from_model(OPTForCausalLM(config).eval()))

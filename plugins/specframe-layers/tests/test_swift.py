@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from idle import target_with_idle
+from transformers import OPTConfig, OPTForCausalLM
 
 import specframe
 import specframe.plugin
@@ -131,3 +132,18 @@ def test_a_target_of_too_few_layers_is_refused():
 
 def test_the_package_keeps_the_contract_of_plugins():
     check_plugin("specframe-layers")
+
+
+def test_a_target_whose_mlp_is_no_module_is_refused_before_it_decodes():
+    """Its first set leaves out whole layers; the search comes to an attention or an MLP alone later."""
+    config = OPTConfig(
+        vocab_size=50,
+        hidden_size=16,
+        word_embed_proj_dim=16,
+        num_hidden_layers=8,
+        num_attention_heads=2,
+        ffn_dim=32,
+        max_position_embeddings=64,
+    )
+    with pytest.raises(CompositionError, match=r"which module of a OPTDecoderLayer is its mlp.*leave out whole layers"):
+        composed(OPTForCausalLM(config).eval(), SWIFT())

@@ -109,6 +109,8 @@ class SWIFT:
         self._target, self._layers = target, layers
         self.search = self._fresh()
         target.check_layers(self.chosen)
+        for part in self._parts[:2]:  # an attention alone, and an MLP alone, which other sets leave out
+            target.check_layers(self._without(torch.tensor([other == part for other in self._parts])))
 
     @property
     def chosen(self) -> LayerChoice:

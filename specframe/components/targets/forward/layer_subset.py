@@ -168,7 +168,10 @@ def _with(layer: nn.Module, attention: bool, mlp: bool) -> nn.Module:
         left_out = [name for name, child in layer.named_children() if hasattr(child, "layer_idx")]
     if len(left_out) != 1:
         kind = "mlp" if attention else "attention"
-        raise CompositionError(f"it is unclear which module of a {type(layer).__name__} is its {kind}; skip layers")
+        raise CompositionError(
+            f"it is unclear which module of a {type(layer).__name__} is its {kind}, which is to be left out; leave out "
+            "whole layers, as the drafter self can"
+        )
     twin = _twin(layer)
     setattr(twin, left_out[0], _Nothing(pair=not attention))
     return twin

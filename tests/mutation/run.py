@@ -38,8 +38,14 @@ TREES = ["tests/components/trees", "tests/components/verifiers/test_without_repl
 PASSES = [
     "tests/components/drafters/test_own_layers.py",
     "tests/decoding/test_read_ahead.py",
-    *(f"tests/components/targets/test_{name}.py" for name in ("drafted", "layers", "hf_decoding", "hf_features")),
+    "tests/components/targets/forward",
+    *(f"tests/components/targets/test_{name}.py" for name in ("layers", "hf_decoding", "hf_features")),
     *(f"tests/components/targets/test_{name}.py" for name in ("windows", "border")),
+]
+NATIVE = ["tests/native", "tests/components/targets/quantized"]
+MODEL = [
+    f"tests/components/drafters/test_{name}.py"
+    for name in ("model_drafter", "model_windows", "exits", "pard", "rating", "layers")
 ]
 TESTS = {
     "specframe/components/verifiers/block.py": FRONTIER,
@@ -55,12 +61,20 @@ TESTS = {
         "tests/decoding/test_read_ahead.py",
     ],
     "specframe/decoding/requests.py": ["tests/decoding/test_requests.py", "tests/decoding/test_session.py"],
+    "specframe/native/topk.py": ["tests/native/test_likely.py"],
+    "specframe/native": NATIVE,
+    "specframe/components/targets/forward/native.py": NATIVE,
+    "specframe/components/targets/forward/native_decoder.py": NATIVE,
+    "specframe/components/targets/probe.py": ["tests/components/targets/test_hf_refusals.py"],
+    "specframe/components/drafters/own_layers.py": PASSES[:1],
+    "plugins/specframe-layers/src/specframe_layers": ["plugins/specframe-layers/tests"],
+    **{f"specframe/components/drafters/model{part}.py": MODEL for part in ("", "_session", "_passes", "_weights")},
     "specframe/components/targets/forward": PASSES,
     "specframe/components/targets": ["tests/components/targets", "tests/decoding/test_session.py"],
 }
 """The fast tests of each file, or of all files of a folder; the first that fits."""
 ALREADY_IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
-COPIED = ("specframe", "tests", "plugins", "recipes", "docs", "pyproject.toml")
+COPIED = ("specframe", "tests", "plugins", "recipes", "docs", "conftest.py", "pyproject.toml")
 
 
 def main() -> None:

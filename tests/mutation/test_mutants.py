@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.mutation import run
 from tests.mutation.mutants import mutants
 
 SOURCE = '''
@@ -23,6 +24,17 @@ def test_every_mutant_changes_one_place():
     assert ("not x", "not not x") in pairs and ("3", "4") in pairs and ("-most + 0", "-most - 0") in pairs
     assert all("1 + 1" in mutant.source and "a < b" in mutant.source for mutant in found)
     assert len({mutant.source for mutant in found}) == len(found)
+
+
+def test_every_file_and_test_that_is_named_is_there():
+    named = {*run.TESTS, *run.COPIED} | {test for tests in run.TESTS.values() for test in tests}
+    assert not [place for place in sorted(named) if not (run.ROOT / place).exists()]
+
+
+def test_the_first_place_that_fits_gives_a_files_tests():
+    assert run._tests_of("specframe/native/topk.py") == ["tests/native/test_likely.py"]
+    assert run._tests_of("specframe/native/linear.py") == run.NATIVE
+    assert run._tests_of("specframe/components/drafters/lookup.py") == []
 
 
 def test_what_was_found_is_read_again(tmp_path):

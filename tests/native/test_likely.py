@@ -34,8 +34,8 @@ def test_columns_without_probability_come_last():
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_other_logits_are_ranked_by_pytorch(dtype):
     load_kernels()
-    logits = torch.randn(3, 40, generator=torch.Generator().manual_seed(1)).to(dtype)
-    for given in (logits, logits[:, ::2]):
+    logits = torch.randn(3, 2, 40, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for given in (logits, logits[..., ::2]):
         values, columns = likely(given, 3)
         exact = given.double().log_softmax(-1).topk(3)
         assert values.dtype == torch.promote_types(dtype, torch.float32)

@@ -1,0 +1,214 @@
+"""Verifiers and trees that are wrong in one place only: at a depth, in a cycle, in a batch's size, in a fast path."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn.functional import one_hot
+
+from specframe.components.trees.fixed import Chain
+from specframe.components.verifiers.block import Block
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.components.verifiers.traversal import Traversal
+
+
+def fair(found: Any, where: Any, random: Any, vocab: int) -> Any:
+    """The verdict with a bonus that is a fair choice in some rows [B]."""
+    even = torch.full((len(found.bonus), vocab), 1 / vocab, dtype=torch.float64)
+    return replace(found, bonus=random.categorical(torch.where(where[:, None], even, one_hot(found.bonus, vocab))))
+
+
+class AtFive(Match):
+    """The bonus after exactly five accepted nodes is a fair choice."""
+
+    def verify_on_demand(self, tree, laws, random):
+        found = super().verify_on_demand(tree, laws, random)
+        return fair(found, found.length == 5, random, laws.after(found.length * 0).shape[1])
+
+
+class TakesAnyChildDeepDown(Match):
+    """Below three accepted nodes the first child is accepted, whichever token it holds."""
+
+    def verify_on_demand(self, tree, laws, random):
+        found = super().verify_on_demand(tree, laws, random)
+        last = found.slots.gather(1, found.length[:, None])
+        children = (tree.parent == last) & tree.valid
+        further = (found.length == 3) & children.any(1)
+        if not further.any():
+            return found
+        child = children.byte().argmax(1)
+        path = found.path.clone()
+        path[further, found.length[further]] = child[further]
+        law = torch.where(further[:, None], laws.after(child), one_hot(found.bonus, tree_vocab(laws, found)))
+        return replace(found, path=path, length=found.length + further, bonus=random.categorical(law))
+
+
+def tree_vocab(laws, found):
+    return laws.after(found.length * 0).shape[1]
+
+
+class RecursiveDeep(Recursive):
+    """Accepted to the last level, the bonus comes from the law after the root."""
+
+    def verify(self, tree, p, random):
+        found = super().verify(tree, p, random)
+        deep = found.length >= max(tree.levels, 3)
+        law = torch.where(deep[:, None], p[:, 0], one_hot(found.bonus, p.shape[-1]).to(p))
+        return replace(found, bonus=random.categorical(law))
+
+
+class DrawsTheLikeliest(Chain):
+    """From the third level on the likeliest token is taken, and recorded as drawn."""
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        likeliest = tree.q.argmax(-1).gather(1, tree.q_row.clamp(min=0))
+        return replace(tree, tokens=torch.where(tree.depth >= 3, likeliest, tree.tokens))
+
+
+class Counting(Match):
+    """Counts a session's cycles."""
+
+    def open(self, slots, room):
+        self.cycles = -1
+
+    def keep(self, rows):
+        pass
+
+    def observe(self, cycle):
+        self.cycles += 1
+
+    def wrong(self):
+        raise NotImplementedError
+
+    def verify_on_demand(self, tree, laws, random):
+        found = super().verify_on_demand(tree, laws, random)
+        where = torch.full_like(found.length, self.wrong(), dtype=torch.bool)
+        return fair(found, where, random, laws.after(found.length * 0).shape[1])
+
+
+class SecondCycle(Counting):
+    """The second cycle's bonus is a fair choice."""
+
+    def wrong(self):
+        return self.cycles == 1
+
+
+class EveryThird(Counting):
+    """Every third cycle's bonus is a fair choice."""
+
+    def wrong(self):
+        return self.cycles % 3 == 2
+
+
+class AfterTheFirstPath(Counting):
+    """The bonus is a fair choice once a session has accepted four nodes."""
+
+    def open(self, slots, room):
+        super().open(slots, room)
+        self.accepted = 0
+
+    def observe(self, cycle):
+        super().observe(cycle)
+        self.accepted += int(cycle.verdict.length.max())
+
+    def wrong(self):
+        return self.accepted >= 4
+
+
+class ForRows(Recursive):
+    """In a batch of exactly so many rows, the bonus is a fair choice."""
+
+    rows = 2
+
+    def verify(self, tree, p, random):
+        found = super().verify(tree, p, random)
+        where = torch.full_like(found.length, len(p) == self.rows and tree.levels > 0, dtype=torch.bool)
+        return fair(found, where, random, p.shape[-1])
+
+
+class ForThree(ForRows):
+    """The same in a batch of three."""
+
+    rows = 3
+
+
+class LastOfSeveral(Recursive):
+    """The last row of several is judged by the first row's distributions."""
+
+    def verify(self, tree, p, random):
+        return super().verify(tree, torch.cat([p[:-1], p[:1]]) if len(p) > 1 else p, random)
+
+
+class Following(Recursive):
+    """A rule with a fast path for temperature 0."""
+
+    def follow(self, tree, argmax, gaps=None):
+        return Match().follow(tree, argmax, gaps)
+
+
+class FollowsRoot(Following):
+    """Greedily, the bonus is the token after the root."""
+
+    def follow(self, tree, argmax, gaps=None):
+        found = super().follow(tree, argmax, gaps)
+        return type(found)(path=found.path, length=found.length, bonus=argmax[:, 0])
+
+
+class FollowsTooFar(Block):
+    """Greedily, a child of the second level is accepted unseen."""
+
+    def follow(self, tree, argmax, gaps=None):
+        seen = argmax.clone()
+        if tree.levels > 2:
+            seen[:, 2] = tree.tokens[:, 3]
+        return Match().follow(tree, seen, gaps)
+
+
+class FollowsBlindly(Traversal):
+    """Greedily, the first child of the root is accepted unseen."""
+
+    def follow(self, tree, argmax, gaps=None):
+        seen = argmax.clone()
+        if tree.levels:
+            seen[:, 0] = tree.tokens[:, 1]
+        return Match().follow(tree, seen, gaps)
+
+
+class AsksTheParent(Match):
+    """Asks for the law after a node's parent from the second level on."""
+
+    def verify_on_demand(self, tree, laws, random):
+        return super().verify_on_demand(tree, OfParents(tree, laws), random)
+
+
+class OfParents:
+    """Laws of which those after deeper nodes are their parents'."""
+
+    def __init__(self, tree, laws):
+        self.tree, self.laws = tree, laws
+
+    def after(self, nodes):
+        above = self.tree.parent.gather(1, nodes[:, None])[:, 0].clamp(min=0)
+        deep = self.tree.depth.gather(1, nodes[:, None])[:, 0] >= 2
+        return self.laws.after(torch.where(deep, above, nodes))
+
+
+class AsksTooLittle(Recursive):
+    """Its asking form accepts nothing, and draws from the law after the last child."""
+
+    def verify_on_demand(self, tree, laws, random):
+        last = torch.full_like(tree.tokens[:, 0], tree.tokens.shape[1] - 1)
+        none = Match().verify_on_demand(tree.take(torch.arange(len(last))), laws, random)
+        return type(none)(none.path * 0 - 1, none.length * 0, random.categorical(laws.after(last)))
+
+
+class UnlikeItsAskingForm(Match):
+    """Its rule over all laws at once takes a fair bonus; sessions ask."""
+
+    def verify(self, tree, p, random):
+        found = super().verify(tree, p, random)
+        return fair(found, found.length >= 0, random, p.shape[-1])

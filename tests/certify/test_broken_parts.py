@@ -1,0 +1,74 @@
+"""Sixteen parts that are wrong in one place only, each refused by a certificate without the recipe's own model."""
+
+import pytest
+
+from specframe.certify.certify import certify_plan
+from specframe.kernel.build import plan
+from specframe.kernel.discovery import discover
+from specframe.kernel.recipe import Recipe
+
+COPIES = """
+specframe: 1
+target: {use: table}
+drafter: {use: lookup, length: 6}
+verifier: VERIFIER
+sampling: {temperature: TEMPERATURE}
+"""
+DRAWN = """
+specframe: 1
+target: {use: table}
+drafter: {use: falcon}
+tree: {use: TREE, depth: DEPTH, draw: iid}
+verifier: VERIFIER
+sampling: {temperature: TEMPERATURE}
+"""
+PATH = "./broken.py:"
+QUICK = ["EveryThird", "AsksTheParent", "UnlikeItsAskingForm"]
+SLOW = ["AtFive", "TakesAnyChildDeepDown", "SecondCycle", "AfterTheFirstPath"]
+COPYING = [*QUICK, *(pytest.param(name, marks=pytest.mark.full) for name in SLOW)]
+DRAWING = [
+    ("AsksTooLittle", 3),
+    *(
+        pytest.param(name, depth, marks=pytest.mark.full)
+        for name, depth in {"ForRows": 2, "ForThree": 2, "LastOfSeveral": 2, "RecursiveDeep": 5}.items()
+    ),
+]
+GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly"]
+
+
+def certified(folder, text, **parts):
+    (folder / "broken.py").write_text("from tests.certify.broken_parts import *\n", encoding="utf-8")
+    for name, value in parts.items():
+        text = text.replace(name.upper(), str(value))
+    path = folder / "recipe.yaml"
+    path.write_text(text, encoding="utf-8")
+    return certify_plan(plan(Recipe.read(path), discover()), budget=8000, seeds=1)
+
+
+@pytest.mark.parametrize("name", COPYING)
+def test_rules_over_copies(name, tmp_path):
+    assert not certified(tmp_path, COPIES, verifier=PATH + name, temperature=1.0).lossless
+
+
+@pytest.mark.parametrize(("name", "depth"), DRAWING)
+def test_rules_over_drawn_trees(name, depth, tmp_path):
+    assert not certified(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=depth, temperature=1.0).lossless
+
+
+@pytest.mark.full
+def test_a_tree_that_takes_the_likeliest_deep_down(tmp_path):
+    parts = {"tree": PATH + "DrawsTheLikeliest", "verifier": "recursive", "depth": 5, "temperature": 1.0}
+    assert not certified(tmp_path, DRAWN, **parts).lossless
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", GREEDY)
+def test_fast_paths_of_other_rules(name, tmp_path):
+    found = certified(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=3, temperature=0.0)
+    assert not found.lossless
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("rule", ["match", "recursive", "block", "traversal"])
+def test_the_rules_that_they_spoil_are_certified(rule, tmp_path):
+    assert certified(tmp_path, DRAWN, tree="chain", verifier=rule, depth=2, temperature=1.0).lossless

@@ -43,10 +43,7 @@ PASSES = [
     *(f"tests/components/targets/test_{name}.py" for name in ("windows", "border")),
 ]
 NATIVE = ["tests/native", "tests/components/targets/quantized"]
-MODEL = [
-    f"tests/components/drafters/test_{name}.py"
-    for name in ("model_drafter", "model_windows", "exits", "pard", "rating", "layers")
-]
+MODEL = [f"tests/components/drafters/test_{name}.py" for name in ("model_windows", "model_drafter", "exits", "pard")]
 TESTS = {
     "specframe/components/verifiers/block.py": FRONTIER,
     "specframe/components/verifiers/record.py": FRONTIER,

@@ -51,7 +51,10 @@ class Entry:
         return [*self.request.tokens, *self.tokens]
 
     def add(self, tokens: Sequence[int]) -> None:
-        """Appends tokens up to an end of sequence, a stop text or the budget; later ones are cut off."""
+        """Appends tokens up to an end of sequence, a stop text or the budget; later ones are cut off.
+
+        A callback may end the entry: a cancelled one stays cancelled, and gets no further tokens.
+        """
         start = len(self.tokens)
         for token in tokens:
             if self.ended:
@@ -60,10 +63,10 @@ class Entry:
             if token in self.request.ends:
                 self.ended = "end"
             elif self.request.stop is not None and self.request.stop(self):
-                self.ended = "stop"
+                self.ended = self.ended or "stop"
             elif len(self.tokens) >= self.limit:
-                self.ended = "length"
-        if self.request.listener is not None:
+                self.ended = self.ended or "length"
+        if self.request.listener is not None and len(self.tokens) > start:
             self.request.listener(self.tokens[start:])
 
 

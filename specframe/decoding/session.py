@@ -120,8 +120,7 @@ class Session:
                 f"a draft of {parts.nodes} nodes does not fit the target's context of {parts.target.context}: "
                 "make the tree smaller"
             )
-        self.parts = parts
-        self.slots = slots
+        self.parts, self.slots = parts, slots
         self.clock = clock or Clock()
         self.live: list[Entry] = []
         """The entries of the rows being decoded, in the order of the rows."""
@@ -133,10 +132,9 @@ class Session:
         self._root = torch.zeros(0, dtype=torch.int64, device=self._device)  # [R]
         self._greedy, self._visiting = greedy_of(parts.verifier), visiting_of(parts.verifier)
         self._by_position = parts.verifier.needs.by_position
-        self._observers = parts.observers
-        self._watch = watch
-        self._stateful = parts.stateful
-        self._room = room
+        self._observers, self._stateful = parts.observers, parts.stateful
+        self._watch, self._room = watch, room
+        self._concluding = False  # rows keep their places until the cycle is over
         self._ahead: Sequence[int] | None = None  # the prompt that is being read before its admission
         self._open()
 
@@ -225,10 +223,11 @@ class Session:
 
     @torch.inference_mode()
     def cancel(self, entry: Entry) -> None:
-        """Releases an entry's row, if it is still being decoded."""
-        if entry in self.live:
+        """Releases an entry's row, if it is still being decoded; within a cycle's callbacks, as the cycle ends."""
+        if entry.ended is None and any(entry is row for row in (*self.live, *self.cycle_rows)):
             entry.ended = "cancelled"
-            self._release()
+            if not self._concluding:
+                self._release()
 
     def _conclude(
         self,
@@ -239,6 +238,7 @@ class Session:
         sampling: Sampling | RowSampling,
     ) -> Cycle:
         """Verifies and commits a draft, and lets the parts observe it."""
+        self._concluding = True
         with self.clock.phase("verify"):
             if sampling.greedy and self._greedy is not None:
                 tokens, gaps = sampling.argmax_and_gaps(scores.logits, draft)
@@ -262,6 +262,7 @@ class Session:
 
     def _release(self) -> None:
         """Lets the rows go that have ended; the last rows take their places."""
+        self._concluding = False
         order = refilled([entry.ended is None for entry in self.live])
         if order == list(range(len(self.live))):
             return

@@ -86,6 +86,8 @@ class Certificate:
     """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
     shortcuts: tuple[str, ...] = ()
     """Differences between the verifier's fast paths and its rule."""
+    unread: tuple[str, ...] = ()
+    """The recipe's weights that were not loaded."""
     real: dict[str, Any] | None = field(default=None)
     """Report on the recipe's own model, where that was asked for."""
 
@@ -153,6 +155,7 @@ class Certificate:
             "accepting": self.accepting,
             "smaller": list(self.smaller),
             "shortcuts": list(self.shortcuts),
+            "weights_unread": list(self.unread),
             "interrupted": self.interrupted,
             "branches": sum(case.comparison.enumeration.branches for case in self.cases),
             "mass": min(case.comparison.enumeration.mass for case in self.cases),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from sysconfig import get_path
 from traceback import extract_tb
 
 
@@ -50,11 +51,28 @@ def needs_extra(extra: str, user: str) -> Iterator[None]:
         raise InputError(f'{user} needs the package {missing}: pip install "specframe[{extra}]"') from error
 
 
+LIBRARIES = frozenset({"torch", "transformers", "numpy", "tokenizers", "safetensors"})
+"""Packages through which a part's own mistake comes to light; none of their lines is the one to look at."""
+
+
 def raised_at(error: BaseException) -> str:
-    """The error in one line, with the file and line it was raised at: the last outside of this package, if any is."""
+    """The error in one line, with the file and line it was raised at.
+
+    That is the last line outside of this package, Python's own library and the libraries that parts call; without one,
+    the last outside of this package, or the last of all.
+    """
     package = Path(__file__).resolve().parents[1]
     frames = extract_tb(error.__traceback__)
-    own = [frame for frame in frames if package not in Path(frame.filename).resolve().parents]
-    frame = (own or frames)[-1]
+    outside = [frame for frame in frames if package not in Path(frame.filename).resolve().parents]
+    frame = ([frame for frame in outside if not _of_library(frame.filename)] or outside or frames)[-1]
     message = " ".join(str(error).split())
     return f"{Path(frame.filename).name}:{frame.lineno}: {type(error).__name__}" + (f": {message}" if message else "")
+
+
+def _of_library(file: str) -> bool:
+    """Returns whether a file belongs to Python's own library or to one that parts call."""
+    parts = Path(file).parts
+    installed = [index for index, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    if installed:
+        return parts[installed[-1] + 1] in LIBRARIES
+    return file.startswith("<") or Path(file).is_relative_to(get_path("stdlib"))

@@ -38,6 +38,7 @@ def certificate(p_value: float, control: float) -> dict:
         "cycles": 4,
         "smaller": [],
         "shortcuts": [],
+        "weights_unread": [],
         "interrupted": False,
         "cases": [CASE],
         "controls": [],

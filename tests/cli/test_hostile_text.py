@@ -86,7 +86,7 @@ def test_certificates_and_figures_print_names_as_text(wide, capsys):
     worst = {"worst_sequence": [1], "wanted": 0.5, "got": 0.4}
     case |= {"tokens": 3, "forced": 0, "reduced": [], **worst}
     found = {"cases": [case], "controls": [case], "audit": [NAME], "tv": 0.0, "interrupted": False, "real": None}
-    found |= {"shortcuts": [], "accepting": True, "levels": 1, "cycles": 1, "smaller": []}
+    found |= {"shortcuts": [], "accepting": True, "levels": 1, "cycles": 1, "smaller": [], "weights_unread": []}
     found |= {"control_failed": True, "lossless": True, "branches": 2, "promised": True, "batches": True}
     print_certificate(found, NAME)
     print_function({"function": NAME, "cases": [case], "lossless": False, "different": True, "tv": 0.5, **worst})

@@ -159,6 +159,9 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
         yield f"rows of one batch changed each other's draws in {cases}, run again one branch at a time"
     if not certificate["batches"] and certificate["tv"] < EXACT:
         yield "among other rows not every branch was run: nothing is shown for rows of one batch"
+    if certificate["weights_unread"]:
+        named = ", ".join(certificate["weights_unread"])
+        yield f"the weights were not loaded ({named}): the distribution is shown for this code with any weights"
     if certificate["tv"] >= EXACT:
         yield _off(max(certificate["cases"], key=lambda case: case["tv"]))
 

@@ -14,11 +14,15 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
+from specframe.kernel.errors import RecipeError
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry
 
 Section = str | Mapping[str, Any]
 """A component's name, or its recipe section: `{"use": "dynamic", "depth": 4}`."""
+
+METHODS = {"target": "score", "drafter": "propose", "tree": "grow", "verifier": "verify"}
+"""The method by which each kind of part is known."""
 
 
 def compose(
@@ -34,8 +38,8 @@ def compose(
 ) -> Pipeline:
     """The pipeline of these parts, each an object, a component's name or its recipe section as a mapping.
 
-    `target` is a model of transformers, a Target, a mapping, or a text: the folder, Hub name or `zoo://` name of a
-    model. `tokenizer` is that of a model in memory; without one, prompts are token ids. `sampling` and `run` are the
+    `target` is a model of transformers, a Target, a mapping, or a path or text: the folder, Hub name or `zoo://` name of
+    a model. `tokenizer` is that of a model in memory; without one, prompts are token ids. `sampling` and `run` are the
     recipe's sections of these names. The parts are checked as a recipe's are, before anything is loaded.
 
     Raises RecipeError that lists every problem, MisfitError for parts that do not fit together, and the errors of
@@ -43,10 +47,12 @@ def compose(
     """
     if isinstance(target, nn.Module):
         target = HFTarget.from_model(target, tokenizer)
-    elif isinstance(target, str):
-        target = {"use": "hf", "model": target}
+    elif isinstance(target, str | Path):
+        target = {"use": "hf", "model": str(target)}
     parts = {"target": target, "drafter": drafter, "tree": tree, "verifier": verifier}
     given = {kind: part for kind, part in parts.items() if part is not None and not isinstance(part, str | Mapping)}
+    for kind, part in given.items():
+        _require_part(kind, part)
     settings = {"sampling": sampling, "run": run}
     written = {name: part for name, part in {**parts, **settings}.items() if isinstance(part, str | Mapping)}
     read = Recipe(Path("compose"), {name: _plain(section) for name, section in written.items()})
@@ -60,3 +66,13 @@ def compose(
 
 def _plain(section: Section) -> Any:
     return dict(section) if isinstance(section, Mapping) else section
+
+
+def _require_part(kind: str, part: object) -> None:
+    """Raises RecipeError for an object that is no part of its kind, such as a class in the place of an object."""
+    if isinstance(part, type) or not hasattr(part, METHODS[kind]):
+        shown = f"the class {part.__name__}" if isinstance(part, type) else f"of the type {type(part).__name__}"
+        raise RecipeError(
+            f"compose: {kind} is {shown}; give an object with the method '{METHODS[kind]}', a component's name, or its "
+            "section as a mapping"
+        )

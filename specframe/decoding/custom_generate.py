@@ -58,7 +58,7 @@ def decoder(
     without the loop, or raises InputError with the reason (docs/reference/generate.md lists every argument). The
     drafter is built at the first call and kept for later ones.
     """
-    planned = plan(Recipe.read(recipe, list(overrides)), registry or discover())
+    planned = plan(Recipe.read(recipe, overrides), registry or discover())
     bound: list[tuple[Any, Pipeline]] = []  # the latest model, and its pipeline
 
     def custom_generate(

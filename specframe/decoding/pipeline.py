@@ -285,7 +285,7 @@ def load(
 
     Raises RecipeError that lists every problem of the recipe, WeightsError for weights that do not fit.
     """
-    read = Recipe.read(recipe, list(overrides))
+    read = Recipe.read(recipe, overrides)
     return Pipeline.build(plan(read, registry or discover(), local_code))
 
 

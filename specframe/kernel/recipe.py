@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from os.path import normpath
 from pathlib import Path
@@ -29,6 +30,11 @@ def dotted(key: Key) -> str:
     return ".".join(map(str, key))
 
 
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
 @dataclass
 class Recipe:
     """A recipe's data, with the origin of every value."""
@@ -53,7 +59,7 @@ class Recipe:
         return (Path(file) if line.isdigit() else self.path).parent
 
     @classmethod
-    def read(cls, path: str | Path, overrides: list[str] | None = None, *, environment: bool = False) -> Recipe:
+    def read(cls, path: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:
         """The recipe of a file or, where there is none, of a name that comes with specframe.
 
         Its parents are merged in, and `key=value` overrides applied.
@@ -61,8 +67,17 @@ class Recipe:
         missing, too large or no YAML mapping, for a circle of parents, and for an override that is not of the form
         key=value.
         """
+        if not isinstance(path, str | Path):
+            raise RecipeError(
+                f"a recipe is a file or the name of one that comes with specframe, got {_kind(path)}; for parts in "
+                "memory there is specframe.compose(target=..., drafter=...), which has a generate of its own"
+            )
+        if not isinstance(overrides, list | tuple) or not all(isinstance(each, str) for each in overrides):
+            raise RecipeError(
+                f'overrides are a list of texts, such as ["sampling.temperature=1"], got {_kind(overrides)}'
+            )
         recipe = _read_file(_home(str(find_recipe(str(path))), str(path)), (), {})
-        for override in overrides or []:
+        for override in overrides:
             recipe._override(override)
         if not recipe.data:
             raise RecipeError(f"{recipe.path}: the recipe is empty")

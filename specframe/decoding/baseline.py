@@ -34,6 +34,7 @@ def generate_with_transformers(
     It decodes by the settings alone: a repetition penalty, for example, that the model's own generation config asks
     for is no part of the target's law. `options` are further arguments of `generate`.
     """
+    ends = ends | frozenset(settings.stop_token_ids)
     width = max(map(len, rows))
     tokens = torch.tensor([[0] * (width - len(row)) + list(row) for row in rows], device=model.device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=model.device)

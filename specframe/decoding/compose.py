@@ -38,9 +38,9 @@ def compose(
 ) -> Pipeline:
     """The pipeline of these parts, each an object, a component's name or its recipe section as a mapping.
 
-    `target` is a model of transformers, a Target, a mapping, or a path or text: the folder, Hub name or `zoo://` name of
-    a model. `tokenizer` is that of a model in memory; without one, prompts are token ids. `sampling` and `run` are the
-    recipe's sections of these names. The parts are checked as a recipe's are, before anything is loaded.
+    `target` is a model of transformers, a Target, a mapping, or the folder, Hub name or `zoo://` name of a model.
+    `tokenizer` is that of a model in memory; without one, prompts are token ids. `sampling` and `run` are the recipe's
+    sections of these names. The parts are checked as a recipe's are, before anything is loaded.
 
     Raises RecipeError that lists every problem, MisfitError for parts that do not fit together, and the errors of
     loading the target.

@@ -17,10 +17,11 @@ from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
 from specframe.decoding.exclusive import alone
-from specframe.decoding.requests import Entry, Request, budget, require_whole
+from specframe.decoding.requests import Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings
 from specframe.decoding.stats import Acceptance, Result
+from specframe.decoding.stop_texts import StopTexts
 from specframe.decoding.timing import watch
 from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan
@@ -202,11 +203,14 @@ class Pipeline:
         A row's random numbers follow from the seed and its number, `first` being that of the first row.
         """
         settings = settings or self.sampling
-        stop = None
+        stop: StopTexts | None = None
         if settings.stop:
             if self.tokenizer is None:
                 raise InputError("stop texts need a target with a tokenizer; remove sampling.stop")
-            stop = self._stops(settings.stop)
+            stop = StopTexts(settings.stop, self.tokenizer)
+        ends = (frozenset() if settings.ignore_eos else self.ends) | frozenset(settings.stop_token_ids)
+        if (size := self.parts.target.vocab_size) <= max(settings.stop_token_ids, default=0):
+            raise InputError(f"sampling.stop_token_ids has tokens outside the target's vocabulary of {size}")
         return [
             Request(
                 tokens=row,
@@ -214,7 +218,7 @@ class Pipeline:
                 seed=row_seed(self.run.seed if seed is None else seed, number),
                 max_new_tokens=settings.max_new_tokens,
                 number=number,
-                ends=frozenset() if settings.ignore_eos else self.ends,
+                ends=ends,
                 stop=stop,
                 listener=None if listener is None else partial(listener, number),
             )
@@ -261,16 +265,6 @@ class Pipeline:
         if self.tokenizer is None:
             return " ".join(map(str, tokens))
         return str(self.tokenizer.decode(tokens, skip_special_tokens=True))
-
-    def _stops(self, texts: list[str]) -> Callable[[Entry], bool]:
-        # A stop text can span tokens, and a token can hold several characters of it: look at the tail.
-        reach = max(map(len, texts)) + 8
-
-        def stop(entry: Entry) -> bool:
-            tail = self.decode(entry.tokens[-reach:])
-            return any(text in tail for text in texts)
-
-        return stop
 
 
 def plain_parts(target: Target) -> Parts:

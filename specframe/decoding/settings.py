@@ -21,7 +21,8 @@ class SamplingSettings:
         top_p: keep the smallest set of tokens whose probability reaches it.
         min_p: drop tokens less probable than this share of the most probable one.
         max_new_tokens: how many tokens a prompt is continued by, at most.
-        stop: texts that end a continuation.
+        stop: texts that end a continuation; a special token's own text, too.
+        stop_token_ids: tokens that end a continuation, as well as the model's own.
         ignore_eos: go on after an end-of-sequence token, for measuring.
     """
 
@@ -31,6 +32,7 @@ class SamplingSettings:
     min_p: float = 0.0
     max_new_tokens: int = 128
     stop: list[str] = field(default_factory=list)
+    stop_token_ids: list[int] = field(default_factory=list)
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
@@ -46,6 +48,8 @@ class SamplingSettings:
             raise InputError(f"min_p {self.min_p} is outside [0, 1); 0 keeps all tokens")
         if "" in self.stop:
             raise InputError("an empty stop text would end every continuation at once; leave it out")
+        if any(token < 0 for token in self.stop_token_ids):
+            raise InputError(f"stop_token_ids {self.stop_token_ids} has a negative number; tokens are counted from 0")
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens {self.max_new_tokens} generates nothing; use 1 or more")
 

@@ -138,7 +138,7 @@ class Answers:
             deadline=monotonic() + self._engine.settings.timeout,
         )
         stops = asked.stops or pipeline.sampling.stop
-        hidden = frozenset(asked.stop_token_ids) - pipeline.ends
+        hidden = frozenset([*asked.stop_token_ids, *pipeline.sampling.stop_token_ids]) - pipeline.ends
         return Answer(index, TextStream(pipeline.decode, stops, asked.min_tokens), job, hidden)
 
     @property

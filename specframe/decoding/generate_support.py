@@ -148,8 +148,8 @@ ARGUMENTS: dict[str, Support] = {
     "inputs": Support("the prompts as token ids; also by the name `input_ids`"),
     "generation_config": Support("as in the first table"),
     "logits_processor": Support(
-        "functions of a row's tokens and scores are applied at every node; one that keeps a state between calls, "
-        "or looks at several rows, is not supported"
+        "applied at every node; one that keeps a state is copied along each path, and refused where it has no copy; "
+        "one that compares the rows of a batch is not supported"
     ),
     "stopping_criteria": Support("asked after every token, for each row by itself"),
     "prefix_allowed_tokens_fn": Support("asked at every node that it allows, with the row's number"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers.generation import logits_process as theirs
 
+from specframe.decoding.forked import Forked
 from specframe.kernel.errors import InputError
 from specframe.sampling.laws import Processor, Sampling
 
@@ -28,7 +29,8 @@ STATEFUL = (theirs.UnbatchedClassifierFreeGuidanceLogitsProcessor, theirs.SynthI
 def row_samplings(processors: Sequence[Any], prompts: Tensor, padding: Sequence[int], sample: bool) -> list[Sampling]:
     """The sampling settings of each row: prompts [B, T], of whose rows the first `padding` tokens are padding.
 
-    Processors see a row as `generate` shows it to them, with its padding. Raises InputError for one that keeps a state.
+    Processors see a row as `generate` shows it to them, with its padding, and at its place in the batch. Raises
+    InputError for one of transformers' own that keeps a state.
     """
     for processor in processors:
         if isinstance(processor, STATEFUL):
@@ -39,9 +41,7 @@ def row_samplings(processors: Sequence[Any], prompts: Tensor, padding: Sequence[
     if not sample:
         fields["temperature"] = 0.0
     plain = Sampling(**fields)
-    return [
-        replace(plain, processors=_for_row(rest, row, prompts[row], skipped)) for row, skipped in enumerate(padding)
-    ]
+    return [replace(plain, processors=_for_row(rest, row, prompts, skipped)) for row, skipped in enumerate(padding)]
 
 
 def _split(processors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -66,14 +66,17 @@ def _translates(processor: Any) -> bool:
     return type(processor) in WARPERS and keeps == 1 and fills == -math.inf
 
 
-def _for_row(processors: tuple[Any, ...], row: int, prompt: Tensor, padding: int) -> tuple[Processor, ...]:
+def _for_row(processors: tuple[Any, ...], row: int, prompts: Tensor, padding: int) -> tuple[Processor, ...]:
     """The processors as one row sees them; the very same objects where nothing in them belongs to a row."""
-    own = tuple(_of_row(processor, row, prompt) for processor in processors)
-    return (Padded(own, prompt[:padding]),) if own and padding else own
+    own = tuple(_of_row(processor, row, prompts) for processor in processors)
+    return (Padded(own, prompts[row, :padding]),) if own and padding else own
 
 
-def _of_row(processor: Any, row: int, prompt: Tensor) -> Processor:
+def _of_row(processor: Any, row: int, prompts: Tensor) -> Processor:
     """The processor for the nodes of this row alone."""
+    prompt = prompts[row]
+    if not _is_pure(processor):
+        return Forked(processor, row, len(prompts))
     if type(processor) is theirs.RepetitionPenaltyLogitsProcessor:
         ignored = getattr(processor, "prompt_ignore_length", None)
         if isinstance(ignored, Tensor):
@@ -86,6 +89,13 @@ def _of_row(processor: Any, row: int, prompt: Tensor) -> Processor:
         return PrefixConstraint(processor._prefix_allowed_tokens_fn, row)
     shared: Processor = processor
     return shared
+
+
+def _is_pure(processor: Any) -> bool:
+    """Returns whether a processor keeps no state and treats all rows alike: transformers' own, or an unchangeable."""
+    kind = type(processor)
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    return frozen or kind.__module__ == theirs.__name__
 
 
 class Padded:

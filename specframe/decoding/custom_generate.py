@@ -16,6 +16,7 @@ from transformers.generation.utils import GenerationMixin
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.generate_support import Ends, refusal
 from specframe.decoding.pipeline import Pipeline
+from specframe.decoding.prepared import require_tokens_alone
 from specframe.decoding.processors import row_samplings
 from specframe.decoding.requests import Entry, Request, require_whole
 from specframe.kernel.build import plan
@@ -76,6 +77,7 @@ def decoder(
         generation_config.token_healing = token_healing
         if reason := refusal(generation_config, call, model_inputs):
             raise InputError(reason)
+        require_tokens_alone(model, input_ids, model_inputs)
         criteria = [*stopping_criteria, *_stop_strings(stop_strings, call.get("tokenizer"))]
         padding = _left_padding(input_ids, model_inputs)
         if not bound or bound[0][0] is not model:

@@ -241,7 +241,7 @@ def uniforms(seed: int, *shape: int) -> Tensor:
 def cumulated(probs: Tensor) -> Tensor:
     """Cumulated probabilities [..., V] in float64, constant wherever a probability is 0."""
     mass = probs.cumsum(-1, dtype=torch.float64)
-    if probs.device.type != "cpu":
+    if not probs.is_cpu:
         # A parallel sum associates differently at every index and need not be monotone in its last bits.
         mass = mass.masked_fill(probs <= 0, 0).cummax(-1)[0]
     return mass

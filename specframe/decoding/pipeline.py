@@ -16,6 +16,7 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
+from specframe.decoding.defaults import report_unused
 from specframe.decoding.exclusive import alone
 from specframe.decoding.requests import Request, budget, require_whole
 from specframe.decoding.session import Parts, Session
@@ -56,7 +57,9 @@ class Pipeline:
 
         A `target` that is given, loaded from the recipe's target section before, is taken instead.
         """
-        target = plan.parts["target"].build() if target is None else target
+        if target is None:
+            target = plan.parts["target"].build()
+            report_unused(target, plan.recipe.data.get("sampling") or ())
         drafter = plan.parts["drafter"].build()
         drafter.bind(target)
         parts = Parts(target, drafter, plan.tree, plan.verifier)

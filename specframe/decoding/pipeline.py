@@ -16,13 +16,11 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
-from specframe.decoding.defaults import report_unused
 from specframe.decoding.exclusive import alone
-from specframe.decoding.requests import Request, budget, require_whole
+from specframe.decoding.requests import Request, StopTexts, budget, require_whole
 from specframe.decoding.session import Parts, Session
-from specframe.decoding.settings import RunSettings, SamplingSettings
+from specframe.decoding.settings import RunSettings, SamplingSettings, report_unused
 from specframe.decoding.stats import Acceptance, Result
-from specframe.decoding.stop_texts import StopTexts
 from specframe.decoding.timing import watch
 from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan

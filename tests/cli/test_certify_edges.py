@@ -1,4 +1,4 @@
-"""What `certify` says of weights that it does not load, and of parts that have no form for a small vocabulary."""
+"""Reports of `certify` on weights that it does not load, and on parts that have no form for a small vocabulary."""
 
 import json
 
@@ -65,7 +65,7 @@ def test_weights_that_are_not_loaded_are_named(recipe, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["weights_unread"] == [str(tmp_path / "empty")]
 
 
-def test_a_part_without_a_small_form_is_told_of_it_at_its_own_line(recipe, tmp_path, capsys):
+def test_a_part_without_a_small_form_is_reported_at_its_own_line(recipe, tmp_path, capsys):
     (tmp_path / "two.py").write_text(TWO, encoding="utf-8")
     line = 1 + TWO.splitlines().index(next(line for line in TWO.splitlines() if "at fault" in line))
     recipe.write_text(EAGLE.replace("{use: model, model: zoo://talk-7m}", "./two.py:Two").replace("tree:", "#"))

@@ -1,4 +1,4 @@
-"""What `compose`, `load` and `decoder` take, and what they say of anything else."""
+"""Arguments that `compose`, `load` and `decoder` take, and the sentences that refuse anything else."""
 
 import re
 from pathlib import Path

@@ -54,7 +54,7 @@ class Matcher:
 
 
 class Compiled:
-    """What a matcher was compiled from: it cannot be copied at all."""
+    """A compiled grammar, which a matcher is made from: it cannot be copied at all."""
 
     def __deepcopy__(self, memo):
         raise TypeError("cannot pickle a grammar")

@@ -44,7 +44,7 @@ struct View {
 // exp for x <= 0 within a few units in the last place (Cephes' polynomial).
 template <typename Vector>
 inline Vector exponential(Vector x) {
-  x = x > -87.f ? x : Vector{} - 87.f;
+  x = x < -87.f ? Vector{} - 87.f : x;  // what is no number stays so
   const auto power = __builtin_convertvector(x * 1.44269504f - 0.5f, decltype(x > x));  // to the nearest: x is not above 0
   const Vector whole = __builtin_convertvector(power, Vector);
   const Vector rest = (x - whole * 0.693359375f) + whole * 2.12194440e-4f;

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 from ctypes import POINTER, Structure, c_char_p, c_float, c_int64, c_void_p
@@ -15,6 +16,7 @@ from tempfile import TemporaryDirectory
 
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import InputError
+from specframe.native.library import is_whole, make_folder, refuse_strangers, seal
 
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(Path(__file__).with_name(name) for name in ("gemm.h", "attention.h", "topk.h"))
@@ -24,6 +26,9 @@ FLAGS = (
     # Sums keep the order of the source. -ffast-math would change how the whole process treats tiny numbers.
     *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros"),
 )
+
+SECONDS = 300
+"""Time that a compiler may take."""
 
 
 class Weight(Structure):
@@ -63,29 +68,39 @@ class Batch(Structure):
 
 @cache
 def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
-    """The kernels, compiled first unless the cache has them for this processor, compiler and source.
+    """The kernels, compiled first unless the cache has them whole for this processor, compiler and source.
 
-    Raises InputError where there is no compiler, or it refuses.
+    Their functions raise MemoryError where there is no room for what they compute with. Raises InputError where there
+    is no compiler, where it refuses, or where another user can write to the cache.
     """
-    compiler = shutil.which(os.environ.get("CXX") or "g++") or shutil.which("clang++")
-    if compiler is None:
-        raise InputError("there is no C++ compiler (g++)")
+    compiler = _compiler()
     sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
-    key = sha256(b"\0".join([*sources, *map(str.encode, (compiler, *flags)), processor().encode()])).hexdigest()[:16]
+    told = (*compiler, _version(compiler), *flags, processor())
+    key = sha256(b"\0".join([*sources, *map(str.encode, told)])).hexdigest()[:16]
     library = cache_folder() / "kernels" / f"quantized-{key}.so"
-    if not library.is_file():
+    refuse_strangers(library)
+    kernels = _open(library) if is_whole(library) else None
+    if kernels is None:
         _compile(compiler, flags, library)
-    kernels = ctypes.CDLL(str(library))
+        kernels = _open(library)
+    if kernels is None:
+        raise InputError(f"the kernels in {library.parent} cannot be loaded, though they were just compiled")
     kernels.specframe_multiply.argtypes = [POINTER(Weight), c_void_p, c_int64, c_void_p]
-    kernels.specframe_multiply.restype = None
     kernels.specframe_rank.argtypes = [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]
     kernels.specframe_rank.restype = None
     kernels.specframe_decode.argtypes = [
         *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
         *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
-    kernels.specframe_decode.restype = None
+    for function in (kernels.specframe_multiply, kernels.specframe_decode):
+        function.restype = _succeed
     return kernels
+
+
+def _succeed(status: int) -> None:
+    """Raises MemoryError for the status of a function that found no memory."""
+    if status:
+        raise MemoryError("the native passes have no memory left to compute with")
 
 
 def are_loaded() -> bool:
@@ -93,18 +108,51 @@ def are_loaded() -> bool:
     return load_kernels.cache_info().currsize > 0
 
 
-def _compile(compiler: str, flags: tuple[str, ...], library: Path) -> None:
+def _compiler() -> tuple[str, ...]:
+    """The command of the compiler: what CXX names, which may have arguments, or else g++ or clang++.
+
+    Raises InputError where it is not on this machine.
+    """
+    if named := shlex.split(os.environ.get("CXX", "")):
+        if (found := shutil.which(named[0])) is None:
+            raise InputError(f"CXX names {named[0]}, which is no program on this machine")
+        return (found, *named[1:])
+    if (found := shutil.which("g++") or shutil.which("clang++")) is None:
+        raise InputError("there is no C++ compiler (g++)")
+    return (found,)
+
+
+def _version(compiler: tuple[str, ...]) -> str:
+    """The version that the compiler reports; empty where it reports none."""
+    try:
+        return subprocess.run([*compiler, "--version"], capture_output=True, text=True, timeout=60, check=False).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _open(library: Path) -> ctypes.CDLL | None:
+    """Loads the library; None where the system's loader refuses it, as one of another system."""
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError:
+        return None
+
+
+def _compile(compiler: tuple[str, ...], flags: tuple[str, ...], library: Path) -> None:
     """Writes the library, whole or not at all."""
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(library.parent)
         with TemporaryDirectory(dir=library.parent) as folder:
             made = Path(folder) / library.name
-            command = [compiler, *flags, str(SOURCE), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+            command = [*compiler, *flags, str(SOURCE), "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
             if done.returncode:
                 line = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip())
-                raise InputError(f"{compiler} cannot compile the kernels: {line[:200]}")
+                raise InputError(f"{shlex.join(compiler)} cannot compile the kernels: {line[:200]}")
+            seal(made)
             made.replace(library)
+    except subprocess.TimeoutExpired as error:
+        raise InputError(f"{shlex.join(compiler)} has not compiled the kernels within {SECONDS} seconds") from error
     except OSError as error:
         raise InputError(f"the kernels cannot be written to {library.parent}: {error.strerror or error}") from error
 

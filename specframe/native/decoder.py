@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
+from specframe.native.bounds import check_integers, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
 from specframe.native.linear import QuantizedLinear
 
@@ -20,6 +21,8 @@ FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
 """Rotary embeddings that are a table: the same for every length of text."""
 LARGEST_HEAD = 256
+POSITIONS = 2**24
+"""More than any text has: a table of angles so long would not fit."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,9 @@ class PackedLayers:
         layer.
         """
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
+        wanted = taps or {}
+        check_numbers(() if ending is None else (ending,))
+        self._check(hidden, blocks, positions, sight, row, wanted.values())
         places, angles = positions.contiguous(), self._angles_to(int(positions.max()) + 1)
         where = Batch(
             rows=hidden.shape[0],
@@ -131,8 +137,9 @@ class PackedLayers:
             where.visible, where.places = seen.data_ptr(), other.data_ptr()
         if embeddings is not None:
             beginning = embeddings.float().contiguous()
+            if beginning.shape != hidden.shape:
+                raise ValueError(f"embeddings are {list(hidden.shape)}, not {list(beginning.shape)}")
             where.embeddings = beginning.data_ptr()
-        wanted = taps or {}
         pointers = [wanted[index].data_ptr() if index in wanted else None for index in range(self.shape.layers)]
         load_kernels().specframe_decode(
             ctypes.byref(self.shape),
@@ -144,6 +151,27 @@ class PackedLayers:
             (ctypes.c_void_p * len(pointers))(*pointers),
             None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
         )
+
+    def _check(
+        self, hidden: Tensor, blocks: Tensor, positions: Tensor, sight: Tree | Mask, row: int, taps: Collection[Tensor]
+    ) -> None:
+        """Raises ValueError for tensors that the kernels would read or write beyond, or take for something else."""
+        rows, nodes, width = hidden.shape
+        check_numbers((hidden, blocks, *taps))
+        if width != self.shape.width or any(tap.shape != hidden.shape for tap in taps):
+            raise ValueError(f"hidden states and taps are [B, N, {self.shape.width}]")
+        memory = (2 * self.shape.layers, self.shape.kv_heads, self.shape.head_size)
+        if (blocks.shape[0], blocks.shape[2], blocks.shape[4]) != memory:
+            raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
+        check_room("rows", row, row + rows, blocks.shape[1])
+        check_room("slots", 0, sight.end, blocks.shape[3])
+        check_integers("positions", positions, (rows, nodes), POSITIONS)
+        if isinstance(sight, Tree):
+            check_sight(sight.sees, (rows, nodes, nodes))
+            check_integers("lengths", sight.length, (rows,), sight.base + 1)
+        else:
+            check_sight(sight.visible, (rows, nodes, sight.end))
+            check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
 
     def _angles_to(self, end: int) -> Tensor:
         """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""

@@ -160,8 +160,20 @@ struct Codes {
     }
     int8_t* to = code.get() + row * inputs;
     for (int64_t block = 0; block < count / BLOCK; ++block, values += BLOCK, to += BLOCK) {
-      float most = 0;
-      for (int i = 0; i < BLOCK; ++i) most = std::max(most, std::fabs(values[i]));
+      uint32_t most_bits = 0;  // of a magnitude: as integers, they are in order, and no number is above infinity
+      for (int i = 0; i < BLOCK; ++i) {
+        uint32_t word;
+        std::memcpy(&word, values + i, sizeof(word));
+        most_bits = std::max(most_bits, word & 0x7fffffff);
+      }
+      float most;
+      std::memcpy(&most, &most_bits, sizeof(most));
+      const int64_t at = row * (inputs / BLOCK) + block;
+      if (most_bits >= 0x7f800000) {  // what is infinite or not a number spoils the row, not its block alone
+        std::memset(to, 0, BLOCK);
+        scale[at] = total[at] = NAN;
+        continue;
+      }
       const float inverse = most > 0 ? 127.f / most : 0.f;
       int32_t sum = 0;
       for (int i = 0; i < BLOCK; ++i) {
@@ -169,7 +181,6 @@ struct Codes {
         to[i] = static_cast<int8_t>(rounded);
         sum += rounded;
       }
-      const int64_t at = row * (inputs / BLOCK) + block;
       scale[at] = most / 127.f;
       total[at] = scale[at] * static_cast<float>(sum);
     }

@@ -7,6 +7,7 @@
 #include <sched.h>
 
 #include <atomic>
+#include <new>
 
 #include "attention.h"
 #include "topk.h"
@@ -191,8 +192,8 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
 
 }  // namespace
 
-// out [M, outputs] = x [M, inputs] W^T + bias.
-extern "C" void specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) {
+// out [M, outputs] = x [M, inputs] W^T + bias. Returns 0, or 1 where there is no memory.
+extern "C" int specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) try {
   Codes codes(rows, w->inputs, w->bits);
   Barrier barrier;
 #pragma omp parallel
@@ -201,6 +202,9 @@ extern "C" void specframe_multiply(const Weight* w, const float* x, int64_t rows
     worker.share(rows, [&](int64_t row) { codes.set(row, x + row * w->inputs, w->inputs); });
     multiply(worker, *w, nullptr, codes, rows, out, w->outputs, false);
   }
+  return 0;
+} catch (const std::bad_alloc&) {
+  return 1;
 }
 
 // The `count` largest of each row of logits [M, width], largest first and of equal ones the earlier first, as
@@ -213,8 +217,9 @@ extern "C" void specframe_rank(const float* logits, int64_t rows, int64_t width,
 // Runs the layers over `hidden` [M, width], in place, and writes keys and values into the cache. `ending` is the final norm's
 // weight, or null: without that norm. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null.
 // `runs` [layers] says what of a layer runs, its attention (1), its MLP (2), or both; null: all of all.
-extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, float* cache, float* hidden,
-                                 const float* ending, float* const* taps, const uint8_t* runs) {
+// Returns 0, or 1 where there is no memory; nothing has then been written.
+extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const Batch* batch, float* cache, float* hidden,
+                                const float* ending, float* const* taps, const uint8_t* runs) try {
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
@@ -228,15 +233,22 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
   const int64_t groups = (asking + together - 1) / together;  // of each row
   std::vector<View> views(b.rows * groups);
   Barrier barrier;
+  std::atomic<bool> full{false};  // no exception leaves a thread of the team
 #pragma omp parallel
   {
     const Worker worker(barrier);
-    std::unique_ptr<float[]> shares(new float[most * LANE]), values(new float[wide]);
+    std::unique_ptr<float[]> shares(new (std::nothrow) float[most * LANE]), values(new (std::nothrow) float[wide]);
+    if (!shares || !values) full = true;
     worker.share(b.rows * groups, [&](int64_t at) {
+      if (full) return;
       const int64_t row = at / groups, first = at % groups * together;
-      views[at] = view_of(b, row, first, std::min(together, asking - first), sharing);
+      try {
+        views[at] = view_of(b, row, first, std::min(together, asking - first), sharing);
+      } catch (const std::bad_alloc&) {
+        full = true;
+      }
     });
-    for (int64_t l = 0; l < s.layers; ++l) {
+    for (int64_t l = 0; l < (full ? 0 : s.layers); ++l) {
       const Layer& layer = layers[l];
       float *key_plane = cache + 2 * l * plane, *value_plane = key_plane + plane;
       if (!runs || runs[l] & 1) {
@@ -305,9 +317,12 @@ extern "C" void specframe_decode(const Shape* shape, const Layer* layers, const 
         });
       }
     }
-    if (ending)
+    if (ending && !full)
       worker.share(rows, [&](int64_t row) {
         normalize(hidden + row * s.width, ending, s.epsilon, s.width, hidden + row * s.width);
       });
   }
+  return full;
+} catch (const std::bad_alloc&) {
+  return 1;
 }

@@ -130,13 +130,13 @@ def test_chosen_outputs_are_a_layer_of_their_own():
 
 @pytest.mark.parametrize(
     ("compiler", "message"),
-    [("no-such-compiler", r"there is no C\+\+ compiler"), ("false", "cannot compile the kernels")],
+    [("", r"there is no C\+\+ compiler"), ("false", "cannot compile the kernels")],
 )
 def test_a_compiler_that_will_not_do_is_one_line(compiler, message, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", compiler)
     monkeypatch.setenv("SPECFRAME_CACHE", str(tmp_path))
     found = library.shutil.which
-    monkeypatch.setattr(library.shutil, "which", lambda name: None if name == "clang++" else found(name))
+    monkeypatch.setattr(library.shutil, "which", lambda name: None if name.endswith("++") else found(name))
     with pytest.raises(InputError, match=message) as caught:
         library.load_kernels(("-unused",))
     assert "\n" not in str(caught.value)

@@ -1,0 +1,47 @@
+"""Small decoders for the native passes, and a cache for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaModel
+
+from specframe.native.decoder import PackedLayers
+
+
+@dataclass
+class Slots:
+    """Keys and values [2 * layers, B, H, S, D]."""
+
+    tensor: Tensor
+
+    def storage(self, sample: Tensor) -> Tensor:
+        """All of them."""
+        return self.tensor
+
+
+def packed_layers(heads: int, groups: int, size: int, layers: int = 2) -> PackedLayers:
+    """Random layers of `heads` queries' heads over `groups` of keys, in float32."""
+    torch.manual_seed(7)
+    config = LlamaConfig(
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=groups,
+        head_dim=size,
+        vocab_size=8,
+        max_position_embeddings=4096,
+    )
+    model = LlamaModel(config).eval()
+    return PackedLayers(config, model.rotary_emb, list(model.layers))
+
+
+def slots_for(packed: PackedLayers, rows: int, slots: int) -> Slots:
+    """A cache of random keys and values."""
+    shape = packed.shape
+    noise = torch.Generator().manual_seed(5)
+    sizes = (2 * shape.layers, rows, shape.kv_heads, slots, shape.head_size)
+    return Slots(torch.randn(sizes, generator=noise))

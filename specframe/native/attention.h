@@ -1,11 +1,15 @@
-// Attention of queries that read the same keys, one query in each place of a vector.
+// Attention of queries that read the same keys: one query in each place of a vector or, of a few queries, one key.
 //
-// A query's result has the same bits whatever queries stand beside it: places do not mix, keys come in one order, and a key
-// that a query does not see adds zero to it.
+// A query's result has the same bits whatever queries stand beside it: places do not mix, keys come in one order, a key that
+// a query does not see adds zero to it, and either way a product is added up number by number in the order of the head.
 
 #pragma once
 
 #include <vector>
+
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 #include "gemm.h"
 
@@ -13,6 +17,7 @@ namespace {
 
 constexpr int64_t KEYS = 8;         // whose products are added at once: one takes several cycles
 constexpr int64_t HEAD = 256;       // the largest head
+constexpr int64_t AHEAD = 128;       // slots: how far ahead of what is computed memory is fetched
 constexpr int SHARED = LANE == 16 ? 6 : 3, CHUNK = 4;  // queries that read a value once, and its lanes at a time
 
 template <int WIDTH>
@@ -21,7 +26,7 @@ struct Floats {
 };
 
 // What a group of queries sees: slots in ascending order, the first `common` of them all of the group, and of the others a
-// row of factors, 0 or 1, for each. Behind the last slot the list goes on, so that KEYS can be read from any place.
+// row of factors, 0 or 1, for each. Behind the last slot the list goes on, so that AHEAD can be read from any place.
 struct View {
   std::vector<int32_t> slots;
   std::vector<float> masks;  // [count - common, LANE]
@@ -37,7 +42,7 @@ struct View {
   void close() {
     count = static_cast<int64_t>(slots.size());
     common = count - static_cast<int64_t>(masks.size()) / LANE;
-    slots.resize(count + KEYS, count ? slots.back() : 0);
+    slots.resize(count + AHEAD, count ? slots.back() : 0);
   }
 };
 
@@ -119,10 +124,112 @@ constexpr Gather GATHER[][CHUNK] = {OF(1), OF(2), OF(3),
 };
 #undef OF
 
+#ifdef __AVX512F__
+
+constexpr int64_t FEW = 4, TURNED = 2;  // queries whose keys are turned, and LANE keys at once so many times
+
+// Four numbers of LANE keys, turned: `to[i]` has number i of each.
+inline void turn(const float* keys, const int32_t* slots, int64_t size, Lane (&to)[4]) {
+  __m512 quads[4];  // of keys r, r + 4, r + 8, r + 12
+  for (int r = 0; r < 4; ++r) {
+    const auto four = [&](int part) { return _mm_loadu_ps(keys + slots[r + 4 * part] * size); };
+    quads[r] = _mm512_castps128_ps512(four(0));
+    quads[r] = _mm512_mask_broadcast_f32x4(quads[r], 0x00f0, four(1));
+    quads[r] = _mm512_mask_broadcast_f32x4(quads[r], 0x0f00, four(2));
+    quads[r] = _mm512_mask_broadcast_f32x4(quads[r], 0xf000, four(3));
+  }
+  const auto pairs = [](__m512 a, __m512 b) { return _mm512_castps_pd(_mm512_unpacklo_ps(a, b)); };
+  const auto others = [](__m512 a, __m512 b) { return _mm512_castps_pd(_mm512_unpackhi_ps(a, b)); };
+  const __m512d a = pairs(quads[0], quads[1]), b = pairs(quads[2], quads[3]);
+  const __m512d c = others(quads[0], quads[1]), d = others(quads[2], quads[3]);
+  to[0] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+  to[1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+  to[2] = _mm512_castpd_ps(_mm512_unpacklo_pd(c, d));
+  to[3] = _mm512_castpd_ps(_mm512_unpackhi_pd(c, d));
+}
+
+// The shares of COUNT queries' keys, [COUNT, line], not yet divided by their totals: a vector has a query's LANE keys.
+template <int COUNT>
+void weigh_few(const float* const* query, int64_t size, float scale, const float* keys, const View& view, float* shares,
+               int64_t line) {
+  alignas(64) float numbers[HEAD][COUNT];
+  for (int64_t j = 0; j < size; ++j)
+    for (int q = 0; q < COUNT; ++q) numbers[j][q] = query[q][j] * scale;
+  const auto place = [&](int q, int64_t i) -> Lane& { return *reinterpret_cast<Lane*>(shares + q * line + i); };
+  for (int64_t i = 0; i < view.count; i += TURNED * LANE) {
+    Lane products[COUNT][TURNED] = {};
+    const int32_t* slots = view.slots.data() + i;
+    // Where keys follow each other, as they mostly do: from memory into the second-level cache, and from there into the
+    // first, since a vector of LANE keys otherwise waits for more lines at once than a core can ask for.
+    const float *later = keys + slots[AHEAD - TURNED * LANE] * size, *next = keys + slots[TURNED * LANE] * size;
+    for (int64_t j = 0; j < size; j += 4) {
+      for (int64_t at = 2 * j * LANE; at < (2 * j + 8) * LANE; at += LANE) {
+        __builtin_prefetch(later + at, 0, 2);
+        __builtin_prefetch(next + at, 0, 3);
+      }
+      Lane turned[TURNED][4];
+      for (int t = 0; t < TURNED; ++t) turn(keys + j, slots + t * LANE, size, turned[t]);
+      for (int k = 0; k < 4; ++k)
+        for (int q = 0; q < COUNT; ++q)
+          for (int t = 0; t < TURNED; ++t) products[q][t] += numbers[j + k][q] * turned[t][k];
+    }
+    for (int q = 0; q < COUNT; ++q)
+      for (int t = 0; t < TURNED; ++t) place(q, i + t * LANE) = products[q][t];
+  }
+  for (int q = 0; q < COUNT; ++q) {
+    for (int64_t i = view.common; i < view.count; ++i)
+      if (view.masks[(i - view.common) * LANE + q] == 0.f) shares[q * line + i] = -INFINITY;
+    for (int64_t i = view.count; i % LANE; ++i) shares[q * line + i] = -INFINITY;
+    Lane highest = Lane{} - INFINITY;
+    for (int64_t i = 0; i < view.count; i += LANE) highest = place(q, i) > highest ? place(q, i) : highest;
+    float most = highest[0];
+    for (int i = 1; i < LANE; ++i) most = std::max(most, highest[i]);
+    for (int64_t i = 0; i < view.count; i += LANE) place(q, i) = exponential(place(q, i) - most);
+    for (int64_t i = view.common; i < view.count; ++i) shares[q * line + i] *= view.masks[(i - view.common) * LANE + q];
+  }
+}
+
+// Adds up LANES lanes of the values, from `at` on, and the shares themselves, slot by slot.
+template <int COUNT, int LANES>
+void gather_few(const float* values, int64_t size, int64_t at, const View& view, const float* shares, int64_t line,
+                float* const* out) {
+  Lane sums[COUNT][LANES] = {}, totals[COUNT] = {};
+  for (int64_t i = 0; i < view.count; ++i) {
+    const Lane* value = reinterpret_cast<const Lane*>(values + view.slots[i] * size + at);
+    const float* later = values + view.slots[i + AHEAD - 1] * size + at;
+    for (int j = 0; j < LANES; ++j) __builtin_prefetch(later + LANE * j);
+    for (int q = 0; q < COUNT; ++q) {
+      totals[q] += shares[q * line + i];
+      for (int j = 0; j < LANES; ++j) sums[q][j] += value[j] * shares[q * line + i];
+    }
+  }
+  for (int q = 0; q < COUNT; ++q)
+    for (int j = 0; j < LANES; ++j) *reinterpret_cast<Lane*>(out[q] + at + LANE * j) = sums[q][j] / totals[q];
+}
+
+// The same as `attend` gives, bit for bit, for COUNT queries.
+template <int COUNT>
+void attend_few(const float* const* query, float* const* out, int64_t size, float scale, const float* keys,
+                const float* values, const View& view, float* shares) {
+  const int64_t line = (view.count + TURNED * LANE - 1) / (TURNED * LANE) * (TURNED * LANE);
+  weigh_few<COUNT>(query, size, scale, keys, view, shares, line);
+  constexpr decltype(&gather_few<COUNT, 1>) GATHERS[] = {gather_few<COUNT, 1>, gather_few<COUNT, 2>, gather_few<COUNT, 3>,
+                                                         gather_few<COUNT, 4>};
+  for (int64_t at = 0; at < size; at += CHUNK * LANE)
+    GATHERS[std::min<int64_t>(CHUNK, (size - at) / LANE) - 1](values, size, at, view, shares, line, out);
+}
+
+constexpr decltype(&attend_few<1>) ATTEND_FEW[] = {attend_few<1>, attend_few<2>, attend_few<3>, attend_few<4>};
+
+#endif
+
 // Attention of up to LANE queries over one head's keys and values [slots, size]; size is a multiple of 16, HEAD at most.
-// `shares` has room for LANE numbers of every slot seen.
+// `shares` has room for LANE numbers of every slot seen and of 2 LANE more.
 inline void attend(const float* const* query, float* const* out, int64_t queries, int64_t size, float scale, const float* keys,
                    const float* values, const View& view, float* shares) {
+#ifdef __AVX512F__
+  if (queries <= FEW) return ATTEND_FEW[queries - 1](query, out, size, scale, keys, values, view, shares);
+#endif
   alignas(64) float total[LANE];
   const int64_t width = queries <= 4 ? 4 : queries <= 8 ? 8 : LANE;
   (width == 4 ? weigh<4> : width == 8 ? weigh<8> : weigh<LANE>)(query, queries, size, scale, keys, view, shares, total);

@@ -75,8 +75,8 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """
     compiler = _compiler()
     sources = [path.read_bytes() for path in (SOURCE, *HEADERS)]
-    told = (*compiler, _version(compiler), *flags, processor())
-    key = sha256(b"\0".join([*sources, *map(str.encode, told)])).hexdigest()[:16]
+    named = (*compiler, _version(compiler), *flags, processor())
+    key = sha256(b"\0".join([*sources, *map(str.encode, named)])).hexdigest()[:16]
     library = cache_folder() / "kernels" / f"quantized-{key}.so"
     refuse_strangers(library)
     kernels = _open(library) if is_whole(library) else None

@@ -1,6 +1,6 @@
 """A compiled library in the user's cache: who may write to it, and whether it is whole.
 
-Loading a library runs what it holds, so nobody but this user, or the administrator, may have written it.
+Loading a library runs what it holds, so only this user, or the administrator, may have written it.
 """
 
 from __future__ import annotations

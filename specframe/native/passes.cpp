@@ -237,7 +237,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
 #pragma omp parallel
   {
     const Worker worker(barrier);
-    std::unique_ptr<float[]> shares(new (std::nothrow) float[most * LANE]), values(new (std::nothrow) float[wide]);
+    std::unique_ptr<float[]> shares(new (std::nothrow) float[(most + 2 * LANE) * LANE]), values(new (std::nothrow) float[wide]);
     if (!shares || !values) full = true;
     worker.share(b.rows * groups, [&](int64_t at) {
       if (full) return;

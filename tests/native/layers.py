@@ -10,6 +10,9 @@ from transformers import LlamaConfig, LlamaModel
 
 from specframe.native.decoder import PackedLayers
 
+WIDTH = 288
+"""A width that all numbers of heads in the tests divide."""
+
 
 @dataclass
 class Slots:
@@ -22,11 +25,11 @@ class Slots:
         return self.tensor
 
 
-def packed_layers(heads: int, groups: int, size: int, layers: int = 2) -> PackedLayers:
+def small_model(heads: int, groups: int, size: int, layers: int = 2) -> LlamaModel:
     """Random layers of `heads` queries' heads over `groups` of keys, in float32."""
     torch.manual_seed(7)
     config = LlamaConfig(
-        hidden_size=64,
+        hidden_size=WIDTH,
         intermediate_size=96,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -34,9 +37,15 @@ def packed_layers(heads: int, groups: int, size: int, layers: int = 2) -> Packed
         head_dim=size,
         vocab_size=8,
         max_position_embeddings=4096,
+        initializer_range=0.2,
     )
-    model = LlamaModel(config).eval()
-    return PackedLayers(config, model.rotary_emb, list(model.layers))
+    return LlamaModel(config).eval()
+
+
+def packed_layers(heads: int, groups: int, size: int, layers: int = 2) -> PackedLayers:
+    """The layers of `small_model` for the native passes."""
+    model = small_model(heads, groups, size, layers)
+    return PackedLayers(model.config, model.rotary_emb, list(model.layers))
 
 
 def slots_for(packed: PackedLayers, rows: int, slots: int) -> Slots:

@@ -32,18 +32,18 @@ def mask(place=0):
         ({"positions": torch.full((2, 3), -1)}, "positions are from 0"),
         ({"positions": torch.zeros(2, 3, dtype=torch.int32)}, "positions are int64"),
         ({"positions": torch.zeros(2, 2, dtype=torch.int64)}, r"positions are int64 \[2, 3\]"),
-        ({"hidden": torch.zeros(2, 64, 3).mT}, "not contiguous"),
-        ({"hidden": torch.zeros(2, 3, 64, dtype=torch.float64)}, r"contiguous float32 on a CPU, not torch.float64"),
-        ({"hidden": torch.zeros(2, 3, 64, device="meta")}, "on a CPU, not torch.float32 on meta"),
-        ({"hidden": torch.zeros(2, 3, 32)}, r"\[B, N, 64\]"),
-        ({"taps": {0: torch.zeros(2, 2, 64)}}, "hidden states and taps"),
-        ({"embeddings": torch.zeros(2, 2, 64)}, "embeddings are"),
-        ({"ending": torch.zeros(64, dtype=torch.bfloat16)}, "contiguous float32"),
+        ({"hidden": torch.zeros(2, 288, 3).mT}, "not contiguous"),
+        ({"hidden": torch.zeros(2, 3, 288, dtype=torch.float64)}, r"contiguous float32 on a CPU, not torch.float64"),
+        ({"hidden": torch.zeros(2, 3, 288, device="meta")}, "on a CPU, not torch.float32 on meta"),
+        ({"hidden": torch.zeros(2, 3, 32)}, r"\[B, N, 288\]"),
+        ({"taps": {0: torch.zeros(2, 2, 288)}}, "hidden states and taps"),
+        ({"embeddings": torch.zeros(2, 2, 288)}, "embeddings are"),
+        ({"ending": torch.zeros(288, dtype=torch.bfloat16)}, "contiguous float32"),
     ],
 )
 def test_what_the_kernels_would_read_beyond_is_refused(changes, message):
     packed = packed_layers(4, 2, 16)
-    given = {"hidden": torch.zeros(2, 3, 64), "positions": torch.zeros(2, 3, dtype=torch.int64), "sight": tree()}
+    given = {"hidden": torch.zeros(2, 3, 288), "positions": torch.zeros(2, 3, dtype=torch.int64), "sight": tree()}
     cache = slots_for(packed, 3, 12)
     packed.run(**given, cache=cache)
     before = cache.tensor.clone()
@@ -55,7 +55,7 @@ def test_what_the_kernels_would_read_beyond_is_refused(changes, message):
 def test_a_cache_of_other_layers_is_refused():
     packed, other = packed_layers(4, 2, 16), packed_layers(4, 2, 16, layers=3)
     with pytest.raises(ValueError, match="other layers or heads"):
-        packed.run(torch.zeros(2, 3, 64), torch.zeros(2, 3, dtype=torch.int64), tree(), slots_for(other, 2, 12))
+        packed.run(torch.zeros(2, 3, 288), torch.zeros(2, 3, dtype=torch.int64), tree(), slots_for(other, 2, 12))
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -73,7 +73,7 @@ def test_what_is_not_finite_spoils_its_row_alone(strange, bits):
 def test_what_is_no_number_in_attention_reaches_the_result(place):
     packed = packed_layers(4, 2, 16)
     cache = slots_for(packed, 2, 12)
-    hidden = torch.randn(2, 3, 64)
+    hidden = torch.randn(2, 3, 288)
     if place == "hidden":
         hidden[1, 0, 5] = float("nan")
     else:

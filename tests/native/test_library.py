@@ -49,7 +49,7 @@ def refused(message):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o022])
-def test_what_is_compiled_nobody_else_can_write(umask, cache):
+def test_what_is_compiled_only_its_user_can_write(umask, cache):
     before = os.umask(umask)
     try:
         load()
@@ -71,7 +71,7 @@ def test_a_file_or_folder_that_others_can_write_is_refused(mode, cache):
     refused("others can write to .*kernels$")
 
 
-def test_a_cache_that_everybody_can_write_is_refused_before_anything_is_there(cache):
+def test_a_cache_that_all_users_can_write_is_refused_before_anything_is_there(cache):
     cache.mkdir()
     cache.chmod(0o777)
     refused("others can write to .*cache$")
@@ -122,7 +122,7 @@ def test_a_compiler_of_several_words_is_run(cache, monkeypatch):
     load()
 
 
-def test_an_absent_compiler_is_said(cache, monkeypatch):
+def test_an_absent_compiler_is_one_line(cache, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler -O3")
     refused("CXX names no-such-compiler, which is no program on this machine")
 

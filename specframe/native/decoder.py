@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
-from specframe.native.bounds import check_integers, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
 from specframe.native.linear import QuantizedLinear
 
@@ -115,7 +114,7 @@ class PackedLayers:
         """
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
         wanted = taps or {}
-        check_numbers(() if ending is None else (ending,))
+        _check_numbers(() if ending is None else (ending,))
         self._check(hidden, blocks, positions, sight, row, wanted.values())
         places, angles = positions.contiguous(), self._angles_to(int(positions.max()) + 1)
         where = Batch(
@@ -157,21 +156,21 @@ class PackedLayers:
     ) -> None:
         """Raises ValueError for tensors that the kernels would read or write beyond, or take for something else."""
         rows, nodes, width = hidden.shape
-        check_numbers((hidden, blocks, *taps))
+        _check_numbers((hidden, blocks, *taps))
         if width != self.shape.width or any(tap.shape != hidden.shape for tap in taps):
             raise ValueError(f"hidden states and taps are [B, N, {self.shape.width}]")
         memory = (2 * self.shape.layers, self.shape.kv_heads, self.shape.head_size)
         if (blocks.shape[0], blocks.shape[2], blocks.shape[4]) != memory:
             raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
-        check_room("rows", row, row + rows, blocks.shape[1])
-        check_room("slots", 0, sight.end, blocks.shape[3])
-        check_integers("positions", positions, (rows, nodes), POSITIONS)
+        _check_room("rows", row, row + rows, blocks.shape[1])
+        _check_room("slots", 0, sight.end, blocks.shape[3])
+        _check_integers("positions", positions, (rows, nodes), POSITIONS)
         if isinstance(sight, Tree):
-            check_sight(sight.sees, (rows, nodes, nodes))
-            check_integers("lengths", sight.length, (rows,), sight.base + 1)
+            _check_sight(sight.sees, (rows, nodes, nodes))
+            _check_integers("lengths", sight.length, (rows,), sight.base + 1)
         else:
-            check_sight(sight.visible, (rows, nodes, sight.end))
-            check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
+            _check_sight(sight.visible, (rows, nodes, sight.end))
+            _check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
 
     def _angles_to(self, end: int) -> Tensor:
         """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""
@@ -250,3 +249,34 @@ def _weight(module: nn.Module, name: str) -> Tensor | None:
     norm = getattr(module, name, None)
     weight: Tensor | None = getattr(norm, "weight", None)
     return weight
+
+
+def _check_numbers(tensors: Iterable[Tensor]) -> None:
+    """Raises ValueError for a tensor that is not contiguous, in float32 and on a CPU."""
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous():
+            how = "contiguous" if tensor.is_contiguous() else "not contiguous"
+            raise ValueError(
+                f"the native passes take contiguous float32 on a CPU, not {tensor.dtype} on {tensor.device}, {how}"
+            )
+
+
+def _check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int) -> None:
+    """Raises ValueError unless these are int64 on a CPU, of this shape, from 0 to below `end`."""
+    if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
+        raise ValueError(f"{name} are int64 {list(shape)} on a CPU, not {numbers.dtype} {list(numbers.shape)}")
+    low, high = (int(bound) for bound in numbers.aminmax())
+    if low < 0 or high >= end:
+        raise ValueError(f"{name} are from 0 to {end - 1}, not from {low} to {high}")
+
+
+def _check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless this is a mask, bool, of this shape on a CPU."""
+    if sees.dtype != torch.bool or not sees.is_cpu or sees.shape != shape:
+        raise ValueError(f"what nodes see is bool {list(shape)} on a CPU, not {sees.dtype} {list(sees.shape)}")
+
+
+def _check_room(name: str, begin: int, end: int, room: int) -> None:
+    """Raises ValueError unless the cache has all from `begin` to below `end`."""
+    if not 0 <= begin <= end <= room:
+        raise ValueError(f"the cache has {room} {name}, not those from {begin} to {end - 1}")

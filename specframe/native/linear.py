@@ -75,11 +75,12 @@ class QuantizedLinear(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """The same without gradients, [..., K] -> [..., N], as the kernels give it: in float32, or float64 as x is."""
-        rows = x.reshape(-1, self.in_features).float().contiguous()  # [M, K]
-        out = torch.empty(len(rows), self.out_features)
+        rows = x.float().contiguous()  # [.., K]
+        out = torch.empty(*x.shape[:-1], self.out_features)
         weight = self.record
-        load_kernels().specframe_multiply(ctypes.byref(weight), rows.data_ptr(), len(rows), out.data_ptr())
-        return out.to(torch.promote_types(x.dtype, torch.float32)).view(*x.shape[:-1], self.out_features)
+        count = rows.numel() // self.in_features
+        load_kernels().specframe_multiply(ctypes.byref(weight), rows.data_ptr(), count, out.data_ptr())
+        return out.double() if x.dtype == torch.float64 else out
 
     def extra_repr(self) -> str:
         """Describes shape and bits."""

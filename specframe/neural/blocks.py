@@ -51,13 +51,38 @@ class Blocks:
 
         Usually all are in the last part. The host checks this where it need not wait; that costs less than joining.
         """
-        if len(parts) == 1 or (nodes.is_cpu and parts[-1].holds(nodes)):
-            return parts[-1].take(nodes)
+        if len(parts) == 1:
+            return parts[0].take(nodes)
+        if nodes.is_cpu and (places := parts[-1].places(nodes)) is not None:
+            return parts[-1].at(places)
         return cls.joined(parts).take(nodes)
 
-    def holds(self, nodes: Tensor) -> bool:
-        """Returns whether all of these nodes [B, F] are among the R."""
-        return bool((self.nodes[:, None] == nodes[:, :, None]).any(-1).all())
+    def places(self, nodes: Tensor) -> list[int] | None:
+        """The host's list of where these nodes [B, F] stand among the B R; None if one does not."""
+        count, places = self.nodes.shape[1], []
+        for row, (own, wanted) in enumerate(zip(self.nodes.tolist(), nodes.tolist(), strict=True)):
+            found = {own[place]: row * count + place for place in range(count - 1, -1, -1)}  # the first of equal ones
+            if any(node not in found for node in wanted):
+                return None
+            places += [found[node] for node in wanted]
+        return places
+
+    def at(self, places: list[int]) -> Blocks:
+        """Selects nodes by their places among the B R, as many of every row, [B F]."""
+        batch, count = self.nodes.shape
+        if places == [*range(batch * count)]:
+            return self
+        if count == 1:
+            return self._repeated(len(places) // batch)
+        index = torch.tensor(places, device=self.nodes.device)
+        shape = (batch, len(places) // batch)
+        return Blocks(
+            nodes=self.nodes.flatten().index_select(0, index).view(shape),
+            outputs=self.outputs.flatten(0, 1).index_select(0, index).unflatten(0, shape),
+            state=tuple(part.flatten(1, 2).index_select(1, index).unflatten(1, shape) for part in self.state),
+            position=self.position.flatten().index_select(0, index).view(shape),
+            sees=self.sees.flatten(0, 1).index_select(0, index).unflatten(0, shape),
+        )
 
     def take(self, nodes: Tensor) -> Blocks:
         """Selects nodes [B, F], each one of the R."""

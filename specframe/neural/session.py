@@ -136,9 +136,10 @@ class FeatureSession(RowSession):
         inputs, state = self.network.inputs(pairs, state)  # [BF, k, D]
 
         own = torch.eye(width, dtype=torch.bool, device=tokens.device).expand(batch, -1, -1)
-        sees = torch.cat([origin.sees, own], 2)  # [B, F, S + F]
-        path = self._path(sees)  # [B, F, W + S k]
-        positions = origin.position[:, :, None] + torch.arange(k, device=tokens.device)  # [B, F, k]
+        path, sees = self._path(origin.sees, own)
+        positions = origin.position[:, :, None]  # [B, F, k]
+        if k > 1:
+            positions = positions + torch.arange(k, device=tokens.device)
         asked = Queries(inputs.reshape(batch, width * k, -1), positions.flatten(1), repeated(path, k))
         if self.masked:
             masks = self.network.mask(pairs[:, -1]).unflatten(0, (batch, width))  # [B, F, k - 1, D]
@@ -149,6 +150,8 @@ class FeatureSession(RowSession):
             block = torch.cat([block[:, :, -1:], outputs[:, width * k :].unflatten(1, (width, k - 1))], 2)
         state = tuple(part.view(-1, batch, width, part.shape[-1]) for part in state)
         self.draft.append(Blocks(frontier.nodes, block, state, origin.position + k, sees))
+        if frontier.nodes.is_cpu and not any(0 in row for row in frontier.nodes.tolist()):
+            return block
         is_root = (frontier.nodes == 0)[..., None, None]  # it may be asked for again together with deeper nodes
         return torch.where(is_root, self.draft[0].outputs[:, :1], block)
 
@@ -207,16 +210,21 @@ class FeatureSession(RowSession):
         for _ in range(self.block - 1):
             path.append(parent.gather(1, path[-1]))
         tokens = [frontier.tree.tokens.gather(1, step) for step in reversed(path)]
-        return torch.stack(tokens, 2), parent.gather(1, path[-1])
+        above = parent.gather(1, path[-1])
+        return tokens[0][:, :, None] if self.block == 1 else torch.stack(tokens, 2), above
 
-    def _path(self, sees: Tensor) -> Tensor:
-        """Returns the slots on the path to each frontier node, its own pairs included: [B, F, S] -> [B, F, W + S k].
+    def _path(self, above: Tensor, own: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the slots, and the expansions, on the path to each frontier node: [B, F, W + S k] and [B, F, S].
 
-        `sees`: the expansions, of the S below the root, that lie on the path.
+        `above` [B, F, S - F] and `own` [B, F, F]: which expansions lie on the path, earlier ones and the frontier's.
         """
-        committed = self.visible[:, None].expand(-1, sees.shape[1], -1)  # [B, F, W]
+        committed = self.visible[:, None].expand(-1, own.shape[1], -1)  # [B, F, W]
+        if self.block == 1:  # then the expansions are slots
+            path = torch.cat([committed, above, own], 2)
+            return path, path[:, :, committed.shape[2] :]
+        sees = torch.cat([above, own], 2)
         drafted = sees[..., None].expand(-1, -1, -1, self.block).flatten(2)  # [B, F, S k]
-        return torch.cat([committed, drafted], 2)
+        return torch.cat([committed, drafted], 2), sees
 
 
 def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:

@@ -42,7 +42,8 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(item)
 
 
-def _shingles(text: str) -> Iterator[int]:
+def shingles(text: str) -> Iterator[int]:
+    """Yield the hashes of all passages of `SHINGLE` words; comparable within one process only."""
     words = _WORD.findall(text.lower())
     for start in range(len(words) - SHINGLE + 1):
         yield hash(tuple(words[start : start + SHINGLE]))
@@ -58,7 +59,7 @@ def benchmark_shingles(root: Path) -> set[int]:
         with opener(path, "rt", encoding="utf-8") as handle:
             for line in handle:
                 for text in _strings(json.loads(line)) if line.strip() else ():
-                    seen.update(_shingles(text))
+                    seen.update(shingles(text))
     return seen
 
 
@@ -99,7 +100,7 @@ def build(root: Path, out: Path, seed: int, chosen: frozenset[str] | None = None
             count["repeated"] += 1
             continue
         seen.add(fingerprint)
-        if not forbidden.isdisjoint(_shingles(body)):
+        if not forbidden.isdisjoint(shingles(body)):
             count["in a benchmark"] += 1
             continue
         held = stable_fraction(document.key()) < HELD_OUT[document.kind]

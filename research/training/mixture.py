@@ -1,7 +1,8 @@
 """Write what SmolLM2's drafters are trained on: ``python mixture.py --data FOLDER --out FILE``.
 
-The target's own answers, those published with the data and those in ``answers/``, and as many again of other writers to
-questions that it has not answered. ``FOLDER`` is laid out as ``SPECFRAME_DATA``. No question of a benchmark is taken.
+The target's own answers, those published with the data and those in ``answers/``, and ``--others`` of other writers to
+questions that it has not answered. ``FOLDER`` is laid out as ``SPECFRAME_DATA``. No question of a benchmark is taken,
+and nothing that shares ten words in a row with one.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from corpora import benchmark_shingles, shingles
+
 OWN = Path(__file__).parent / "answers" / "smollm2-135m.jsonl.gz"
 MORE = OWN.with_name("smollm2-135m-more.jsonl.gz")
-"""Answers that were made later; the drafters of the package were trained without them."""
+"""Answers that were made later, for stages of training after the first."""
 OTHERS = 3_600
 LONGEST_QUESTION, LONGEST_ANSWER = 900, 1600
 """Characters."""
-TRAINING = ("train.jsonl", "example_model_solutions.jsonl")
-"""The files among the benchmarks' that may be trained on."""
+TRAINABLE = "train.jsonl"
+"""The file among the benchmarks' that may be trained on, GSM8K's."""
 
 
 def key(text: str) -> str:
@@ -46,7 +49,7 @@ def benchmarks(data: Path) -> set[str]:
     """Return the keys of all texts of the benchmarks."""
     held = set()
     for path in sorted((data / "bench").rglob("*.json*")):
-        if path.name not in TRAINING:
+        if path.name != TRAINABLE:
             for record in lines(path):
                 for value in record.values():
                     held |= {key(text) for text in (value if isinstance(value, list) else [value]) if type(text) is str}
@@ -78,16 +81,21 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder that SPECFRAME_DATA names")
     parser.add_argument("--out", type=Path, required=True, help="a JSONL file of messages")
     parser.add_argument("--more", action="store_true", help="with the answers that were made later")
+    parser.add_argument("--others", type=int, default=OTHERS, help="answers of other writers, at most")
     options = parser.parse_args()
-    held, chance = benchmarks(options.data), random.Random(7)
-    chosen = [pair for pair in own(options.data, options.more) if key(pair[0]) not in held]
-    count, seen, more = len(chosen), held | {key(question) for question, _ in chosen}, []
+    held, passages, chance = benchmarks(options.data), benchmark_shingles(options.data), random.Random(7)
+
+    def clean(pair: tuple[str, str]) -> bool:
+        return key(pair[0]) not in held and passages.isdisjoint(shingles("\n".join(pair)))
+
+    chosen = [pair for pair in own(options.data, options.more) if clean(pair)]
+    count, seen, more = len(chosen), {key(question) for question, _ in chosen}, []
     for question, answer in others(options.data):
         if key(question) not in seen and answer.strip() and len(question) <= LONGEST_QUESTION:
             seen.add(key(question))
             more.append((question, answer.strip()[:LONGEST_ANSWER]))
     chance.shuffle(more)
-    chosen += more[:OTHERS]
+    chosen += [pair for pair in more[: options.others] if clean(pair)]
     chance.shuffle(chosen)
     with options.out.open("w") as file:
         for question, answer in chosen:

@@ -10,6 +10,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.neural import checkpoint
 from specframe_eagle.drafter import Eagle
+from specframe_eagle.eagle3 import Eagle3
 
 
 def net() -> nn.Module:
@@ -62,17 +63,18 @@ def test_a_folder_that_cannot_be_written_is_one_line(kept):
         checkpoint.shrink(folder / "whole", folder / "file")
 
 
-def test_decoding_in_8_bits_computes_with_the_stored_codes(tmp_path):
+@pytest.mark.parametrize("method", [Eagle, Eagle3])
+def test_decoding_in_8_bits_computes_with_the_stored_codes(tmp_path, method):
     """Rounded again, weights that were stored in 8 bits are what they were."""
-    target = HFTarget.from_model(random_model(vocab=50, size=64), None)
-    first = Eagle(quantize="int8")
+    target = HFTarget.from_model(random_model(vocab=50, size=64, layers=8), None)
+    first = method(quantize="int8")
     first.bind(target)
     first.save(tmp_path / "whole")
     checkpoint.shrink(tmp_path / "whole", tmp_path / "small")
     pairs = torch.randn(1, 5, 128, dtype=target.dtype, generator=torch.Generator().manual_seed(0))
     found = []
     for name in ("whole", "small"):
-        drafter = Eagle(quantize="int8", weights=str(tmp_path / name))
+        drafter = method(quantize="int8", weights=str(tmp_path / name))
         drafter.bind(target)
         with torch.no_grad():
             found.append(drafter.decoding.inputs(pairs, ())[0])

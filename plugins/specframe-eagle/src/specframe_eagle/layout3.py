@@ -127,7 +127,7 @@ class Layout3:
             shape=shape,
             taps=taps,
             switches=_switches(stored, folder),
-            dtype=_dtype(folder, own),
+            dtype=_dtype(folder),
             support=_support(folder, own, rows, stored, (shape.vocab_size, target.vocab_size)),
             rows=rows,
             names=frozenset(own),
@@ -224,9 +224,11 @@ def _tensors(folder: Path) -> dict[str, list[int]]:
     return checkpoint.shapes(folder)
 
 
-def _dtype(folder: Path, own: Mapping[str, list[int]]) -> torch.dtype:
-    """The dtype of `fc`."""
-    return _stored(folder, "fc.weight").dtype if "fc.weight" in own else torch.bfloat16
+def _dtype(folder: Path) -> torch.dtype:
+    """The dtype of `fc`; bfloat16 where there is none or it is in 8 bits."""
+    with safe_open(folder / checkpoint.WEIGHTS, framework="pt") as file:
+        names = file.keys()
+    return _stored(folder, "fc.weight").dtype if "fc.weight" in names else torch.bfloat16
 
 
 def _support(

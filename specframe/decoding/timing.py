@@ -35,8 +35,8 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
 
     tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
     drafter = parts.drafter.watched(timed) if isinstance(parts.drafter, Expanding) else parts.drafter
-    passes = text_of(parts.target).passes
-    hooks = _time_forwards(passes.computing, clock) if passes is not None else []
+    computing = text_of(parts.target).computing
+    hooks = _time_forwards(computing, clock) if computing is not None else []
     try:
         yield replace(parts, tree=tree, drafter=drafter)
     finally:

@@ -113,8 +113,8 @@ class TextTarget(Protocol):
         """The GGUF file of the same model, if there is one."""
 
     @property
-    def passes(self) -> Any:
-        """Forward passes whose module `computing` is timed; None: they are not timed."""
+    def computing(self) -> Any:
+        """The forward pass over nodes as a module, whose calls are timed; None: they are not timed."""
 
     def fingerprint(self) -> str | None:
         """A name for all that the time of a forward pass depends on, machine excepted; None: it is not timed."""
@@ -156,8 +156,8 @@ class _Offers:
         return getattr(self._target, "gguf", None)
 
     @property
-    def passes(self) -> Any:
-        return getattr(self._target, "passes", None)
+    def computing(self) -> Any:
+        return getattr(self._target, "computing", None)
 
     def fingerprint(self) -> str | None:
         make = getattr(self._target, "fingerprint", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -14,6 +13,7 @@ from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
 from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
 from specframe.native.linear import QuantizedLinear
+from specframe.native.sight import Mask, Tree
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """transformers' model types whose layers the kernels compute."""
@@ -22,33 +22,6 @@ ROTARY = frozenset({"default", "linear", "llama3", "yarn"})
 LARGEST_HEAD = 256
 POSITIONS = 2**24
 """More than any text has: a table of angles so long would not fit."""
-
-
-@dataclass(frozen=True)
-class Tree:
-    """Visibility of the N new positions of each row: slots that are committed, and each other."""
-
-    sees: Tensor  # [B, N, N] bool; none sees a later one
-    length: Tensor  # [B] int64: number of a row's first slots, which all see
-    base: int  # the slot of the first; the others follow it
-
-    @property
-    def end(self) -> int:
-        """The first slot that none of them sees."""
-        return self.base + self.sees.shape[1]
-
-
-@dataclass(frozen=True)
-class Mask:
-    """Visibility of the N new positions of each row: any slots, and where their own keys and values go."""
-
-    visible: Tensor  # [B, N, S] bool
-    places: Tensor  # [B, N] int64
-
-    @property
-    def end(self) -> int:
-        """The first slot that none of them sees."""
-        return self.visible.shape[2]
 
 
 class KeysAndValues(Protocol):

@@ -53,6 +53,8 @@ class SlotCache(Cache):
         self.slots: int | Tensor = 0
         self.width = 0
         self.row = 0
+        self.guarded = False
+        """True if the last row holds entries of no row of the session yet: it must not be written as padding."""
         self._reached = 0  # slots from here on are zero in every row
         self._blocks: list[Tensor] = []  # each [P, B, H, S, D]; one block when all shapes agree
         self._planes: dict[int, list[Tensor]] = {}  # by rows
@@ -106,6 +108,12 @@ class SlotCache(Cache):
         if source != destination:
             for block in self._blocks:
                 block[:, destination, :, :width] = block[:, source, :, :width]
+
+    def reserve(self, end: int, most: int | None = None) -> None:
+        """Makes room for the slots below `end`: twice as many as before, or `most` where that is enough."""
+        if end > self.capacity:
+            wanted = max(end, 2 * self.capacity)
+            self.grow(wanted if most is None else max(end, min(wanted, most)))
 
     def grow(self, capacity: int) -> None:
         """Makes room for at least `capacity` slots and keeps the written ones. Copies: grow in large steps."""

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModel
 
 from specframe.kernel.errors import CompositionError
-from specframe.native.decoder import Mask, PackedLayers, odd_outputs, unlike
+from specframe.native.decoder import PackedLayers, odd_outputs, unlike
 from specframe.native.linear import QuantizedLinear
+from specframe.native.sight import Mask
 from specframe.neural.cache import SlotCache, cache_name
 
 if TYPE_CHECKING:

@@ -176,7 +176,8 @@ class FeatureSession(RowSession):
         even = min(starts) == max(starts)
         slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
         slots = slots + (starts[0] if even else torch.tensor(starts, device=device)[:, None])
-        asked = Queries(inputs, slots - (self.asking - 1), repeated(path, length))
+        positions = (slots - (self.asking - 1)).clamp(min=0)  # nothing sees the pairs before the first
+        asked = Queries(inputs, positions, repeated(path, length))
         if self.masked:
             masks = self.network.mask(_last(pairs, 1, fresh))  # [B, 1, k - 1, D]
             asked = asked.followed_by(Queries.behind(masks, counts[:, None] - 1, path))

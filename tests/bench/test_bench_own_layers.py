@@ -113,7 +113,7 @@ def test_a_fused_drafter_of_own_layers_is_timed():
 @pytest.mark.parametrize("exit", [1, 2])
 def test_the_kernels_passes_are_booked_in_both_parts(exit):
     target = HFTarget.from_model(random_model(vocab=32, size=64, layers=3, seed=1).float())
-    target._take_kernels()
+    target._take_native()
     pipeline = specframe.compose(
         target=target,
         drafter={"use": "self", "exit": exit},
@@ -151,7 +151,7 @@ def test_a_failed_forward_pass_leaves_the_clock_as_it_was():
         timed.decode()
     hook.remove()
     assert timed.decode().overhead == pytest.approx(0)
-    assert not timed.pipeline.parts.target.passes.computing._forward_hooks
+    assert not timed.pipeline.parts.target.computing._forward_hooks
 
 
 def test_nothing_is_booked_outside_cycles():

@@ -61,11 +61,11 @@ TESTS = {
     "specframe/native/topk.py": ["tests/native/test_likely.py"],
     "specframe/native": NATIVE,
     "specframe/components/targets/forward/native.py": NATIVE,
-    "specframe/components/targets/forward/native_decoder.py": NATIVE,
+    "specframe/neural/ledger.py": ["tests/components/drafters/test_layers.py"],
     "specframe/components/targets/probe.py": ["tests/components/targets/test_hf_refusals.py"],
     "specframe/components/drafters/own_layers.py": PASSES[:1],
     "plugins/specframe-layers/src/specframe_layers": ["plugins/specframe-layers/tests"],
-    **{f"specframe/components/drafters/model{part}.py": MODEL for part in ("", "_session", "_passes", "_weights")},
+    **{f"specframe/components/drafters/model{part}.py": MODEL for part in ("", "_session", "_weights")},
     "specframe/components/targets/forward": PASSES,
     "specframe/components/targets": ["tests/components/targets", "tests/decoding/test_session.py"],
 }

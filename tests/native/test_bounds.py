@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from specframe.native.blocks import round_to_blocks
-from specframe.native.decoder import Mask, Tree
 from specframe.native.linear import QuantizedLinear
+from specframe.native.sight import Mask, Tree
 from tests.native.layers import packed_layers, slots_for
 
 

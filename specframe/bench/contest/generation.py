@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specframe.components.targets.forward.static import width_of
+from specframe.components.targets.forward.compiled import width_of
 from specframe.decoding.baseline import generate_with_transformers
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.contestant import Outcome

@@ -137,7 +137,7 @@ class ModelDrafter:
 
     def open(self, slots: int, room: int) -> None:
         """Forgets earlier sessions; storage for `slots` rows is allocated by the first forward."""
-        self._slots = slots
+        self._slots, self._room = slots, room
         self._session: ModelReading | None = None
         self._asked: Frontier | None = None
 
@@ -145,9 +145,9 @@ class ModelDrafter:
     def _reading(self) -> ModelReading:
         """Session's reading state of its rows."""
         if self._session is None:
-            passes = self._rating.rated(self._loaded.passes(self._exits), self._reader.model)
-            shape = self._loaded.planes, self._reader.context, self._slots
-            self._session = ModelReading(passes, *shape, self.masks, self._rating.known)
+            loaded, sizes = self._loaded, (self._reader.context, self._slots, self._room)
+            forward, parts = self._rating.rated(loaded.forward), loaded.parts(self._exits)
+            self._session = ModelReading(forward, parts, loaded.planes, *sizes, self.masks, self._rating.known)
         return self._session
 
     @property
@@ -181,7 +181,7 @@ class ModelDrafter:
         if not self._loaded.own:
             self._loaded = own(self._loaded)
             vars(self).pop("_ending", None)
-            self.open(self._slots, 0)
+            self.open(self._slots, self._room)
         return trainable(self._loaded, self._rating.shared)
 
     def save(self, folder: Path) -> None:
@@ -267,7 +267,7 @@ class ModelDrafter:
                 "a model drafter with masks or a head answers with all its layers: leave out masks or head, or exits"
             )
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
-        self.open(self._slots, 0)
+        self.open(self._slots, self._room)
 
     @torch.no_grad()
     def expand_to(self, frontier: Frontier, exit: int) -> Proposal:

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specframe.components.drafters.model_passes import DraftingPasses, Found, ModelInputs
 from specframe.components.drafters.model_weights import Loaded, Shared
 from specframe.components.heads.full import FullHead
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head
+from specframe.kernel.layers import LayerChoice
 from specframe.kernel.training import Trainable
 from specframe.kernel.types import Proposal
 from specframe.neural.cache import SlotCache
+from specframe.neural.forward import EVERY, Features, Forward, Inputs, Keep, gather_each
 
 
 class Rating:
@@ -46,7 +47,7 @@ class Rating:
         """Binds the head to the model. Raises CompositionError for one that the compiled kernels compute."""
         if self.head is None:
             return
-        if loaded.kernels is not None:
+        if loaded.native is not None:
             raise CompositionError(
                 "a model drafter's head reads what transformers' own LM head reads, and compiled kernels compute this "
                 "model: leave out `quantize` and the target's `kernels`, or the head"
@@ -58,9 +59,9 @@ class Rating:
         """Size of the model's vocabulary where the target's is another; None: the same."""
         return None if self.shared is None else self.shared.known
 
-    def rated(self, passes: DraftingPasses, model: nn.Module) -> DraftingPasses:
-        """The same forward passes, with ratings."""
-        return passes if self.head is None else Rated(passes, model, self.head)
+    def rated(self, forward: Forward) -> Forward:
+        """The same forward pass, with ratings."""
+        return forward if self.head is None else RatedForward(forward, self.head)
 
     def propose(self, found: Tensor) -> Proposal:
         """Returns the proposal, of tokens that the target has, given the output of rated passes, [B, F, K, V]."""
@@ -70,23 +71,33 @@ class Rating:
         return Proposal(logits[..., shared.columns], confidence, shared.support, shared.vocab)
 
 
-class Rated:
-    """Forward passes whose logits have one column more: the confidence in the tokens drafted from them.
+class RatedForward:
+    """A forward pass whose logits have one column more: the confidence in the tokens drafted from them.
 
     So the confidence goes wherever its logits go.
     """
 
-    def __init__(self, passes: DraftingPasses, model: nn.Module, head: Any) -> None:
-        self.parts, self.limit = passes.parts, passes.limit
-        self._passes, self._model, self._head = passes, model, head
+    def __init__(self, inner: Forward, rater: Any) -> None:
+        self.head, self.windows, self.widths = inner.head, inner.windows, inner.widths
+        self._inner, self._rater = inner, rater
 
-    def run(self, part: int, asked: ModelInputs, cache: SlotCache, entry: Tensor | None) -> Found:
-        """Runs one part of the layers."""
-        with reading(self._model) as read:
-            logits, states = self._passes.run(part, asked, cache, entry)
-        sure: Tensor = self._head.confidence(read[0])
+    def run(
+        self,
+        inputs: Inputs,
+        memory: SlotCache,
+        taps: frozenset[str] = frozenset(),
+        layers: LayerChoice | None = None,
+        keep: Keep = EVERY,
+    ) -> tuple[Tensor | None, Features]:
+        """Runs the forward pass, and rates the positions to keep by the LM head's inputs."""
+        logits, features = self._inner.run(inputs, memory, taps | {"last"}, layers, keep)
+        if logits is None:
+            return None, features
+        last = features["last"]
+        kept = last[:, keep] if isinstance(keep, slice) else gather_each(last, keep)
+        sure: Tensor = self._rater.confidence(kept)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return torch.cat([wide, sure[..., None].to(wide.dtype)], -1), states
+        return torch.cat([wide, sure[..., None].to(wide.dtype)], -1), {tap: features[tap] for tap in taps}
 
 
 @contextmanager

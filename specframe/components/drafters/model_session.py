@@ -2,43 +2,68 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from specframe.components.drafters.mask_tokens import Masks
-from specframe.components.drafters.model_passes import DraftingPasses, ModelInputs
 from specframe.components.drafters.text import CommittedText
+from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Committed, Prompts, TokenTree
+from specframe.native.sight import Causal, Mask, Sight
 from specframe.neural.cache import SlotCache
+from specframe.neural.forward import EVERY, NONE, Forward, Inputs, Keep
+from specframe.neural.ledger import Rows
+
+FIRST = 1024
+"""Largest number of positions of each row that are allocated first."""
+SPARE = 64
+"""Number of slots allocated for a draft's nodes."""
 
 
 class ModelReading:
     """The rows of a session, as a drafting model reads them.
 
-    In the cache a row's committed tokens fill the slots from 0, and node i of a draft stands i slots behind the root. A
-    draft's entries are never kept: the next draft's first forward reads all newly committed tokens together, which
+    A draft's entries are never kept: the next draft's first forward reads all newly committed tokens together, which
     costs no forward of its own.
 
     With several parts of the layers, the first reads everything; `Deeper` reads on with the others.
+
+    Args:
+        forward: the model's forward pass.
+        parts: the layers of each part; None: all that there are.
+        layers: how many layers have keys and values.
+        context: how many positions the model has.
+        slots: how many rows there will be, at most.
+        room: how many positions a row will take.
+        masks: the mask tokens behind the text.
+        known: how many tokens the model has; the last of them is read in place of tokens beyond them. None: all.
     """
 
     def __init__(
-        self, passes: DraftingPasses, layers: int, context: int, slots: int, masks: Masks, known: int | None = None
+        self,
+        forward: Forward,
+        parts: Sequence[LayerChoice | None],
+        layers: int,
+        context: int,
+        slots: int,
+        room: int,
+        masks: Masks,
+        known: int | None = None,
     ) -> None:
-        """Begins with no rows, of at most `slots`; storage is allocated by the first forward pass.
-
-        The last of `known` tokens is read in place of tokens beyond them.
-        """
         self.text = CommittedText()
-        self.passes = passes
-        self.context = context
+        self.rows = Rows(SlotCache(layers, min(room, FIRST) + SPARE, slots), rooted=True)
+        """The rows' entries of the first part of the layers."""
         self.slots = slots
-        self._layers = layers
+        self._forward = forward
+        self._parts = parts
+        self._context = context
         self._masks = masks
         self._vocab = known
-        self.cache: SlotCache | None = None
-        self._known: list[int] = []  # committed tokens of each row that the cache holds
-        self.deeper = [Deeper(self, part) for part in range(1, passes.parts)]
+        self.deeper = [Deeper(self, part) for part in range(1, len(parts))]
 
     def commit(self, committed: Committed) -> None:
         """Takes note of the tokens, which the next draft reads.
@@ -46,130 +71,93 @@ class ModelReading:
         New rows that join others read their prompts at once: in the next draft's forward every other row would be
         padded to the length of their prompts.
         """
-        before = len(self._known)
+        before = len(self.rows.counts)
         self.text.commit(committed)
         if committed.prompt is not None:
-            self._known += [0] * len(committed.count)
+            new = [0] * len(committed.count)
+            self.rows.join(torch.zeros_like(committed.count), new)
             for part in self.deeper:
-                part.known += [0] * len(committed.count)
+                part.known += new
             if before:
                 self._read_prompts(committed.prompt, before)
 
     def rewind(self, count: Tensor) -> None:
         """Forgets all but the first `count` [B] committed tokens of each row, at least 1: a commit must follow."""
         self.text.rewind(count)
-        self._known = least(self._known, self.text.lengths)
+        self.rows.rewind(self.text.count, self.text.lengths)
         for part in self.deeper:
-            part.known = least(part.known, self.text.lengths)
+            part.known = [min(pair) for pair in zip(part.known, self.text.lengths, strict=True)]
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self.text.keep(rows)
-        kept = rows.tolist()
-        self._known = [self._known[row] for row in kept]
-        if self.cache is not None:
-            self.cache.keep(rows)
+        self.rows.keep(rows)
         for part in self.deeper:
             part.keep(rows)
 
     def read_committed(self) -> Tensor:
         """Reads the tokens committed since the last draft, the root at least, and K masks: the logits [B, K + 1, V]."""
         text, masks = self.text, self._masks
-        starts = [min(known, have - 1) for known, have in zip(self._known, text.lengths, strict=True)]
+        starts = [min(known, have - 1) for known, have in zip(self.rows.counts, text.lengths, strict=True)]
         counts = [have - start for have, start in zip(text.lengths, starts, strict=True)]
-        first, width, device = max(starts), max(counts) + masks.count, text.count.device
-        steps = torch.arange(width, device=device)
-        slots = torch.tensor(starts, device=device)[:, None] + steps  # [B, T]
-        together = min(starts) == first
-        seen = None
-        if first > 0 and (width > 1 or not together):
-            seen = torch.arange(first + width, device=device) <= slots[:, :, None]  # [B, T, first + T]
+        width, device = max(counts) + masks.count, text.count.device
+        slots = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [B, T]
+        if min(starts) == max(starts):
+            sight: Sight = Causal(starts[0], [count + masks.count for count in counts])
+        else:
+            seen = torch.arange(max(starts) + width, device=device) <= slots[:, :, None]
+            sight = Mask(seen, slots)
         tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
         tokens = masks.laid(tokens, slots >= text.count[:, None])
-        asked = range(masks.count + 1)
-        ends = sorted({count + ahead for count in counts for ahead in asked})
-        keep = torch.tensor([end - 1 for end in ends], device=device)
+        ends = torch.tensor(counts, device=device)[:, None] - 1
         for part in self.deeper:
             part.begin()
-        start = first if together else None
-        logits = self.run(0, tokens, slots, seen, keep, first + width, start=start)  # [B, ends, V]
-        self._known = list(text.lengths)
-        rows = torch.arange(len(counts), device=device)[:, None]
-        places = [[ends.index(count + ahead) for ahead in asked] for count in counts]
-        return logits[rows, torch.tensor(places, device=device)]
+        asked = Inputs(tokens, slots, sight)
+        logits = self.run(0, asked, ends + torch.arange(masks.count + 1, device=device))  # [B, K + 1, V]
+        assert logits is not None
+        self.rows.fill(text.count, text.lengths)
+        return logits
 
     def read_nodes(self, tree: TokenTree, nodes: Tensor) -> Tensor:
         """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
-        root = self.text.count[:, None] - 1  # [B, 1] the root's slot
-        width = max(self.text.lengths) - 1 + tree.tokens.shape[1]
-        tokens = tree.tokens.gather(1, nodes)
         for part in self.deeper:
             part.await_nodes(nodes)
-        positions = root + tree.depth.gather(1, nodes)
-        seen, places = self.seen(tree, nodes, width), self.places(tree, width)
-        return self.run(0, tokens, root + nodes, seen, 0, width, positions=positions, places=places)
+        logits = self.run(0, self.place_nodes(tree, nodes), EVERY)
+        assert logits is not None
+        return logits
 
-    def seen(self, tree: TokenTree, nodes: Tensor, width: int) -> Tensor:
-        """Returns the slots visible to nodes [B, F], the committed tokens' and their paths': [B, F, W] bool."""
-        root = self.text.count[:, None] - 1
-        count = tree.tokens.shape[1]
-        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
-        places = (root + torch.arange(count, device=root.device))[:, None].expand_as(path)
-        committed = torch.arange(width, device=root.device) <= root  # [B, W]
-        return committed[:, None].expand(-1, path.shape[1], -1).scatter(2, places, path)
+    def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Inputs:
+        """Nodes [B, F] of a draft, with what they see: the committed tokens, and their paths."""
+        positions = self.text.count[:, None] - 1 + tree.depth
+        sight = self.rows.nodes(tree, nodes, positions)
+        return Inputs(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sight)
 
-    def places(self, tree: TokenTree, width: int) -> Tensor | None:
-        """The positions of the slots [B, W] behind a draft; None where no layer's window asks for them."""
-        if self.passes.limit is None or width <= self.passes.limit:
-            return None
-        root = self.text.count[:, None] - 1
-        nodes = root + torch.arange(tree.tokens.shape[1], device=root.device)
-        slots = torch.arange(width, device=root.device).expand(len(root), -1)
-        return slots.scatter(1, nodes, root + tree.depth)
-
-    def run(
-        self,
-        part: int,
-        tokens: Tensor,
-        slots: Tensor,
-        seen: Tensor | None,
-        keep: int | Tensor,
-        width: int,
-        *,
-        positions: Tensor | None = None,
-        places: Tensor | None = None,
-        entry: Tensor | None = None,
-        row: int = 0,
-        start: int | None = None,
-    ) -> Tensor:
-        """The logits [B, E, V] of tokens [B, T] at slots that see others [B, T, W], by one part of the layers.
-
-        `start`: the first slot, where those of all rows are the same and follow each other. The input of the next part
-        is kept for it.
-        """
-        if self.cache is None:
-            self.cache = SlotCache(self._layers, 2 * width, self.slots)
-        elif width > self.cache.capacity:
-            self.cache.grow(2 * width)
-        self.cache.aim(slots if start is None else start, width, row)
-        where = (slots if positions is None else positions).clamp(max=self.context - 1)
-        tokens = tokens if self._vocab is None else tokens.clamp(max=self._vocab - 1)
-        asked = ModelInputs(tokens, where, slots, seen, keep, row, places)
-        logits, states = self.passes.run(part, asked, self.cache, entry)
-        if states is not None:
-            self.deeper[part].take(states, slots, row)
+    def run(self, part: int, asked: Inputs, keep: Keep) -> Tensor | None:
+        """The logits [B, E, V] of the tokens to keep, by one part of the layers; the input of the next one is noted."""
+        memory = self.rows.memory
+        memory.reserve(asked.sight.end)
+        tokens = asked.tokens if self._vocab is None else asked.tokens.clamp(max=self._vocab - 1)
+        asked = replace(asked, tokens=tokens, positions=asked.positions.clamp(max=self._context - 1))
+        chosen = self._parts[part]
+        taps = frozenset[str]()
+        if chosen is not None and part < len(self.deeper):
+            taps = frozenset({f"layer.{chosen.kept[-1]}"})
+        logits, states = self._forward.run(asked, memory, taps, chosen, keep)
+        for values in states.values():
+            self.deeper[part].take(values, asked)
         return logits
 
     def _read_prompts(self, prompts: Prompts, row: int) -> None:
         """Reads the prompts of the rows from `row` on, with all layers."""
-        width = prompts.tokens.shape[1]
-        slots = torch.arange(width, device=prompts.tokens.device).expand_as(prompts.tokens)
-        last = torch.tensor([width - 1], device=slots.device)  # its logits are of no use, but some must be made
-        for part in range(self.passes.parts):
+        counts = prompts.count.tolist()
+        slots = torch.arange(prompts.tokens.shape[1], device=prompts.tokens.device).expand_as(prompts.tokens)
+        for part in range(len(self._parts)):
             entry = self.deeper[part - 1].entries(slots, row) if part else None
-            self.run(part, prompts.tokens, slots, None, last, width, entry=entry, row=row, start=0)
-        for known in (self._known, *(part.known for part in self.deeper)):
-            known[row:] = prompts.count.tolist()
+            self.run(part, Inputs(prompts.tokens, slots, Causal(0, counts), row, entry), NONE)
+        have = [*self.rows.counts[:row], *counts]
+        self.rows.fill(torch.cat([self.rows.count[:row], prompts.count]), have)
+        for deeper in self.deeper:
+            deeper.known[row:] = counts
 
 
 class Deeper:
@@ -198,16 +186,18 @@ class Deeper:
         self._waiting.append(nodes)
         self._found = None
 
-    def take(self, states: Tensor, slots: Tensor, row: int) -> None:
-        """Keeps the states [B, T, D] in which slots [B, T] of the rows from `row` on reach these layers."""
-        cache = self._reading.cache
-        assert cache is not None
-        if self._states.shape[1:2] != (cache.capacity,):
-            wider = states.new_zeros(self._reading.slots, cache.capacity, states.shape[-1])
+    def take(self, states: Tensor, asked: Inputs) -> None:
+        """Keeps the states [B, T, D] in which the tokens of a forward pass reach these layers, for their slots."""
+        slots = asked.sight.slots
+        if isinstance(slots, int):
+            slots = torch.arange(slots, slots + states.shape[1], device=states.device).expand(len(states), -1)
+        capacity = self._reading.rows.memory.capacity
+        if self._states.shape[1:2] != (capacity,):
+            wider = states.new_zeros(self._reading.slots, capacity, states.shape[-1])
             if self._states.dim() == 3:
                 wider[:, : self._states.shape[1]] = self._states
             self._states = wider
-        rows = torch.arange(row, row + len(slots), device=slots.device)[:, None]
+        rows = torch.arange(asked.row, asked.row + len(slots), device=slots.device)[:, None]
         self._states[rows, slots] = states
 
     def entries(self, slots: Tensor, row: int = 0) -> Tensor:
@@ -227,29 +217,28 @@ class Deeper:
         reading, text = self._reading, self._reading.text
         if self._part > 1:
             reading.deeper[self._part - 2].read(tree, asked)
-        device = text.count.device
-        count = tree.tokens.shape[1]
-        width = max(text.lengths) + count  # one slot more than there are nodes, for columns that a row does not need
+        width = reading.rows.origin + tree.tokens.shape[1] + 1  # one slot more, for columns that a row does not need
         parts: list[tuple[Tensor, Tensor, Tensor, Tensor]] = []
         if not self._rooted:
             parts.append(self._committed(width))
         if self._waiting:
-            nodes = torch.cat(self._waiting, 1)
-            root = text.count[:, None] - 1
-            depth = tree.depth.gather(1, nodes)
-            parts.append((tree.tokens.gather(1, nodes), root + nodes, root + depth, reading.seen(tree, nodes, width)))
-        tokens, slots, positions, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
-        keep = torch.arange(tokens.shape[1] - asked, tokens.shape[1], device=device)
+            placed = reading.place_nodes(tree, torch.cat(self._waiting, 1))
+            sight = placed.sight
+            assert isinstance(sight, Mask)
+            visible = pad(sight.visible, (0, width - sight.end))
+            parts.append((placed.tokens, placed.positions, sight.places, visible))
+        tokens, positions, slots, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
         entry = self.entries(slots.clamp(max=self._states.shape[1] - 1))
-        places = reading.places(tree, width)
+        drafted = reading.text.count[:, None] - 1 + pad(tree.depth, (0, 1))
         found = reading.run(
-            self._part, tokens, slots, seen, keep, width, positions=positions, places=places, entry=entry
+            self._part, Inputs(tokens, positions, Mask(seen, slots, drafted), states=entry), slice(-asked, None)
         )
+        assert found is not None
         self.known, self._rooted, self._waiting, self._found = list(text.lengths), True, [], found
         return found
 
     def _committed(self, width: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Tokens, slots and positions [B, C] of the text committed since these layers last read, and its visible slots.
+        """Tokens, positions and slots [B, C] of the text committed since these layers last read, and its visible slots.
 
         All rows end with their roots. A row with fewer tokens reads some again, or the content of the last slot.
         """
@@ -259,9 +248,4 @@ class Deeper:
         places = text.count[:, None] - most + torch.arange(most, device=text.count.device)  # [B, C]
         slots = places.where(places >= 0, width - 1)
         seen = torch.arange(width, device=slots.device) <= places[:, :, None].clamp(min=0)
-        return text.tokens.gather(1, places.clamp(min=0)), slots, places.clamp(min=0), seen
-
-
-def least(one: list[int], other: list[int]) -> list[int]:
-    """The smaller of each two."""
-    return [min(pair) for pair in zip(one, other, strict=True)]
+        return text.tokens.gather(1, places.clamp(min=0)), places.clamp(min=0), slots, seen

@@ -16,14 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.architectures import Windows
+from specframe.components.targets.architectures import windows_of
 from specframe.components.targets.forward.layer_subset import HeadModel
+from specframe.components.targets.forward.masks import masks_of
 from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.source import quiet
 from specframe.kernel.errors import CompositionError, InputError, WeightsError
 from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Drafts
+from specframe.native.sight import Mask
 from specframe.neural.cache import cache_name
 from specframe.neural.masks import draft_positions, visible_drafts
 from specframe.neural.weights.checkpoint import CONFIG, PART, UNFINISHED, share
@@ -96,7 +98,7 @@ def read_on(model: nn.Module, tokens: Tensor, drafts: Drafts | None, context: in
     if drafts is not None:
         positions = draft_positions(drafts).clamp(max=context - 1)
         dtype = next(model.parameters()).dtype
-        masks = Windows.of(model).masks(visible_drafts(drafts), positions, positions, dtype)
+        masks = masks_of(Mask(visible_drafts(drafts), positions, positions), positions, windows_of(model), dtype)
         options = {"attention_mask": masks, "position_ids": positions}
     logits: Tensor = model(tokens, use_cache=False, **options).logits
     return logits
@@ -147,7 +149,7 @@ def read_rows(model: nn.Module, tokens: Tensor, mask: int, places: Tensor, depth
     logits: Tensor = model(
         torch.cat([tokens, tokens.new_full((batch, count), mask)], 1),
         position_ids=positions,
-        attention_mask=Windows.of(model).masks(sees, positions, positions, dtype),
+        attention_mask=masks_of(Mask(sees, positions, positions), positions, windows_of(model), dtype),
         use_cache=False,
     ).logits
     return logits

@@ -11,18 +11,17 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.drafters.model_passes import DraftingPasses, KernelParts, TransformersDrafting
 from specframe.components.drafters.model_training import checked_sizes, fresh_model
 from specframe.components.targets import architectures, loading
 from specframe.components.targets.forward.layer_subset import take_layers
-from specframe.components.targets.forward.native import KernelPasses, kernel_passes
-from specframe.components.targets.forward.native_decoder import unfit
-from specframe.components.targets.forward.taps import Taps
+from specframe.components.targets.forward.native import NativeForward, native_forward, unfit
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.pack import quantize
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, text_of
+from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import BLOCK
+from specframe.neural.forward import Forward
 from specframe.neural.quantize import Quantization
 
 Coarseness = Literal["int3", "int4", "int8"]
@@ -37,23 +36,35 @@ class Loaded:
     """A model, and how it is computed."""
 
     reader: HFTarget
-    kernels: KernelPasses | None = None
-    """The native passes of `count` layers; the model's own are `layers`."""
+    native: NativeForward | None = None
+    """The native forward pass of `count` layers; the model's own are `layers`."""
     layers: Sequence[int] = ()
     count: int = 0
     own: bool = True
     """True if the weights are the drafter's own, not the target's."""
 
-    def passes(self, exits: Sequence[int] = ()) -> DraftingPasses:
-        """Returns the forward passes, in parts that end after these numbers of layers."""
-        if self.kernels is not None:
-            return KernelParts(self.kernels, self.layers, self.count, exits)
-        return TransformersDrafting(self.reader, exits)
+    @property
+    def forward(self) -> Forward:
+        """The forward pass."""
+        return self.native or self.reader.forward
+
+    def parts(self, exits: Sequence[int] = ()) -> list[LayerChoice | None]:
+        """The layers of each of the parts that end after these numbers of layers; None: all that there are."""
+        layers = list(self.layers) if self.native is not None else list(range(self.planes))
+        ends = [*exits, len(layers)]
+        parts = [layers[start:end] for start, end in zip([0, *exits], ends, strict=True)]
+        return [self._choice(part) for part in parts]
+
+    def _choice(self, layers: Sequence[int]) -> LayerChoice | None:
+        if len(layers) == self.planes:
+            return None
+        runs = tuple(layer in layers for layer in range(self.planes))
+        return LayerChoice(runs, runs)
 
     @property
     def planes(self) -> int:
         """Number of layers that a cache has room for."""
-        return self.count if self.kernels is not None else int(self.reader.config.num_hidden_layers)
+        return self.count if self.native is not None else int(self.reader.config.num_hidden_layers)
 
 
 @dataclass(frozen=True)
@@ -99,8 +110,8 @@ class Checkpoint:
         whole = HFTarget(
             model=self.model, dtype=self.dtype, device=self.device, revision=self.revision, attention=self.attention
         )
-        kernels = None if self.quantize is None else self._round(whole, self.quantize)
-        return self._taken(whole, kernels, own=True)
+        native = None if self.quantize is None else self._round(whole, self.quantize)
+        return self._taken(whole, native, own=True)
 
     def _is_that_of(self, target: HFTarget) -> bool:
         found = target.source.checkpoint
@@ -122,27 +133,26 @@ class Checkpoint:
         return None if self.attention is None else "it has an `attention` of its own"
 
     def _shared(self, target: HFTarget) -> Loaded:
-        kernels = target.passes
-        return self._taken(target.sibling(), kernels if isinstance(kernels, KernelPasses) else None, own=False)
+        forward = target.forward
+        return self._taken(target.sibling(), forward if isinstance(forward, NativeForward) else None, own=False)
 
-    def _taken(self, whole: HFTarget, kernels: KernelPasses | None, own: bool) -> Loaded:
+    def _taken(self, whole: HFTarget, native: NativeForward | None, own: bool) -> Loaded:
         count: int = whole.config.num_hidden_layers
         if self.layers is None:
-            return Loaded(whole, kernels, range(count), count, own)
+            return Loaded(whole, native, range(count), count, own)
         reader = HFTarget.from_model(take_layers(whole.model, self.layers), whole.tokenizer)
         reader.quantization, reader.context = whole.quantization, whole.context
-        return Loaded(reader, kernels, self.layers, count, own)
+        return Loaded(reader, native, self.layers, count, own)
 
-    def _round(self, whole: HFTarget, coarseness: Coarseness) -> KernelPasses | None:
-        """Puts the matrices into so few bits; the kernels that compute with them, where they can."""
+    def _round(self, whole: HFTarget, coarseness: Coarseness) -> NativeForward | None:
+        """Puts the matrices into so few bits; the native forward pass that computes with them, where it can."""
         kept: Quantization = "int8" if coarseness == "int8" else "int4"
         plain = coarseness == kept and self.group == BLOCK
         quantize(whole.model, kept, whole.gguf if plain else None, group=self.group, steps=STEPS[coarseness])
         whole.quantization = kept
         found = architectures.layers(whole.model, whole.config)
         assert found is not None, "a target's layers are in one list"
-        taps = Taps(found[0], dict(enumerate(found[1])))
-        return kernel_passes(whole.model, (whole.config, *found), taps, "quantize", unfit)
+        return native_forward(whole.model, (whole.config, *found), "quantize", unfit)
 
 
 def own(loaded: Loaded) -> Loaded:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from itertools import chain
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from specframe.components.targets.forward.state import ALL, AttentionView
+from specframe.components.targets.forward.masks import AttentionView
 from specframe.kernel.errors import CompositionError, InputError
 
 log = logging.getLogger(__name__)
@@ -245,46 +243,8 @@ def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | N
     return None
 
 
-Masks = Tensor | dict[str, Tensor] | None
-"""A mask as a model of transformers takes it: one for all layers, or one for each type of layer."""
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Views of a model's layers, by layer type: none where all see everything, or where masks cannot be given."""
-
-    views: Mapping[str, AttentionView]
-
-    @classmethod
-    def of(cls, model: nn.Module) -> Windows:
-        """The windows of a model of transformers."""
-        config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
-        found, ranges = layers(model, config), views(config)
-        return cls(ranges if found is not None and takes_masks(found[0], ranges) else {})
-
-    @property
-    def limit(self) -> int | None:
-        """Number of positions up to which every layer sees everything; None: always."""
-        return min((view.limit for view in self.views.values() if view.limit is not None), default=None)
-
-    def masks(self, seen: Tensor, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Masks:
-        """0 where a query sees a key, -inf elsewhere: [B, 1, T, W], for each type of layer where they differ.
-
-        Args:
-            seen: [B, T, W] bool, what a layer that sees everything would see.
-            queries: [B, T] positions.
-            keys: [B, W] positions.
-            dtype: dtype of the masks.
-        """
-        ranges = {kind: view.within(keys.shape[1]) for kind, view in self.views.items()} or {"": ALL}
-        made = {view: _mask(seen, view, queries, keys, dtype) for view in dict.fromkeys(ranges.values())}
-        if len(ranges) == 1:
-            return next(iter(made.values()))
-        return {kind: made[view] for kind, view in ranges.items()}
-
-
-def _mask(seen: Tensor, view: AttentionView, queries: Tensor, keys: Tensor, dtype: torch.dtype) -> Tensor:
-    hidden = ~seen
-    if view is not ALL:
-        hidden = hidden | view.hides(queries[..., None], keys[:, None])
-    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(hidden, -torch.inf)[:, None]
+def windows_of(model: nn.Module) -> dict[str, AttentionView]:
+    """Returns the views of a model's layers, by layer type; empty where all see everything, or take no masks."""
+    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    found, ranges = layers(model, config), views(config)
+    return ranges if found is not None and takes_masks(found[0], ranges) else {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,20 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets import architectures, loading, pack, probe
-from specframe.components.targets.forward.compiled import CompiledPasses, Steps
-from specframe.components.targets.forward.drafted import Drafted
-from specframe.components.targets.forward.native import kernel_passes
-from specframe.components.targets.forward.native_decoder import Unfit, unfit, unfit_floats
-from specframe.components.targets.forward.passes import Passes
-from specframe.components.targets.forward.resume import finish, replay
+from specframe.components.targets.forward import resume
+from specframe.components.targets.forward.compiled import CompiledForward, Steps
+from specframe.components.targets.forward.native import Unfit, native_forward, unfit, unfit_floats
 from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.forward.taps import Taps
-from specframe.components.targets.forward.transformers import ModelPasses
+from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.identity import TargetIdentity, identify
 from specframe.components.targets.shared_head import Sharing
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import InputError
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.native.sight import Causal
+from specframe.neural.forward import NONE, Features, Forward, HookedForward
 from specframe.neural.quantize import Quantization
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class HFTarget:
     code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is then the quantized
     model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if they are Llama's in
     bfloat16 or float32, by those of a quantized one. Where there are none, `compile` compiles the forward pass over a
-    tree (`CompiledPasses`). `context` is the most positions of a row, the config's by default; linear and YaRN rotary
+    tree (`CompiledForward`). `context` is the most positions of a row, the config's by default; linear and YaRN rotary
     embeddings can take more, without a warning up to their factor.
 
     Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
@@ -48,8 +48,10 @@ class HFTarget:
     score trees as it scores texts, which is tried once for every kind of model.
     """
 
-    passes: Passes
-    """Forward passes: transformers' own, compiled, or native."""
+    quantization: Quantization | None = None
+    """Rounding of its matrices."""
+    gguf: Path | None
+    """The GGUF file of the same model, where there is one."""
 
     def __init__(
         self,
@@ -72,10 +74,10 @@ class HFTarget:
         if quantize is not None:
             self._quantize(quantize)
         elif kernels and self.device.type == "cpu":
-            self._take_kernels()
+            self._take_native()
         probe.check_once(self)
-        if compile and self.passes is self._model_passes:
-            self.passes = CompiledPasses(self._model_passes, Steps(self._model_passes, self.dtype))
+        if compile and self.forward is self._eager:
+            self.computing.inner = CompiledForward(self._eager, Steps(self._eager, self.dtype))
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -94,7 +96,7 @@ class HFTarget:
         target = HFTarget.__new__(HFTarget)
         target._attach(self.model, self.source, self.gguf)
         target.quantization, target.context = self.quantization, self.context
-        target.passes = self.passes.around(target._taps)
+        target.computing.inner = self.forward
         return target
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
@@ -102,25 +104,28 @@ class HFTarget:
         self.config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
         self._decoder, self._layers = architectures.require_layers(model)
         self._taps = Taps(self._decoder, dict(enumerate(self._layers)))
-        masked = architectures.takes_masks(self._decoder, views := architectures.views(self.config))
-        self._model_passes = ModelPasses(model, self._taps, views, masked)
-        self.passes = self._model_passes
+        windows = architectures.takes_masks(self._decoder, views := architectures.views(self.config))
+        self._eager = TransformersForward(model, self._taps, views, windows)
+        self.computing = HookedForward(self._eager)
         self.source = tokenizer
-        self._sharing: Sharing | None = None
         self._state: State | None = None
         self.context = architectures.context(self.config)
         self.vocab_size: int = model.get_output_embeddings().out_features  # type: ignore[operator]
-        self.quantization: Quantization | None = None
-        self.gguf = gguf  # the GGUF file of the same model, where there is one
+        self.gguf = gguf
+
+    @property
+    def forward(self) -> Forward:
+        """The forward pass: transformers' own, compiled, or native."""
+        return self.computing.inner
 
     def _quantize(self, quantization: Quantization) -> None:
         pack.quantize(self.model, quantization, self.gguf)
         self.quantization = quantization
-        self._take_kernels("quantize", unfit)
+        self._take_native("quantize", unfit)
 
-    def _take_kernels(self, option: str = "kernels", unfit: Unfit = unfit_floats) -> None:
-        taken = kernel_passes(self.model, (self.config, self._decoder, self._layers), self._taps, option, unfit)
-        self.passes = taken or self.passes
+    def _take_native(self, option: str = "kernels", unfit: Unfit = unfit_floats) -> None:
+        taken = native_forward(self.model, (self.config, self._decoder, self._layers), option, unfit)
+        self.computing.inner = taken or self.forward
 
     def identify(self) -> TargetIdentity:
         """Identifies the model."""
@@ -134,8 +139,7 @@ class HFTarget:
     @property
     def device(self) -> torch.device:
         """Device on which its tokens must be."""
-        weight: Tensor = self.model.get_input_embeddings().weight  # type: ignore[operator]
-        return weight.device
+        return self.model.get_input_embeddings().weight.device  # type: ignore[operator]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -151,7 +155,7 @@ class HFTarget:
     @property
     def reach(self) -> tuple[int, str]:
         """Number of positions that a row may take, and what ends it."""
-        return architectures.reach(self.config, self.passes.masked, self.context)
+        return architectures.reach(self.config, self.forward.windows, self.context)
 
     def request(self, taps: frozenset[str]) -> None:
         """Makes the named features part of every Scores: `last`, `layer.K` (see Taps)."""
@@ -162,9 +166,9 @@ class HFTarget:
 
         Raises CompositionError for more positions than the architecture can score as a tree.
         """
-        # A tree may reach beyond the context's end; nothing there can be committed (see `_positions`).
+        # A tree may reach beyond the context's end; nothing there can be committed (see `positions_of`).
         architectures.require_reach(min(room, self.context), *self.reach)
-        shape = (slots, room, self.dtype, self.device, self.passes.widths)
+        shape = (slots, room, self.device, self.forward.widths)
         if self._state is None or not self._state.reopen(*shape):
             self._state = State(len(self._layers), *shape)
 
@@ -172,20 +176,20 @@ class HFTarget:
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
         """The last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
 
-        Right padding needs no mask: causal attention keeps it from the tokens before it, and later
-        forwards mask or overwrite its slots. The last prompt token is processed here, unlike every
-        later root, so the commit of an admission only adds the bonus token.
+        Right padding needs no mask: causal attention keeps it from the tokens before it, and later forwards mask or
+        overwrite its slots. The last token is processed here, unlike later roots: the commit only adds the bonus token.
         """
         state = self._running()
         check_prompts(prompts, self.context, self.vocab_size)
-        start = state.aim_prompts(prompts)
-        last = prompts.count - 1
+        sight = state.place_prompts(prompts)
+        last = prompts.count[:, None] - 1  # [A, 1]
         self._require_evaluation()
-        logits, features = self.passes.read(prompts.tokens[:, start:], state, last - start, start)  # [A, V]
-        state.features = state.take_ahead(features, start)
+        tokens, row = prompts.tokens[:, sight.start :], len(state.rows.counts)
+        logits, features = state.read(self.forward, tokens, sight, row, self._taps.wanted, last - sight.start)
+        assert logits is not None  # [A, 1, V]
+        state.features = state.take_ahead(self._cast(features), sight.start)
         state.admitted = prompts
-        rows = torch.arange(len(last), device=last.device)
-        return TokenTree.root_only(prompts.tokens[rows, last]), Scores(logits[:, None], state.features)
+        return TokenTree.root_only(prompts.tokens.gather(1, last)[:, 0]), Scores(logits, state.features)
 
     @torch.no_grad()
     def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
@@ -194,24 +198,28 @@ class HFTarget:
         if not state.ahead and prompt:
             whole = Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)]))
             check_prompts(whole, self.context, self.vocab_size)
-        if piece := state.aim_ahead(prompt, limit):
+        if piece := state.place_ahead(prompt, limit):
             tokens = torch.tensor([piece], device=self.device)
-            last = torch.tensor([len(piece) - 1], device=self.device)  # some logits must be made
-            _, features = self.passes.read(tokens, state, last, len(state.ahead))
-            state.ahead += piece
-            state.ahead_features.append(features)
+            asked = tokens, Causal(len(state.ahead), [len(piece)]), state.slots - 1
+            self._require_evaluation()
+            features = state.read(self.forward, *asked, self._taps.wanted, NONE)[1]
+            state.add_ahead(piece, self._cast(features))
         return len(state.ahead)
+
+    def _cast(self, features: Features) -> Features:
+        """The features in the target's dtype; a native pass gives some in float32."""
+        return {tap: values.to(self.dtype) for tap, values in features.items()}
 
     @torch.no_grad()
     def score(self, tree: TokenTree) -> Scores:
         """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
         state = self._running()
-        if state.admitted is not None:
-            raise InputError("the admission is not committed yet: call commit before score")
-        state.aim(tree.tokens.shape[1])
+        state.require_nodes(tree.tokens.shape[1])
         self._require_evaluation()
-        logits, features = finish(self.passes, tree, state, state.positions(tree, self.context))
-        state.features = {tap: features[tap].to(self.dtype) for tap in self._taps.wanted}
+        drafted, state.drafted = state.drafted, None
+        given = self.computing, self._taps.wanted, tree, state.rows, self.context
+        logits, features = resume.score(*given, drafted)
+        state.features = self._cast({tap: features[tap] for tap in self._taps.wanted})
         return Scores(logits, state.features)
 
     @torch.no_grad()
@@ -219,24 +227,21 @@ class HFTarget:
         """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: see `LayeredTarget`."""
         state = self._running()
         self._require_evaluation()
-        features = self.passes.below(tree, nodes, state, state.positions(tree, self.context), chosen)
+        features = resume.run_over(self.computing, self._taps.wanted, chosen, tree, nodes, state.rows, self.context)
         above = 0 < chosen.whole < chosen.layers  # else nothing is left for a verification to start from
-        state.drafted = Drafted.put(state.drafted, chosen, tree, nodes, features) if above else None
-        return {tap: values.to(self.dtype) for tap, values in features.items()}
+        state.drafted = resume.Drafted.put(state.drafted, chosen, tree, nodes, features) if above else None
+        return self._cast(features)
 
     @torch.no_grad()
     def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
         """The feature `last` [B, W, D] of the last processed tokens [B, W] after some layers: see `LayeredTarget`."""
-        state = self._running().before(tokens.shape[1])
+        rows = self._running().rows.before(tokens.shape[1])
         self._require_evaluation()
-        return replay(self.passes, chosen, tokens, state, self.context).to(self.dtype)
+        return resume.replay(self.computing, chosen, tokens, rows, self.context).to(self.dtype)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """Commits a verdict; keeps the keys and values of the root and the accepted path, drops the rest."""
-        state = self._running()
-        if state.admitted is not None:
-            return state.join(state.admitted, verdict.bonus)
-        return state.commit(tree, verdict)
+        return self._running().commit(tree, verdict)
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -244,31 +249,30 @@ class HFTarget:
 
     def embed(self, tokens: Tensor) -> Tensor:
         """The token embeddings, as the first layer gets them (scaled, projected): [...] -> [..., D]."""
-        return self._shared().embed(tokens)
+        return self._shared.embed(tokens)
 
     def head(self, features: Tensor) -> Tensor:
         """The logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
-        return self._shared().head(features)
+        return self._shared.head(features)
 
     def norm(self, features: Tensor) -> Tensor:
         """The tap `last` of a decoder that ends with a layer of these features: [..., D] -> [..., D]."""
-        return self._shared().norm(features)
+        return self._shared.norm(features)
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
         """The LM head of these tokens alone: a function [..., D] -> [..., T]. Differentiable."""
-        return self._shared().head_for(tokens, quantize)
+        return self._shared.head_for(tokens, quantize)
 
+    @cached_property
     def _shared(self) -> Sharing:
-        if self._sharing is None:
-            self._sharing = Sharing(self.model, self.config, self._decoder, self._layers, self.passes.head)
-        return self._sharing
+        return Sharing(self.model, self.config, self._decoder, self._layers, self.forward.head)
 
     @torch.no_grad()
     def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
         """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients."""
         self._require_evaluation()
-        read = self._shared().read if "last" in self._taps.wanted and self._shared().known else None
-        return self._model_passes.teach(tokens, mask, drafts, self.context, self.dtype, read)
+        read = self._shared.read if "last" in self._taps.wanted and self._shared.known else None
+        return self._eager.teach((tokens, mask), self._taps.wanted, drafts, self.context, read)
 
     def check(self) -> None:
         """Scores a small batch, tree and each of their paths, outside of the session; raises CompositionError."""
@@ -281,11 +285,9 @@ class HFTarget:
     def _refuse(self, find: Callable[[HFTarget], str | None], what: str) -> None:
         running, self._state = self._state, None
         try:
-            fault = find(self)
+            probe.refuse(self, find(self), what)
         finally:
             self._state = running
-        if fault is not None:
-            raise CompositionError(f"{getattr(self.model.config, 'model_type', 'it')} cannot {what}: {fault}")
 
     def _running(self) -> State:
         if self._state is None:

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
 from specframe.components.targets.source import first_line
 from specframe.kernel.cache import cache_folder
-from specframe.kernel.errors import SpecframeError
+from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.neural.forward import Forward
 
 EDITION = 2
 """Edition of the test, raised when it or the way of scoring trees changes: earlier results are then ignored."""
@@ -36,8 +37,10 @@ class TransformersTarget(LayeredTarget, Protocol):
     model: nn.Module
     quantization: Any
     """Rounding of its matrices; None: not rounded."""
-    passes: Any
-    """Forward passes of the target."""
+
+    @property
+    def forward(self) -> Forward:
+        """The target's forward pass."""
 
     @property
     def reach(self) -> tuple[int, str]:
@@ -75,7 +78,7 @@ def fingerprint(target: TransformersTarget) -> str:
         str(target.dtype),
         target.device.type,
         target.quantization,
-        type(target.passes).__name__,
+        type(target.forward).__name__,
         _modules(target.model),
         torch.__version__,
         transformers.__version__,
@@ -201,6 +204,12 @@ def find_layer_fault(target: TransformersTarget, chosen: LayerChoice) -> str | N
     except Exception as error:
         return f"its forward pass fails with some of them alone{_words(error)}"
     return None if agree(found, wanted, _limit(target)) else "verification above them differs from a whole one"
+
+
+def refuse(target: TransformersTarget, fault: str | None, what: str) -> None:
+    """Raises CompositionError where there is a fault, which keeps the target from doing something."""
+    if fault is not None:
+        raise CompositionError(f"{getattr(target.model.config, 'model_type', 'it')} cannot {what}: {fault}")
 
 
 def deviation(target: TransformersTarget) -> float:

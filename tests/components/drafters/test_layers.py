@@ -11,16 +11,16 @@ import torch
 import specframe
 from specframe import CompositionError, InputError
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.targets.forward.native_decoder import Nodes
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Context, Draw
-from specframe.native.decoder import Mask
 from specframe.native.linear import QuantizedLinear
+from specframe.native.sight import Mask
 from specframe.neural.cache import SlotCache
+from specframe.neural.forward import Inputs
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenSession, check_drafter, check_proposals
@@ -116,7 +116,7 @@ def test_layers_of_a_quantized_target_are_computed_by_its_kernels(folder):
     target = HFTarget(model=folder, quantize="int8")
     drafter = ModelDrafter(model=folder, layers=[1, 3])
     drafter.bind(target)
-    assert drafter._loaded.kernels is target.passes
+    assert drafter._loaded.native is target.forward
     check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), by_kernels(drafter), expansions=3)
 
 
@@ -130,8 +130,9 @@ def by_kernels(drafter, depth=None):
         text = torch.cat([torch.zeros(1, dtype=torch.int64), session.tokens[row], path])
         cache = SlotCache(loaded.count, len(text), 1)
         places = torch.arange(len(text))[None]
-        nodes = Nodes(text[None], places, Mask(places[:, None] <= places[:, :, None], places))
-        return loaded.kernels.part(nodes, cache, LayerChoice(runs, runs), None, 1)[0][0]
+        inputs = Inputs(text[None], places, Mask(places[:, None] <= places[:, :, None], places))
+        chosen, last = LayerChoice(runs, runs), torch.tensor([[len(text) - 1]])
+        return loaded.forward.run(inputs, cache, frozenset(), chosen, last)[0][0]
 
     return wanted
 
@@ -152,7 +153,7 @@ def reading(model):
 def test_a_model_in_few_bits_drafts_as_its_matrices_do(folder, quantize, layers):
     drafter = ModelDrafter(model=folder, quantize=quantize, layers=layers)
     drafter.bind(HFTarget(model=folder))
-    assert drafter._loaded.kernels is not None
+    assert drafter._loaded.native is not None
     matrices = [module for module in drafter._reader.model.modules() if isinstance(module, QuantizedLinear)]
     assert len(matrices) == 7 * (2 if layers else 4) + 1
     check_proposals(drafter, lambda rows: GivenSession.random(rows, VOCAB, 8), by_kernels(drafter), expansions=3)

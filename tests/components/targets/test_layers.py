@@ -60,7 +60,7 @@ def test_transformers_layers(family, chosen, build):
 def test_the_kernels_give_the_same_bits(quantization, chosen, build):
     if quantization == "kernels":
         target = HFTarget.from_model(build("llama", **BROAD).bfloat16())
-        target._take_kernels()
+        target._take_native()
     else:
         target = HFTarget.from_model(build("llama", **BROAD).float())
         target._quantize(quantization)
@@ -71,7 +71,7 @@ def test_the_kernels_give_the_same_bits(quantization, chosen, build):
 def test_the_kernels_skip_what_transformers_layers_skip(build):
     model = build("llama", **BROAD).bfloat16()
     target, slow = HFTarget.from_model(model), HFTarget.from_model(model)
-    target._take_kernels()
+    target._take_native()
     chosen = LayerChoice.without(3, [1], [2])
     found = []
     for one in (target, slow):
@@ -87,7 +87,7 @@ def stored(target: HFTarget) -> list[list[torch.Tensor]]:
     """Of every row, the keys and values of its committed tokens: blocks [P, H, S, D]."""
     state = target._state
     assert state is not None
-    return [[block[:, row, :, :count] for block in state.cache._blocks] for row, count in enumerate(state.filled)]
+    return [[block[:, row, :, :count] for block in state.cache._blocks] for row, count in enumerate(state.rows.counts)]
 
 
 def keys_and_values(target: HFTarget, fresh: HFTarget, chosen: LayerChoice, futures: list[list[int]]):
@@ -145,7 +145,7 @@ def test_the_kernels_share_the_very_bits_of_a_fresh_verification(quantization, c
     model = build("llama", **BROAD).float()
     if quantization == "kernels":
         target = HFTarget.from_model(model.bfloat16())
-        target._take_kernels()
+        target._take_native()
     else:
         target = HFTarget.from_model(model)
         target._quantize(quantization)

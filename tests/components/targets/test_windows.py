@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specframe.components.targets.forward.state import AttentionView, State
+from specframe.components.targets.forward.masks import AttentionView, mask_of
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import TokenTree
+from specframe.neural.cache import SlotCache
+from specframe.neural.ledger import Rows
 from specframe.testing import admitted
 from tests.components.targets.models import HEADED, MODERN, PROMPTS, SHAPES, batch
 
@@ -85,9 +87,9 @@ def test_the_window_decides(build):
     ],
 )
 def test_what_a_path_behind_five_committed_tokens_sees(view, seen):
-    state = State(1, 1, 32, torch.float32, torch.device("cpu"))
-    state.length, state.filled = torch.tensor([5]), [5]
+    rows = Rows(SlotCache(1, 32, 1), rooted=False)
+    rows.join(torch.tensor([5]), [5])
     index = torch.arange(4)[None]
     tree = TokenTree(index + 1, index - 1, index >= 0, index * 0, levels=3)
-    mask = state.mask(tree, view)
+    mask = mask_of(rows.tree(tree), 5 + tree.depth, view, torch.float32)
     assert [(row == 0).nonzero()[:, 0].tolist() for row in mask[0, 0]] == seen

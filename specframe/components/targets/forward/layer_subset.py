@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy, deepcopy
 from typing import Any
 
@@ -51,22 +51,16 @@ class LayerSubset:
             if hasattr(module, "config"):
                 module.config = fewer if module is self.model else text
 
-    def run(self, tokens: Tensor, **options: Any) -> Tensor:
-        """The logits [B, T, V] of tokens [B, T], with the options of transformers' models."""
-        logits: Tensor = self.model(tokens, use_cache=True, **options).logits
-        return logits
-
-    @contextmanager
-    def listening(self, taps: frozenset[str]) -> Iterator[Mapping[str, Tensor]]:
+    def listening(self, taps: frozenset[str]) -> AbstractContextManager[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
-        own = Taps(self._decoder, self._layers)
-        own.request(taps)
-        with own.listening() as captured:
-            yield captured
+        return Taps(self._decoder, self._layers).listening(taps)
 
     @contextmanager
-    def entering(self, states: Tensor) -> Iterator[None]:
-        """Feeds these states [B, T, D] to the first layer inside the with block, in place of the embeddings."""
+    def entering(self, states: Tensor | None) -> Iterator[None]:
+        """Feeds these states [B, T, D] to the first layer inside the with block; None: the embeddings, as always."""
+        if states is None:
+            yield
+            return
 
         def enter(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
             if inputs:

@@ -1,24 +1,27 @@
-"""The forward passes of the compiled kernels, and the LM head."""
+"""A Llama-like decoder's native forward pass, and its LM head."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets.forward.native_decoder import Decoder, Nodes, Unfit
-from specframe.components.targets.forward.passes import Computing, Found, taps_above, taps_below
-from specframe.components.targets.forward.state import State
-from specframe.components.targets.forward.taps import Taps
+from specframe.components.targets import architectures
+from specframe.kernel.errors import InputError
 from specframe.kernel.layers import LayerChoice
-from specframe.kernel.types import TokenTree
-from specframe.native.decoder import Mask, Tree, packed
-from specframe.native.linear import logits_of
+from specframe.native.blocks import BLOCK
+from specframe.native.build import load_kernels
+from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
+from specframe.native.linear import QuantizedLinear, logits_of
+from specframe.native.sight import Causal, Tree
 from specframe.neural.cache import SlotCache
+from specframe.neural.forward import EVERY, Features, Inputs, Keep, gather_each
 
+Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
+"""Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
 CHUNK = 256
 """Tokens of a prompt that are read at once, which bounds the memory it takes."""
 
@@ -27,128 +30,143 @@ FREE = 16
 """Number of tokens that cost no more than one: the pass is bound by reading weights."""
 
 
-def together(last: Sequence[int]) -> Iterator[int]:
-    """Yields how many prompts, in order, to read at once, given the places of their last tokens.
+def together(lengths: Sequence[int]) -> Iterator[int]:
+    """Yields how many texts, in order, to read at once, given their lengths.
 
-    A prompt waits for the longest one read with it. Where the cost grows with every token, none has to.
+    A text waits for the longest one read with it. Where the cost grows with every token, none has to.
     """
     count = longest = 0
-    for place in last:
-        longest = max(longest, place + 1)
+    for length in lengths:
+        longest = max(longest, length)
         if count and (count + 1) * longest > FREE:
             yield count
-            count, longest = 0, place + 1
+            count, longest = 0, length
         count += 1
     yield count
 
 
-class KernelPasses:
-    """The forward pass of the compiled kernels, and the LM head. They know no window."""
+class NativeForward:
+    """A model's embedding, its layers over a cache in float32, the final norm and the LM head. It knows no window.
 
-    masked = False
+    Hidden states are float32. The passes over a tree and over the same text token by token give the same bits.
+    """
+
+    windows = False
     widths: Callable[[int], int] | None = None
 
-    def __init__(self, decoder: Decoder, head: nn.Module, taps: Taps) -> None:
-        self.computing = Computing()
-        self._decoder = decoder
-        self.head = head
-        self._taps = taps
+    def __init__(self, config: Any, decoder: Any, layers: nn.ModuleList, head: nn.Module) -> None:
+        """Packs the parts of a model for which `unfit` or `unfit_floats` finds no reason."""
+        self.head: nn.Module = packed(head)
+        self._embedding: nn.Embedding = decoder.embed_tokens
+        self._layers = PackedLayers(config, decoder.rotary_emb, list(layers))
+        self._ending: Tensor = decoder.norm.weight.detach().float().contiguous()
 
-    def around(self, taps: Taps) -> KernelPasses:
-        """The same with other taps."""
-        return KernelPasses(self._decoder, self.head, taps)
-
-    def read(self, tokens: Tensor, state: State, last: Tensor, start: int = 0) -> Found:
-        """Reads each prompt by itself, and in chunks, which changes no bit of the result."""
-        hidden: list[Tensor] = []
-        features: dict[str, Tensor] = {}
-        first = 0
-        for count in together(last.tolist()):
-            rows = slice(first, first + count)
-            width = int(last[rows].max()) + 1
-            found, captured = self._read(tokens[rows, :width], state, state.cache.row + first, start)
-            hidden.append(found[torch.arange(count), last[rows]])
-            for tap, values in captured.items():
-                whole = features.setdefault(tap, values.new_zeros(*tokens.shape, values.shape[2]))
-                whole[rows, :width] = values
-            first += count
-        return logits_of(self.head, torch.cat(hidden)), features
-
-    def _read(self, tokens: Tensor, state: State, row: int, start: int) -> tuple[Tensor, dict[str, Tensor]]:
-        """The hidden states and features [B, N, D] of tokens [B, N] behind `start` others, from the cache's row on."""
-        batch = len(tokens)
-        hidden: list[Tensor] = []
-        features: list[Mapping[str, Tensor]] = []
-        for chunk in tokens.split(CHUNK, 1):
-            count = chunk.shape[1]
-            positions = torch.arange(start, start + count).expand(batch, -1)
-            sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
-            seen = Tree(sees, torch.full((batch,), start), start)
-            start += count
-            found, captured = self._decoder.run(Nodes(chunk, positions, seen, row), state.cache, self._taps.wanted)
-            hidden.append(found)
-            features.append({tap: values.to(found.dtype) for tap, values in captured.items()})
-        whole = {tap: torch.cat([captured[tap] for captured in features], 1) for tap in features[0]}
-        return torch.cat(hidden, 1), whole
-
-    def score(self, tree: TokenTree, state: State, positions: Tensor) -> Found:
-        """Scores a tree."""
-        nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
-        found: Found = self.computing(lambda: self._run(nodes, state, self._taps.wanted))
-        return found
-
-    def below(
-        self, tree: TokenTree, nodes: Tensor, state: State, positions: Tensor, chosen: LayerChoice
-    ) -> Mapping[str, Tensor]:
-        """Runs some layers over nodes of a tree."""
-        state.aim_nodes(tree, nodes)
-        sees = Mask(state.visible(tree, nodes), state.base + nodes)
-        asked = Nodes(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sees)
-        taps = taps_below(self._taps.wanted, chosen)
-        features: Mapping[str, Tensor] = self.computing(lambda: self._decoder.run(asked, state.cache, taps, chosen)[1])
-        return features
-
-    def above(self, tree: TokenTree, state: State, positions: Tensor, entry: Tensor, chosen: LayerChoice) -> Found:
-        """Runs the last layers over a tree."""
-        nodes = Nodes(tree.tokens, positions, Tree(tree.ancestors, state.length, state.base))
-        taps = taps_above(self._taps.wanted, chosen)
-        found: Found = self.computing(lambda: self._run(nodes, state, taps, chosen, entry))
-        return found
-
-    def part(
-        self, nodes: Nodes, cache: SlotCache, chosen: LayerChoice, entry: Tensor | None, keep: int | Tensor
-    ) -> Found:
-        """Runs the chosen layers over a drafter's nodes: logits of the nodes to keep, and the last layer's tap.
-
-        `keep` is the number of last nodes, or their indices [E]; 0 keeps all. `entry` [B, N, D] is the input of the
-        first chosen layer.
-        """
-        tap = f"layer.{chosen.kept[-1]}"
-        hidden, features = self._decoder.run(nodes, cache, frozenset({tap}), chosen, entry)
-        kept = hidden[:, -keep:] if isinstance(keep, int) else hidden[:, keep]
-        return logits_of(self.head, kept), features
-
-    def _run(
+    def run(
         self,
-        nodes: Nodes,
-        state: State,
-        taps: frozenset[str],
-        chosen: LayerChoice | None = None,
-        entry: Tensor | None = None,
-    ) -> Found:
-        """Runs the nodes of one forward pass, by all or some of the layers."""
-        hidden, features = self._decoder.run(nodes, state.cache, taps, chosen, entry)
-        return logits_of(self.head, hidden), {tap: values.to(hidden.dtype) for tap, values in features.items()}
+        inputs: Inputs,
+        memory: SlotCache,
+        taps: frozenset[str] = frozenset(),
+        layers: LayerChoice | None = None,
+        keep: Keep = EVERY,
+    ) -> tuple[Tensor | None, Features]:
+        """Runs all or the chosen layers. Texts are read one by one and in chunks, which changes no bit of the result.
+
+        `last` is in the model's dtype; a layer's feature is float32, as it enters the next. See `Forward`.
+        """
+        memory.aim(inputs.sight.slots, inputs.sight.end, inputs.row)
+        if isinstance(inputs.sight, Causal):
+            last, features = self._read(inputs, inputs.sight, memory, taps, layers)
+        else:
+            last, features = self.decode(inputs, memory, taps, layers)
+        if "last" in taps:
+            features["last"] = last
+        if isinstance(keep, slice):
+            return None if keep.stop == 0 else logits_of(self.head, last[:, keep]), features
+        return logits_of(self.head, gather_each(last, keep)), features
+
+    def _read(
+        self, inputs: Inputs, sight: Causal, memory: SlotCache, taps: frozenset[str], layers: LayerChoice | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The hidden states and features [B, T, D] of texts; 0 at padding."""
+        found: dict[str, Tensor] = {}
+        first = 0
+        for count in together(sight.lengths):
+            rows = slice(first, first + count)
+            start, width = sight.start, max(sight.lengths[rows])
+            for begin in range(0, width, CHUNK):
+                span = rows, slice(begin, min(begin + CHUNK, width))
+                chunk = self._chunk(inputs, span, start + begin)
+                last, features = self.decode(chunk, memory, taps, layers)
+                for tap, values in {**features, "": last}.items():
+                    whole = found.setdefault(tap, values.new_zeros(*inputs.tokens.shape, values.shape[2]))
+                    whole[span] = values
+            first += count
+        return found.pop(""), found
+
+    def _chunk(self, inputs: Inputs, span: tuple[slice, slice], start: int) -> Inputs:
+        """The part of texts [B, T] at a span of rows and tokens, the first of which take slot `start`."""
+        tokens = inputs.tokens[span]
+        batch, count = tokens.shape
+        sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
+        return Inputs(
+            tokens,
+            inputs.positions[span],
+            Tree(sees, torch.full((batch,), start), start),
+            inputs.row + span[0].start,
+            None if inputs.states is None else inputs.states[span],
+        )
+
+    def decode(
+        self, inputs: Inputs, memory: SlotCache, taps: frozenset[str], layers: LayerChoice | None
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
+        assert not isinstance(inputs.sight, Causal), "texts are read as trees that are chains"
+        entry = self._embedding(inputs.tokens) if inputs.states is None else inputs.states.clone()
+        hidden = entry.float().contiguous()  # [B, T, D]
+        wanted = {int(tap.partition(".")[2]): torch.empty_like(hidden) for tap in taps if tap != "last"}
+        self._layers.run(
+            hidden, inputs.positions, inputs.sight, memory, inputs.row, wanted, layers, ending=self._ending
+        )
+        return hidden.to(self._embedding.weight.dtype), {f"layer.{index}": values for index, values in wanted.items()}
 
 
-def kernel_passes(
-    model: nn.Module, parts: tuple[Any, Any, nn.ModuleList], taps: Taps, option: str, unfit: Unfit
-) -> KernelPasses | None:
-    """Forward passes by the kernels of a model whose config, decoder and layers are `parts`.
+def native_forward(
+    model: Any, parts: tuple[Any, Any, nn.ModuleList], option: str, unfit: Unfit
+) -> NativeForward | None:
+    """The native forward pass of a model whose config, decoder and layers are `parts`.
 
     None, with a warning in the option's name, where `unfit` finds a reason.
     """
     if (reason := unfit(*parts)) is not None:
         logging.getLogger(__name__).warning("%s: %s, so its forward pass is transformers' own", option, reason)
         return None
-    return KernelPasses(Decoder(*parts), packed(model.get_output_embeddings()), taps)  # type: ignore[operator]
+    return NativeForward(*parts, model.get_output_embeddings())
+
+
+def unfit(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
+    """Returns why the native passes cannot run a quantized model's layers, or None if they can."""
+    if (reason := unlike(config, getattr(decoder, "rotary_emb", None), list(layers))) is not None:
+        return reason
+    matrices = [module for module in layers.modules() if isinstance(module, QuantizedLinear)]
+    if not matrices:
+        return "its weights are unpacked"
+    return odd_outputs(matrices)
+
+
+def unfit_floats(config: Any, decoder: Any, layers: nn.ModuleList) -> str | None:
+    """Returns why the native passes cannot run a model's bfloat16 or float32 layers, or None if they can."""
+    if (reason := unlike(config, getattr(decoder, "rotary_emb", None), list(layers))) is not None:
+        return reason
+    limits = [view.limit for view in architectures.views(config).values() if view.limit is not None]
+    if min(limits, default=architectures.context(config)) < architectures.context(config):
+        return "its attention has a window"
+    matrices = [module for module in layers.modules() if isinstance(module, nn.Linear)]
+    if {matrix.weight.dtype for matrix in matrices} not in ({torch.bfloat16}, {torch.float32}):
+        return "its weights are neither in bfloat16 nor in float32"
+    if any(matrix.in_features % BLOCK for matrix in matrices):
+        return f"one of its matrices has inputs that {BLOCK} does not divide"
+    try:
+        load_kernels()
+    except InputError as error:
+        return str(error)
+    return odd_outputs(matrices)

@@ -1,48 +1,111 @@
-"""Resumed forward passes: verification above the drafting layers, and replays of committed tokens."""
+"""Some layers over the nodes of a draft, verification that resumes above them, and replays of committed tokens."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from specframe.components.targets.forward.passes import Found, Passes
-from specframe.components.targets.forward.state import State
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree
+from specframe.neural.forward import NONE, Features, Forward, Inputs
+from specframe.neural.ledger import Rows
 
 
-def finish(passes: Passes, tree: TokenTree, state: State, positions: Tensor) -> Found:
-    """Scores the tree from the outputs of the first layers for the nodes of a draft, where they drafted.
+@dataclass(frozen=True)
+class Drafted:
+    """The features that the first layers gave for nodes of a draft. Node i's keys and values stand i slots behind the
+    root's."""
 
-    The first layers run here over the remaining nodes, the other layers over all. The state is aimed at the nodes'
-    slots. There may be features of more taps than were requested.
-    """
-    drafted, state.drafted = state.drafted, None
-    if drafted is None:
-        return passes.score(tree, state, positions)
-    chosen = drafted.chosen
-    places = drafted.places(tree)  # [B, N]
-    found = places >= 0
-    standing = torch.arange(places.shape[1], device=places.device)
-    if bool((found & (places != standing)).any()):
-        state.cache.compact(state.base + torch.where(found, places, standing), state.base)
-    features = {
-        tap: values.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, values.shape[-1]))
-        for tap, values in drafted.features.items()
-    }  # [B, N, D] each
-    missing = (~found).any(0).nonzero()[:, 0]  # in some row; those of the others come out as they were
-    if len(missing):
-        first = LayerChoice.first(chosen.whole, chosen.layers)
-        more = passes.below(tree, missing.expand(len(places), -1), state, positions, first)
+    chosen: LayerChoice
+    tree: TokenTree
+    features: Mapping[str, Tensor]  # tap -> [B, N, D]; anything at nodes that they did not run over
+    known: Tensor  # [B, N] bool, the nodes that they did run over
+
+    @classmethod
+    def put(
+        cls, before: Drafted | None, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, features: Mapping[str, Tensor]
+    ) -> Drafted:
+        """Adds features [B, F, D] of nodes [B, F] to the known ones, for the tree as it is now."""
+        batch, count = tree.tokens.shape
+        rows = torch.arange(batch, device=nodes.device)[:, None]
+        known = torch.zeros(batch, count, dtype=torch.bool, device=nodes.device)
+        made = {}
+        goes_on = before is not None and before.chosen == chosen and tree.levels > 0
+        if before is not None and goes_on:
+            known[:, : before.known.shape[1]] = before.known
+        known[rows, nodes] = True
         for tap, values in features.items():
-            values[:, missing] = more[tap]
-        state.aim(places.shape[1])
-    logits, others = passes.above(tree, state, positions, features[f"layer.{chosen.whole - 1}"], chosen.rest)
-    return logits, {**features, **others}
+            if tap == "last":
+                continue
+            made[tap] = values.new_zeros(batch, count, values.shape[-1])
+            if before is not None and goes_on:
+                made[tap][:, : before.known.shape[1]] = before.features[tap]
+            made[tap][rows, nodes] = values
+        return cls(chosen, tree, made, known)
+
+    def places(self, tree: TokenTree) -> Tensor:
+        """The node here of the same path as each node of a tree, [B, N]; -1 where these layers did not run over it."""
+        batch, count = tree.tokens.shape
+        mine = self.tree
+        places = torch.full((batch, count), -1, dtype=torch.int64, device=tree.tokens.device)
+        places[:, 0] = torch.where(self.known[:, 0] & (mine.tokens[:, 0] == tree.tokens[:, 0]), 0, -1)
+        for _ in range(tree.levels):
+            above = places.gather(1, tree.parent.clamp(min=0))  # [B, N]
+            same = mine.parent[:, None] == above[..., None]  # [B, N, M]
+            same &= mine.tokens[:, None] == tree.tokens[..., None]
+            same &= self.known[:, None] & ((above >= 0) & (tree.parent >= 0) & tree.valid)[..., None]
+            found = torch.where(same.any(-1), same.int().argmax(-1), -1)
+            places[:, 1:] = found[:, 1:]
+        return places
 
 
-def replay(passes: Passes, chosen: LayerChoice, tokens: Tensor, state: State, context: int) -> Tensor:
-    """The feature `last` [B, W, D] of tokens [B, W] after the chosen layers, `state` being that before the first.
+def score(
+    forward: Forward, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
+) -> tuple[Tensor, Features]:
+    """The logits [B, N, V] and features of a tree's nodes: by all layers, or above those that ran over a draft.
+
+    There, the first layers run over the remaining nodes, the other layers over all. There may be features of more taps
+    than were requested.
+    """
+    inputs = Inputs(tree.tokens, positions_of(rows, tree, context), rows.tree(tree))
+    chosen, found = None, {}
+    if drafted is not None:
+        found = _resumed(forward, drafted, inputs, tree, rows)
+        chosen, entry = drafted.chosen.rest, found[f"layer.{drafted.chosen.whole - 1}"]
+        inputs = Inputs(inputs.tokens, inputs.positions, inputs.sight, states=entry)
+        taps = frozenset(tap for tap in taps if tap == "last" or int(tap.partition(".")[2]) >= chosen.kept[0])
+    logits, features = forward.run(inputs, rows.memory, taps, chosen)
+    assert logits is not None
+    return logits, {**found, **features}
+
+
+def run_over(
+    forward: Forward,
+    taps: frozenset[str],
+    chosen: LayerChoice,
+    tree: TokenTree,
+    nodes: Tensor,
+    rows: Rows,
+    context: int,
+) -> Features:
+    """The features [B, F, D] of nodes [B, F] of a tree after the chosen layers alone.
+
+    They are `last`, the taps of the first `chosen.whole` layers, and that of the last of these.
+    """
+    rows.memory.reserve(rows.origin + tree.tokens.shape[1])
+    positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
+    sight = rows.nodes(tree, nodes, positions)
+    inputs = Inputs(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sight)
+    below = {f"layer.{layer}" for layer in range(chosen.whole)}
+    wanted = (taps & below) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
+    return forward.run(inputs, rows.memory, frozenset(wanted), chosen, NONE)[1]
+
+
+def replay(forward: Forward, chosen: LayerChoice, tokens: Tensor, rows: Rows, context: int) -> Tensor:
+    """The feature `last` [B, W, D] of tokens [B, W] after the chosen layers, `rows` being those before the first.
 
     Their keys and values stand behind those of all rows, where the next tree is written. The first of them sees the
     whole model's entries of the tokens before it, each later one also these layers' entries of the tokens between.
@@ -55,5 +118,38 @@ def replay(passes: Passes, chosen: LayerChoice, tokens: Tensor, state: State, co
         draw=torch.zeros_like(tokens),
         levels=tokens.shape[1] - 1,
     )
-    positions = state.positions(chain, context).clamp(min=0)  # of a row that has fewer tokens, they mean nothing
-    return passes.below(chain, order, state, positions, chosen)["last"]
+    return run_over(forward, frozenset(), chosen, chain, order, rows, context)["last"]
+
+
+def _resumed(forward: Forward, drafted: Drafted, inputs: Inputs, tree: TokenTree, rows: Rows) -> dict[str, Tensor]:
+    """The features [B, N, D] that the first layers give for all nodes of a tree, with their entries in its slots."""
+    chosen, places = drafted.chosen, drafted.places(tree)  # [B, N]
+    found = places >= 0
+    standing = torch.arange(places.shape[1], device=places.device)
+    if bool((found & (places != standing)).any()):
+        rows.memory.compact(rows.origin + torch.where(found, places, standing), rows.origin)
+    features = {
+        tap: values.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, values.shape[-1]))
+        for tap, values in drafted.features.items()
+    }  # [B, N, D] each
+    missing = (~found).any(0).nonzero()[:, 0]  # in some row; those of the others come out as they were
+    if len(missing):
+        nodes = missing.expand(len(places), -1)
+        sight = rows.nodes(tree, nodes, inputs.positions)
+        rest = Inputs(tree.tokens[:, missing], inputs.positions[:, missing], sight)
+        first = LayerChoice.first(chosen.whole, chosen.layers)
+        more = forward.run(rest, rows.memory, frozenset(features), first, NONE)[1]
+        for tap, values in features.items():
+            values[:, missing] = more[tap]
+    return features
+
+
+def positions_of(rows: Rows, tree: TokenTree, context: int) -> Tensor:
+    """The nodes' positions [B, N]. Those beyond the context get its last one: their scores mean nothing,
+    and the session's budget ends before them, but a table of positions must not be left."""
+    positions = rows.count[:, None]  # [B, 1]
+    if tree.tokens.shape[1] > 1:
+        positions = positions + tree.depth  # [B, N]
+    if rows.base + tree.levels >= context:
+        positions = positions.clamp(max=context - 1)
+    return positions

@@ -22,31 +22,32 @@ class Taps:
     def __init__(self, decoder: nn.Module, layers: Mapping[int, nn.Module]) -> None:
         self._modules: dict[str, nn.Module] = {"last": decoder}
         self._modules |= {f"layer.{index}": layer for index, layer in layers.items()}
-        self._wanted: tuple[str, ...] = ()
+        self.layers = len(layers)
+        """Number of layers."""
+        self._wanted: frozenset[str] = frozenset()
 
     def request(self, names: frozenset[str]) -> None:
         """Adds taps to those that every forward captures. Raises CompositionError for a tap that does not exist."""
         if unknown := sorted(names - self._modules.keys()):
             raise CompositionError(
-                f"the target has no feature {', '.join(unknown)}; it has: last, "
-                f"layer.0 .. layer.{len(self._modules) - 2}"
+                f"the target has no feature {', '.join(unknown)}; it has: last, layer.0 .. layer.{self.layers - 1}"
             )
-        self._wanted = tuple(sorted(names.union(self._wanted)))
+        self._wanted |= names
 
     @property
     def wanted(self) -> frozenset[str]:
         """The taps requested so far."""
-        return frozenset(self._wanted)
+        return self._wanted
 
     def module(self, name: str) -> nn.Module:
         """The module whose output a tap is."""
         return self._modules[name]
 
     @contextmanager
-    def listening(self) -> Iterator[Mapping[str, Tensor]]:
+    def listening(self, names: frozenset[str]) -> Iterator[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
         captured: dict[str, Tensor] = {}
-        handles = [self._modules[name].register_forward_hook(make_hook(name, captured)) for name in self._wanted]
+        handles = [self._modules[name].register_forward_hook(make_hook(name, captured)) for name in sorted(names)]
         try:
             yield captured
         finally:

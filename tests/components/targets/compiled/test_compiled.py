@@ -10,9 +10,8 @@ import torch
 
 import specframe
 from specframe.bench.figures.predict import weigh
-from specframe.components.targets.forward.compiled import CompiledPasses, Steps
-from specframe.components.targets.forward.native import KernelPasses
-from specframe.components.targets.forward.static import StaticStep, power, width_of
+from specframe.components.targets.forward.compiled import CompiledForward, StaticStep, Steps, power, width_of
+from specframe.components.targets.forward.native import NativeForward
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.types import Verdict
 from specframe.testing import admitted
@@ -30,13 +29,13 @@ def nothing_compiled():
 
 def compiled(model, backend: str = "eager") -> HFTarget:
     target = HFTarget.from_model(model)
-    target.passes = CompiledPasses(target._model_passes, Steps(target._model_passes, target.dtype, backend))
+    target.computing.inner = CompiledForward(target._eager, Steps(target._eager, target.dtype, backend))
     return target
 
 
 def shapes(target) -> set:
-    assert not target.passes._steps.refused
-    return {shape[-2:] for shape in target.passes._steps._checked}
+    assert not target.forward._steps.refused
+    return {shape[-2:] for shape in target.forward._steps._checked}
 
 
 @pytest.mark.sampled
@@ -143,7 +142,7 @@ def test_a_text_beyond_the_first_width_gets_the_next(build, decode, continuation
     expected = [continuation(model, prompt, COUNT) for prompt in prompts]
     target = compiled(model)
     assert [row[:COUNT] for row in decode(target, prompts, expected)] == expected
-    widths = {shape[3] for shape in target.passes._steps._checked}
+    widths = {shape[3] for shape in target.forward._steps._checked}
     assert widths == {256, 512}
 
 
@@ -159,7 +158,7 @@ def test_what_was_read_ahead_of_a_prompt_is_no_padding(build, continuation):
     for _ in range(3):
         tree = random_tree(committed.root, [[1]] * 3, 7, torch.Generator().manual_seed(3))
         committed = target.commit(tree, accept(tree, target.score(tree).logits))
-    assert not target.passes._steps._checked
+    assert not target.forward._steps._checked
     tree, scores = target.admit(batch([late]))
     expected = continuation(model, late, 2)
     first = accept(tree, scores.logits).bonus
@@ -209,21 +208,21 @@ def test_who_counts_operators_sees_them(build):
     pipeline = specframe.compose(target=target, drafter={"use": "lookup"}, sampling=sampling)
     weights = sum(p.numel() for name, p in target.model.named_parameters() if p.dim() > 1 and "embed" not in name)
     assert weigh(pipeline, [5, 6, 7, 5, 6, 7]) == {"target": weights, "drafter": 0}
-    assert not target.passes._steps._checked
+    assert not target.forward._steps._checked
 
 
 def test_the_option_is_a_targets(model_folder):
     target = HFTarget(model=str(model_folder), device="cpu", compile=True)
-    assert isinstance(target.passes, CompiledPasses) and target.passes.computing is target._model_passes.computing
+    assert isinstance(target.forward, CompiledForward) and target.computing.inner is target.forward
     other = target.sibling()
-    assert isinstance(other.passes, CompiledPasses) and other.passes._steps is target.passes._steps
+    assert isinstance(other.forward, CompiledForward) and other.forward._steps is target.forward._steps
 
 
-@pytest.mark.parametrize(("dtype", "passes"), [("float32", KernelPasses), ("float64", CompiledPasses)])
-def test_kernels_come_first(dtype, passes, build, tmp_path):
+@pytest.mark.parametrize(("dtype", "forward"), [("float32", NativeForward), ("float64", CompiledForward)])
+def test_kernels_come_first(dtype, forward, build, tmp_path):
     build("llama", hidden_size=64, head_dim=16, intermediate_size=96).float().save_pretrained(tmp_path)
     target = HFTarget(model=str(tmp_path), device="cpu", dtype=dtype, compile=True, kernels=True)
-    assert isinstance(target.passes, passes)
+    assert isinstance(target.forward, forward)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import specframe
-from specframe.components.targets.forward.compiled import CompiledPasses, Steps
+from specframe.components.targets.forward.compiled import CompiledForward, Steps
 from specframe.components.targets.hf import HFTarget
 from specframe.decoding.clock import Clock
 from tests.small_model import make_model
@@ -24,7 +24,7 @@ FALCON = {
 def cuda_target(compiled: bool) -> HFTarget:
     target = HFTarget.from_model(make_model().double().cuda())
     if compiled:
-        target.passes = CompiledPasses(target._model_passes, Steps(target._model_passes, target.dtype))
+        target.computing.inner = CompiledForward(target._eager, Steps(target._eager, target.dtype))
     return target
 
 
@@ -40,7 +40,7 @@ def test_eager_and_captured_cycles_give_plain_decodings_tokens(temperature):
     for compiled in (False, True):
         target = cuda_target(compiled)
         assert composed(target, temperature).generate(PROMPTS).tokens == plain
-        assert not compiled or not target.passes._steps.refused
+        assert not compiled or not target.forward._steps.refused
 
 
 def test_a_cpu_gives_the_same_tokens():

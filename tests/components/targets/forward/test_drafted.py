@@ -5,7 +5,7 @@ import random as pyrandom
 import pytest
 import torch
 
-from specframe.components.targets.forward.drafted import Drafted
+from specframe.components.targets.forward.resume import Drafted
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree
 

@@ -86,7 +86,7 @@ def test_a_replay_sees_no_farther_than_a_window(build):
 def test_a_replay_leaves_no_trace(kernels, build):
     replayed = HFTarget.from_model(build("llama", **BROAD).bfloat16())
     if kernels:
-        replayed._take_kernels()
+        replayed._take_native()
     other = replayed.sibling()
     texts = decoded(replayed)
     assert decoded(other) == texts
@@ -101,7 +101,7 @@ def test_a_replay_leaves_no_trace(kernels, build):
 def test_the_kernels_replay_what_transformers_layers_replay(build):
     model = build("llama", **BROAD).bfloat16()
     target, slow = HFTarget.from_model(model), HFTarget.from_model(model)
-    target._take_kernels()
+    target._take_native()
     tokens = torch.tensor([text[-WINDOW:] for text in decoded(slow)])
     decoded(target)
     found, wanted = (one.replay_layers(CHOICES[1], tokens).float() for one in (target, slow))
@@ -158,5 +158,5 @@ def test_a_search_keeps_few_models_at_hand(build, monkeypatch):
     first = target.replay_layers(CHOICES[0], tokens)
     for chosen in CHOICES:
         target.replay_layers(chosen, tokens)
-    assert len(target._model_passes._parts) == 2
+    assert len(target._eager._subsets) == 2
     assert torch.equal(target.replay_layers(CHOICES[0], tokens), first)

@@ -11,8 +11,8 @@ import specframe
 from specframe.cli.main import main
 from specframe.components.targets import pack as replacement
 from specframe.components.targets import probe
-from specframe.components.targets.forward.native import CHUNK, KernelPasses
-from specframe.components.targets.forward.transformers import ModelPasses
+from specframe.components.targets.forward.native import CHUNK, NativeForward
+from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.native.linear import QuantizedLinear
@@ -38,7 +38,7 @@ def quantized(build):
         model = build(family, **(BROAD | changes))
         if quantization in KERNELS:
             target = HFTarget.from_model(model.to(KERNELS[quantization]))
-            target._take_kernels()
+            target._take_native()
         else:
             target = HFTarget.from_model(model.float())
             target._quantize(quantization)
@@ -90,7 +90,7 @@ def test_weights_of_another_size_are_rounded(tmp_path):
 @pytest.mark.parametrize("quantization", ["int4", "int8", *KERNELS])
 def test_its_forward_pass_is_transformers_over_the_same_weights(family, quantization, quantized):
     target = quantized(family, quantization)
-    assert isinstance(target.passes, KernelPasses)
+    assert isinstance(target.forward, NativeForward)
     limit = 1e-4 if target.dtype == torch.float32 and quantization in KERNELS else 2e-2
     assert probe.deviation(target) < limit, "activations that differ by an ulp may round to another of 255 steps"
 
@@ -157,13 +157,13 @@ def test_no_prompt_waits_for_a_longer_one(quantized):
     target.request(frozenset({"last", "layer.0"}))
     prompts = [torch.randint(VOCABULARY, (length,)).tolist() for length in (3, 2, 40, 17, 1, 300)]
     read = []
-    run = target.passes._decoder.run
+    run = target.forward.decode
 
     def counted(nodes, *rest):
         read.append(nodes.tokens.shape)
         return run(nodes, *rest)
 
-    target.passes._decoder.run = counted
+    target.forward.decode = counted
     target.open(len(prompts), 400)
     together = target.admit(batch(prompts))[1]
     assert [tuple(shape) for shape in read] == [(2, 3), (1, 40), (1, 17), (1, 1), (1, 256), (1, 44)]
@@ -194,7 +194,7 @@ def test_speculative_texts_are_plain_texts(temperature, drafter, quantization, q
 
 def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
     target = quantized("gemma", hidden_act="gelu_pytorch_tanh")
-    assert isinstance(target.passes, ModelPasses)
+    assert isinstance(target.forward, TransformersForward)
     assert caplog.messages == [
         "quantize: the layers of gemma are not Llama's, so its forward pass is transformers' own"
     ]
@@ -213,17 +213,17 @@ def test_other_decoders_run_transformers_forward_pass(quantized, caplog):
 )
 def test_what_the_kernels_do_not_compute_is_transformers(family, dtype, changes, reason, build, caplog):
     target = HFTarget.from_model(build(family, **(BROAD | changes)).to(dtype))
-    target._take_kernels()
-    assert isinstance(target.passes, ModelPasses)
+    target._take_native()
+    assert isinstance(target.forward, TransformersForward)
     assert reason in caplog.text and caplog.text.count("so its forward pass is transformers' own") == 1
 
 
 def test_the_model_of_a_target_with_kernels_stays_transformers(tmp_path):
     file = str(write_gguf(tmp_path / "small.gguf", blocks="Q4_1"))
     target = HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True)
-    assert isinstance(target.passes, KernelPasses) and not layers(target)
+    assert isinstance(target.forward, NativeForward) and not layers(target)
     assert HFTarget(model=file, dtype="bfloat16", device="cpu", kernels=True, quantize="int4").quantization == "int4"
-    assert isinstance(target.sibling().passes, KernelPasses)
+    assert isinstance(target.sibling().forward, NativeForward)
 
 
 def test_drafters_share_its_embedding_and_head(quantized):
@@ -248,7 +248,7 @@ def test_where_nothing_is_trained_the_kernels_compute_the_shared_head(quantized)
     assert torch.equal(few, fast[:, rows]) and torch.equal(some, exact[:, rows])
     assert fast.dtype == torch.float32, "as the kernels add it up: no bit of it is lost"
     torch.testing.assert_close(fast, exact.float(), atol=0.02, rtol=0.02)
-    assert type(target._shared()._head) is QuantizedLinear
+    assert type(target._shared._head) is QuantizedLinear
 
 
 def test_without_a_compiler_the_weights_are_unpacked(build, monkeypatch, caplog):
@@ -260,7 +260,7 @@ def test_without_a_compiler_the_weights_are_unpacked(build, monkeypatch, caplog)
     monkeypatch.setattr(replacement, "load_kernels", refuse)
     exact._quantize("int4")
     assert "there is no C++ compiler (g++): the int4 weights are unpacked, which is no faster" in caplog.messages
-    assert isinstance(exact.passes, ModelPasses)
+    assert isinstance(exact.forward, TransformersForward)
     assert torch.equal(exact.model.model.layers[0].mlp.up_proj.weight, wanted)
     exact.check()
 

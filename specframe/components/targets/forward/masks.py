@@ -1,0 +1,108 @@
+"""Additive attention masks for transformers' layers, made of what a forward pass sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specframe.native.sight import Causal, Sight, Tree
+
+
+@dataclass(frozen=True)
+class AttentionView:
+    """Range of the attention of a kind of layer: a sliding window, a chunk, or everything."""
+
+    window: int | None = None
+    """Number of visible positions, a token's own included."""
+    chunk: int | None = None
+    """Chunk size: the visible positions start at its last multiple."""
+
+    @property
+    def limit(self) -> int | None:
+        """Number of positions up to which everything is seen."""
+        return self.window or self.chunk
+
+    def within(self, length: int) -> AttentionView:
+        """The view itself where it hides any of the given number of positions, else `ALL`."""
+        return self if self.limit is not None and length > self.limit else ALL
+
+    def hides(self, queries: Tensor, keys: Tensor) -> Tensor:
+        """Returns whether keys at positions [B or 1, 1, S] are hidden from queries at [B, N, 1]: [B, N, S]."""
+        if self.window is not None:
+            return queries - keys >= self.window
+        if self.chunk is not None:
+            return queries // self.chunk != keys // self.chunk
+        return torch.zeros_like(queries, dtype=torch.bool)
+
+
+ALL = AttentionView()
+
+
+def masks_of(sight: Sight, positions: Tensor, views: Mapping[str, AttentionView], dtype: torch.dtype) -> Any:
+    """One mask, or for a decoder of several kinds of layers one for each; None where transformers' own is the same.
+
+    Kinds with the same view of these positions share theirs. A mask is 0 where a query at `positions` [B, N] may look
+    and -inf elsewhere, [B or 1, 1, N, S].
+    """
+    nearest = {kind: view.within(sight.end) for kind, view in views.items()} or {"": ALL}
+    made = {view: mask_of(sight, positions, view, dtype) for view in dict.fromkeys(nearest.values())}
+    if len(nearest) == 1 or all(mask is None for mask in made.values()):
+        return next(iter(made.values()))
+    return {kind: made[view] for kind, view in nearest.items()}
+
+
+def mask_of(sight: Sight, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
+    """The mask of one kind of layers, or None: see `masks_of`.
+
+    Every node sees itself, padding too, so no softmax is empty. Both sdpa and eager attention take a float mask, and
+    sdpa need not convert it once per layer.
+    """
+    if isinstance(sight, Causal):
+        return _of_texts(sight, positions, view, dtype)
+    if isinstance(sight, Tree):
+        return _of_trees(sight, positions, view, dtype)
+    hidden = ~sight.visible
+    if view is not ALL:
+        keys = torch.arange(sight.end, device=positions.device).expand(len(positions), -1)  # [B, S]
+        if sight.drafted is not None:
+            keys = torch.cat([keys[:, : sight.end - sight.drafted.shape[1]], sight.drafted], 1)
+        hidden = hidden | view.hides(positions[..., None], keys[:, None])
+    return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None]
+
+
+def _of_texts(sight: Causal, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
+    """The mask of texts; transformers' own is right from the first token on, and for one that sees everything."""
+    count = positions.shape[1]
+    if not sight.start or (count == 1 and view is ALL):
+        return None
+    keys = torch.arange(sight.end, device=positions.device)
+    queries = keys[None, sight.start :, None]  # [1, count, 1]
+    hidden = (keys > queries) | view.hides(queries, keys[None, None])
+    mask = torch.zeros(1, 1, count, sight.end, dtype=dtype, device=positions.device)
+    return mask.masked_fill_(hidden, -torch.inf)
+
+
+def _of_trees(sight: Tree, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:
+    """The mask of trees. A committed token's slot is its position, so a window hides the first slots of a row."""
+    batch, count = positions.shape
+    base = sight.base
+    if count == 1 and sight.even and view is ALL:
+        return None
+    mask = torch.zeros(batch, 1, count, sight.end, dtype=dtype, device=positions.device)
+    if count > 1:
+        mask[:, 0, :, base:].masked_fill_(~sight.sees, -torch.inf)
+    if sight.even and view is ALL:
+        return mask
+    slots = torch.arange(base, device=positions.device)
+    if not sight.even:
+        gap = slots >= sight.length[:, None]  # [B, base]
+        mask[..., :base].masked_fill_(gap[:, None, None], -torch.inf)
+    if view is not ALL:
+        queries = positions[..., None]
+        mask[:, 0, :, :base].masked_fill_(view.hides(queries, slots.expand(1, 1, -1)), -torch.inf)
+        mask[:, 0, :, base:].masked_fill_(view.hides(queries, positions[:, None]), -torch.inf)
+    return mask

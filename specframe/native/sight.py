@@ -1,0 +1,70 @@
+"""The slots of a memory that the positions of one forward pass see, and the slots that their own entries take."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Causal:
+    """Texts, or their rest: a token sees the slots before its own, and its own. A slot is a position."""
+
+    start: int  # the slot of every row's first token
+    lengths: Sequence[int]  # tokens of each row; those behind them are padding
+
+    @property
+    def end(self) -> int:
+        """The first slot that no position sees."""
+        return self.start + max(self.lengths)
+
+    @property
+    def slots(self) -> int:
+        """The slot of the first entry; the others follow it, in every row."""
+        return self.start
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The N nodes of each row's tree: they see the committed slots, and each other."""
+
+    sees: Tensor  # [B, N, N] bool; none sees a later one
+    length: Tensor  # [B] int64: number of a row's first slots, which all see
+    base: int  # the slot of the first node; the others follow it
+    even: bool = False  # True if every row's length is known to be `base`
+
+    @property
+    def end(self) -> int:
+        """The first slot that no position sees."""
+        return self.base + self.sees.shape[1]
+
+    @property
+    def slots(self) -> int:
+        """The slot of the first entry; the others follow it, in every row."""
+        return self.base
+
+
+@dataclass(frozen=True)
+class Mask:
+    """N positions of each row that see any slots, and whose own entries go to any slots."""
+
+    visible: Tensor  # [B, N, S] bool
+    places: Tensor  # [B, N] int64
+    drafted: Tensor | None = None  # [B, M] int64: positions of the last M slots; before them, a slot is a position
+
+    @property
+    def end(self) -> int:
+        """The first slot that no position sees."""
+        return self.visible.shape[2]
+
+    @property
+    def slots(self) -> Tensor:
+        """The slots of the entries, [B, N] int64."""
+        return self.places
+
+
+Sight = Causal | Tree | Mask

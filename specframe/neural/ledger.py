@@ -1,0 +1,122 @@
+"""The ledger of a session's rows: which slots of a memory hold which row's entries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.types import TokenTree
+from specframe.native.sight import Mask, Tree
+from specframe.neural.cache import SlotCache
+
+
+class Rows:
+    """The rows of a session: row b's committed entries fill the slots 0 .. counts[b] - 1 of its row of a memory.
+
+    A draft's entries are written at the same slots in every row, behind the longest one: that is a slice, not a
+    scatter. Shorter rows get a gap that nothing sees, which closes when an accepted path moves down.
+
+    Args:
+        memory: keys and values, with a row for each of the session's slots.
+        rooted: True if a draft's root is the last committed entry, as in a drafting model; False if it is the first of
+            the draft's, as in a target, which has not processed it yet.
+        device: of the counts.
+    """
+
+    def __init__(self, memory: SlotCache, *, rooted: bool, device: torch.device | None = None) -> None:
+        self.memory = memory
+        self.count = torch.zeros(0, dtype=torch.int64, device=device)
+        """Committed entries of each row, [B] int64."""
+        self.counts: list[int] = []
+        """The same on the host."""
+        self._rooted = rooted
+        self._taken = 0  # further slots that are taken in every row: by the entries that `before` leaves out
+
+    @property
+    def base(self) -> int:
+        """The first slot that no row's committed entries take."""
+        return max(self.counts, default=0) + self._taken
+
+    @property
+    def origin(self) -> int:
+        """The slot of a draft's node 0, in the longest row; node i stands i slots behind it."""
+        return self.base - self._rooted
+
+    @property
+    def even(self) -> bool:
+        """True if all rows fill the slots below `base`."""
+        return min(self.counts, default=0) == self.base
+
+    def join(self, count: Tensor, counts: Sequence[int]) -> None:
+        """Adds rows of so many entries, behind the others."""
+        self.count = torch.cat([self.count, count])
+        self.counts = [*self.counts, *counts]
+
+    def advance(self, more: Tensor, counts: Sequence[int]) -> None:
+        """Counts so many entries more of each row, [B] on the device and on the host."""
+        self.count = self.count + more
+        self.counts = [have + new for have, new in zip(self.counts, counts, strict=True)]
+
+    def fill(self, count: Tensor, counts: Sequence[int]) -> None:
+        """Takes note that the rows have so many entries, [B] on the device and on the host."""
+        self.count, self.counts = count, list(counts)
+
+    def rewind(self, count: Tensor, counts: Sequence[int]) -> None:
+        """Forgets all but the first so many entries of each row, [B] on the device and on the host."""
+        self.count = torch.minimum(self.count, count)
+        self.counts = [min(pair) for pair in zip(self.counts, counts, strict=True)]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self.memory.keep(rows)
+        self.count = self.count[rows]
+        self.counts = [self.counts[row] for row in rows.tolist()]
+
+    def before(self, entries: int) -> Self:
+        """The rows as they were so many entries ago, on the same memory: nodes are written behind all entries.
+
+        A row that had fewer sees none.
+        """
+        earlier = copy(self)
+        earlier.count = self.count - entries
+        earlier.counts = [have - entries for have in self.counts]
+        earlier._taken = self._taken + entries
+        return earlier
+
+    def move(self, kept: Tensor, paths: Sequence[Sequence[int]]) -> None:
+        """Moves the entries of accepted paths, nodes [B, A], behind the committed ones; row b takes paths[b] of them.
+
+        A row with a shorter path moves entries that nothing sees behind its end, which the next tree overwrites.
+        """
+        base, width = self.base, max(map(len, paths))
+        start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.counts, strict=True))
+        if start == width:
+            return
+        if self.even:
+            first: int | Tensor = base + start
+        else:
+            first = self.count[:, None] + torch.arange(start, width, device=kept.device)
+        self.memory.compact(self.origin + kept[:, start:width], first)
+
+    def tree(self, tree: TokenTree) -> Tree:
+        """The sight of a whole tree's nodes."""
+        return Tree(tree.ancestors, self.count, self.base, self.even)
+
+    def nodes(self, tree: TokenTree, nodes: Tensor, positions: Tensor) -> Mask:
+        """The sight of nodes [B, F] of a tree whose nodes are at `positions` [B, N]: committed slots, and paths."""
+        count, origin = tree.tokens.shape[1], self.origin
+        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, count))  # [B, F, N]
+        if self._rooted:  # node 0 stands among the committed entries; its slot is that of the longest rows' roots
+            path[:, :, 0] = (self.count == self.base)[:, None]
+        committed = torch.arange(origin, device=nodes.device) < self.count[:, None]  # [B, origin]
+        visible = torch.cat([committed[:, None].expand(-1, path.shape[1], -1), path], 2)
+        return Mask(visible, origin + nodes, positions)
+
+
+def _settled(path: Sequence[int], width: int) -> int:
+    """Returns the number of nodes of a kept path that stand in line already; `width` if all do."""
+    return next((step for step, node in enumerate(path) if node != step), width)

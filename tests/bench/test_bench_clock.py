@@ -130,13 +130,8 @@ class Policy:
 
 
 @dataclass
-class Passes:
-    computing: nn.Module
-
-
-@dataclass
 class Target:
-    passes: Passes
+    computing: nn.Module
 
 
 @dataclass(frozen=True)
@@ -155,7 +150,7 @@ def test_forwards_are_timed_on_the_device_too():
         device.work(3)
         return Proposal(torch.zeros(1, 1, 1, 2))
 
-    with watch(Around(Target(Passes(model)), Policy()), clock) as parts:
+    with watch(Around(Target(model), Policy()), clock) as parts:
         model()  # in no phase of scoring: the prefill's, not booked
         parts.tree.grow(expand, torch.zeros(1, dtype=torch.int64), None)
         with clock.phase("score"):
@@ -175,7 +170,7 @@ def test_a_fused_drafters_forwards_are_timed_though_it_grows_its_own_tree():
         asked.append(frontier)
         return Proposal(torch.zeros(1, 1, 1, 2))
 
-    with watch(Around(Target(Passes(nn.Identity())), None, fused), clock) as parts:
+    with watch(Around(Target(nn.Identity()), None, fused), clock) as parts:
         assert parts.drafter.first.first is model and parts.drafter.second is fused.second
         parts.drafter.first.tree.grow(expand, torch.zeros(1, dtype=torch.int64), CONTEXT)
     assert len(asked) == clock.calls["drafter"] == 2

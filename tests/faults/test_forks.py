@@ -13,7 +13,13 @@ def test_nothing_forks():
                 names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
                 forks = any(each.split(".")[0] in ("multiprocessing", "concurrent") for each in names)
             else:
-                forks = isinstance(node, ast.Attribute) and node.attr in ("fork", "forkpty", "num_workers")
+                forks = isinstance(node, ast.Attribute) and _forks(node)
             if forks:
                 found.append(f"{name(path)}:{node.lineno}")
     assert not found
+
+
+def _forks(node: ast.Attribute) -> bool:
+    """Returns whether an attribute forks a process; a logits processor's `fork` copies its state."""
+    own = isinstance(node.value, ast.Name) and node.value.id != "os"
+    return node.attr in ("forkpty", "num_workers") or (node.attr == "fork" and not own)

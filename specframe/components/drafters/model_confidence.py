@@ -90,14 +90,15 @@ class RatedForward:
         keep: Keep = EVERY,
     ) -> tuple[Tensor | None, Features]:
         """Runs the forward pass, and rates the positions to keep by the LM head's inputs."""
-        logits, features = self._inner.run(inputs, memory, taps | {"last"}, layers, keep)
+        logits, found = self._inner.run(inputs, memory, taps | {"last"}, layers, keep)
+        features = {tap: found[tap] for tap in taps}
         if logits is None:
             return None, features
-        last = features["last"]
+        last = found["last"]
         kept = last[:, keep] if isinstance(keep, slice) else gather_each(last, keep)
         sure: Tensor = self._rater.confidence(kept)
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return torch.cat([wide, sure[..., None].to(wide.dtype)], -1), {tap: features[tap] for tap in taps}
+        return torch.cat([wide, sure[..., None].to(wide.dtype)], -1), features
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -23,15 +23,35 @@ NONE = slice(0)
 """No logits: the LM head does not run."""
 
 
+Output = tuple[Tensor | None, Features]
+"""The logits [B, E, V] of the positions to keep, None for `NONE`, and the taps' features [B, T, D]."""
+
+
 @dataclass(frozen=True)
-class Inputs:
-    """The tokens of one forward pass, where they stand, and what they see."""
+class Pass:
+    """One forward pass: the tokens, where they stand and what they see, the layers that run, and what is asked of it.
+
+    `layer.K` is layer K's output, counted from 0, as it enters the next; `last` is the LM head's input, after the last
+    layer that runs.
+    """
 
     tokens: Tensor  # [B, T] int64
     positions: Tensor  # [B, T] int64
     sight: Sight
     row: int = 0  # the memory's row of the first row
     states: Tensor | None = None  # [B, T, D], input of the first layer that runs; None: the tokens' embeddings
+    layers: LayerChoice | None = None  # those that are not chosen pass their input on; None: all run
+    taps: frozenset[str] = frozenset()  # of the features to return
+    keep: Keep = field(default_factory=lambda: EVERY)  # the positions whose logits to return
+
+    def kept(self, values: Tensor) -> Tensor:
+        """The entries [B, T, ..] of the positions to keep: [B, E, ..]."""
+        return values[:, self.keep] if isinstance(self.keep, slice) else gather_each(values, self.keep)
+
+    @property
+    def headless(self) -> bool:
+        """True if no logits are asked for."""
+        return isinstance(self.keep, slice) and self.keep == NONE
 
 
 class Forward(Protocol):
@@ -49,25 +69,8 @@ class Forward(Protocol):
     def widths(self) -> Callable[[int], int] | None:
         """Function from the number of slots needed to the number that its memory has; None: any number is possible."""
 
-    def run(
-        self,
-        inputs: Inputs,
-        memory: SlotCache,
-        taps: frozenset[str] = frozenset(),
-        layers: LayerChoice | None = None,
-        keep: Keep = EVERY,
-    ) -> tuple[Tensor | None, Features]:
-        """The logits [B, E, V] of the positions to keep, None for `NONE`, and the taps' features [B, T, D].
-
-        Keys and values are written into the memory, at the slots that the sight names. Layers that are not chosen pass
-        their input on; none chosen: all run. `layer.K` is layer K's output, counted from 0, as it enters the next;
-        `last` is the LM head's input, after the last layer that runs.
-        """
-
-
-def gather_each(values: Tensor, places: Tensor) -> Tensor:
-    """The entries of each row at its own places: [B, T, D], [B, E] -> [B, E, D]."""
-    return values[torch.arange(len(places), device=places.device)[:, None], places]
+    def run(self, asked: Pass, memory: SlotCache) -> Output:
+        """Runs the pass. Keys and values are written into the memory, at the slots that the sight names."""
 
 
 class HookedForward(nn.Module):
@@ -77,35 +80,15 @@ class HookedForward(nn.Module):
         super().__init__()
         self.inner = inner
 
-    @property
-    def head(self) -> nn.Module:
-        """The LM head."""
-        return self.inner.head
-
-    @property
-    def windows(self) -> bool:
-        """True if every kind of layer is given a mask of its own."""
-        return self.inner.windows
-
-    @property
-    def widths(self) -> Callable[[int], int] | None:
-        """Function from the number of slots needed to the number that its memory has, or None."""
-        return self.inner.widths
-
-    def run(
-        self,
-        inputs: Inputs,
-        memory: SlotCache,
-        taps: frozenset[str] = frozenset(),
-        layers: LayerChoice | None = None,
-        keep: Keep = EVERY,
-    ) -> tuple[Tensor | None, Features]:
-        """Runs the forward pass, and the hooks."""
-        found: tuple[Tensor | None, Features] = self(inputs, memory, taps, layers, keep)
-        return found
-
-    def forward(
-        self, inputs: Inputs, memory: SlotCache, taps: frozenset[str], layers: LayerChoice | None, keep: Keep
-    ) -> tuple[Tensor | None, Features]:
+    def forward(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the forward pass."""
-        return self.inner.run(inputs, memory, taps, layers, keep)
+        return self.inner.run(asked, memory)
+
+
+Run = Callable[[Pass, SlotCache], Output]
+"""A forward pass as a function, such as a `HookedForward`."""
+
+
+def gather_each(values: Tensor, places: Tensor) -> Tensor:
+    """The entries of each row at its own places: [B, T, D], [B, E] -> [B, E, D]."""
+    return values[torch.arange(len(places), device=places.device)[:, None], places]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,11 +14,10 @@ from specframe.components.drafters.model_weights import Loaded, Shared
 from specframe.components.heads.full import FullHead
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head
-from specframe.kernel.layers import LayerChoice
 from specframe.kernel.training import Trainable
 from specframe.kernel.types import Proposal
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import EVERY, Features, Forward, Inputs, Keep, gather_each
+from specframe.neural.forward import Forward, Output, Pass
 
 
 class Rating:
@@ -81,22 +81,13 @@ class RatedForward:
         self.head, self.windows, self.widths = inner.head, inner.windows, inner.widths
         self._inner, self._rater = inner, rater
 
-    def run(
-        self,
-        inputs: Inputs,
-        memory: SlotCache,
-        taps: frozenset[str] = frozenset(),
-        layers: LayerChoice | None = None,
-        keep: Keep = EVERY,
-    ) -> tuple[Tensor | None, Features]:
+    def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the forward pass, and rates the positions to keep by the LM head's inputs."""
-        logits, found = self._inner.run(inputs, memory, taps | {"last"}, layers, keep)
-        features = {tap: found[tap] for tap in taps}
+        logits, found = self._inner.run(replace(asked, taps=asked.taps | {"last"}), memory)
+        features = {tap: found[tap] for tap in asked.taps}
         if logits is None:
             return None, features
-        last = found["last"]
-        kept = last[:, keep] if isinstance(keep, slice) else gather_each(last, keep)
-        sure: Tensor = self._rater.confidence(kept)
+        sure: Tensor = self._rater.confidence(asked.kept(found["last"]))
         wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return torch.cat([wide, sure[..., None].to(wide.dtype)], -1), features
 

@@ -15,7 +15,7 @@ from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Committed, Prompts, TokenTree
 from specframe.native.sight import Causal, Mask, Sight
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import EVERY, NONE, Forward, Inputs, Keep
+from specframe.neural.forward import NONE, Forward, Pass
 from specframe.neural.ledger import Rows
 
 FIRST = 1024
@@ -112,8 +112,8 @@ class ModelReading:
         ends = torch.tensor(counts, device=device)[:, None] - 1
         for part in self.deeper:
             part.begin()
-        asked = Inputs(tokens, slots, sight)
-        logits = self.run(0, asked, ends + torch.arange(masks.count + 1, device=device))  # [B, K + 1, V]
+        keep = ends + torch.arange(masks.count + 1, device=device)
+        logits = self.run(0, Pass(tokens, slots, sight, keep=keep))  # [B, K + 1, V]
         assert logits is not None
         self.rows.fill(text.count, text.lengths)
         return logits
@@ -122,27 +122,27 @@ class ModelReading:
         """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
         for part in self.deeper:
             part.await_nodes(nodes)
-        logits = self.run(0, self.place_nodes(tree, nodes), EVERY)
+        logits = self.run(0, self.place_nodes(tree, nodes))
         assert logits is not None
         return logits
 
-    def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Inputs:
+    def place_nodes(self, tree: TokenTree, nodes: Tensor) -> Pass:
         """Nodes [B, F] of a draft, with what they see: the committed tokens, and their paths."""
         positions = self.text.count[:, None] - 1 + tree.depth
         sight = self.rows.nodes(tree, nodes, positions)
-        return Inputs(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sight)
+        return Pass(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sight)
 
-    def run(self, part: int, asked: Inputs, keep: Keep) -> Tensor | None:
+    def run(self, part: int, asked: Pass) -> Tensor | None:
         """The logits [B, E, V] of the tokens to keep, by one part of the layers; the input of the next one is noted."""
-        memory = self.rows.memory
-        memory.reserve(asked.sight.end)
-        tokens = asked.tokens if self._vocab is None else asked.tokens.clamp(max=self._vocab - 1)
-        asked = replace(asked, tokens=tokens, positions=asked.positions.clamp(max=self._context - 1))
         chosen = self._parts[part]
         taps = frozenset[str]()
         if chosen is not None and part < len(self.deeper):
             taps = frozenset({f"layer.{chosen.kept[-1]}"})
-        logits, states = self._forward.run(asked, memory, taps, chosen, keep)
+        tokens = asked.tokens if self._vocab is None else asked.tokens.clamp(max=self._vocab - 1)
+        positions = asked.positions.clamp(max=self._context - 1)
+        asked = replace(asked, tokens=tokens, positions=positions, layers=chosen, taps=taps)
+        self.rows.memory.reserve(asked.sight.end)
+        logits, states = self._forward.run(asked, self.rows.memory)
         for values in states.values():
             self.deeper[part].take(values, asked)
         return logits
@@ -153,7 +153,7 @@ class ModelReading:
         slots = torch.arange(prompts.tokens.shape[1], device=prompts.tokens.device).expand_as(prompts.tokens)
         for part in range(len(self._parts)):
             entry = self.deeper[part - 1].entries(slots, row) if part else None
-            self.run(part, Inputs(prompts.tokens, slots, Causal(0, counts), row, entry), NONE)
+            self.run(part, Pass(prompts.tokens, slots, Causal(0, counts), row, entry, keep=NONE))
         have = [*self.rows.counts[:row], *counts]
         self.rows.fill(torch.cat([self.rows.count[:row], prompts.count]), have)
         for deeper in self.deeper:
@@ -186,7 +186,7 @@ class Deeper:
         self._waiting.append(nodes)
         self._found = None
 
-    def take(self, states: Tensor, asked: Inputs) -> None:
+    def take(self, states: Tensor, asked: Pass) -> None:
         """Keeps the states [B, T, D] in which the tokens of a forward pass reach these layers, for their slots."""
         slots = asked.sight.slots
         if isinstance(slots, int):
@@ -223,16 +223,14 @@ class Deeper:
             parts.append(self._committed(width))
         if self._waiting:
             placed = reading.place_nodes(tree, torch.cat(self._waiting, 1))
-            sight = placed.sight
-            assert isinstance(sight, Mask)
-            visible = pad(sight.visible, (0, width - sight.end))
-            parts.append((placed.tokens, placed.positions, sight.places, visible))
+            assert isinstance(placed.sight, Mask)
+            visible = pad(placed.sight.visible, (0, width - placed.sight.end))
+            parts.append((placed.tokens, placed.positions, placed.sight.places, visible))
         tokens, positions, slots, seen = (torch.cat(side, 1) for side in zip(*parts, strict=True))
         entry = self.entries(slots.clamp(max=self._states.shape[1] - 1))
         drafted = reading.text.count[:, None] - 1 + pad(tree.depth, (0, 1))
-        found = reading.run(
-            self._part, Inputs(tokens, positions, Mask(seen, slots, drafted), states=entry), slice(-asked, None)
-        )
+        sight = Mask(seen, slots, drafted)
+        found = reading.run(self._part, Pass(tokens, positions, sight, states=entry, keep=slice(-asked, None)))
         assert found is not None
         self.known, self._rooted, self._waiting, self._found = list(text.lengths), True, [], found
         return found

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from specframe.components.targets import architectures
 from specframe.components.targets.architectures import windows_of
 from specframe.components.targets.forward.layer_subset import HeadModel
-from specframe.components.targets.forward.masks import masks_of
+from specframe.components.targets.forward.masks import masks_of, options_of_drafts
 from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.source import quiet
@@ -27,7 +27,6 @@ from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Drafts
 from specframe.native.sight import Mask
 from specframe.neural.cache import cache_name
-from specframe.neural.masks import draft_positions, visible_drafts
 from specframe.neural.weights.checkpoint import CONFIG, PART, UNFINISHED, share
 
 SIZES = (
@@ -96,10 +95,7 @@ def read_on(model: nn.Module, tokens: Tensor, drafts: Drafts | None, context: in
     """The model's logits after every token of texts [B, L], perhaps ending in drafts: [B, L, V]."""
     options: dict[str, Any] = {}
     if drafts is not None:
-        positions = draft_positions(drafts).clamp(max=context - 1)
-        dtype = next(model.parameters()).dtype
-        masks = masks_of(Mask(visible_drafts(drafts), positions, positions), positions, windows_of(model), dtype)
-        options = {"attention_mask": masks, "position_ids": positions}
+        options = options_of_drafts(drafts, context, windows_of(model), next(model.parameters()).dtype)
     logits: Tensor = model(tokens, use_cache=False, **options).logits
     return logits
 

@@ -245,6 +245,6 @@ def layers(model: nn.Module, config: Any) -> tuple[nn.Module, nn.ModuleList] | N
 
 def windows_of(model: nn.Module) -> dict[str, AttentionView]:
     """Returns the views of a model's layers, by layer type; empty where all see everything, or take no masks."""
-    config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+    config = text_config(model.config)
     found, ranges = layers(model, config), views(config)
     return ranges if found is not None and takes_masks(found[0], ranges) else {}

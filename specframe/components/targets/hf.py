@@ -101,7 +101,7 @@ class HFTarget:
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
         self.model = model
-        self.config: Any = model.config.get_text_config()  # type: ignore[union-attr, operator]
+        self.config: Any = architectures.text_config(model.config)
         self._decoder, self._layers = architectures.require_layers(model)
         self._taps = Taps(self._decoder, dict(enumerate(self._layers)))
         windows = architectures.takes_masks(self._decoder, views := architectures.views(self.config))

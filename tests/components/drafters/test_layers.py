@@ -20,7 +20,7 @@ from specframe.kernel.types import Context, Draw
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Mask
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Inputs
+from specframe.neural.forward import Pass
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenSession, check_drafter, check_proposals
@@ -130,9 +130,9 @@ def by_kernels(drafter, depth=None):
         text = torch.cat([torch.zeros(1, dtype=torch.int64), session.tokens[row], path])
         cache = SlotCache(loaded.count, len(text), 1)
         places = torch.arange(len(text))[None]
-        inputs = Inputs(text[None], places, Mask(places[:, None] <= places[:, :, None], places))
-        chosen, last = LayerChoice(runs, runs), torch.tensor([[len(text) - 1]])
-        return loaded.forward.run(inputs, cache, frozenset(), chosen, last)[0][0]
+        sight = Mask(places[:, None] <= places[:, :, None], places)
+        asked = Pass(text[None], places, sight, layers=LayerChoice(runs, runs), keep=slice(-1, None))
+        return loaded.forward.run(asked, cache)[0][0]
 
     return wanted
 

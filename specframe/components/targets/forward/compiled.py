@@ -18,16 +18,13 @@ from specframe.components.targets.forward.taps import make_hook
 from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.rounding import agree
 from specframe.components.targets.source import first_line
-from specframe.kernel.layers import LayerChoice
 from specframe.native.sight import Tree
 from specframe.neural.cache import SlotCache, cache_name
-from specframe.neural.forward import EVERY, Features, Inputs, Keep
+from specframe.neural.forward import EVERY, Features, Output, Pass
 
 log = logging.getLogger(__name__)
 SHAPES = 64
 """Largest number of shapes of a model's forward pass that are compiled; further ones run as they are."""
-
-
 NARROWEST = 256
 
 
@@ -124,12 +121,12 @@ class StaticStep(nn.Module):
         return (logits, *[self._captured.pop(name) for name in self._names])
 
 
-def padded(inputs: Inputs, sight: Tree, rows: int, nodes: int) -> tuple[Tensor, ...]:
+def padded(asked: Pass, sight: Tree, rows: int, nodes: int) -> tuple[Tensor, ...]:
     """A step's first inputs for a tree, padded in rows and nodes. A padding node sees itself alone."""
-    batch, count = inputs.tokens.shape
-    tokens, places = inputs.tokens.new_zeros(2, rows, nodes)
-    tokens[:batch, :count] = inputs.tokens
-    places[:batch, :count] = inputs.positions
+    batch, count = asked.tokens.shape
+    tokens, places = asked.tokens.new_zeros(2, rows, nodes)
+    tokens[:batch, :count] = asked.tokens
+    places[:batch, :count] = asked.positions
     sees = torch.eye(nodes, dtype=torch.bool, device=tokens.device).repeat(rows, 1, 1)
     sees[:batch, :count, :count] = sight.sees
     length = tokens.new_zeros(rows)
@@ -154,7 +151,7 @@ class Steps:
         taps: frozenset[str],
         inputs: tuple[Tensor, ...],
         planes: list[Tensor],
-        eager: Callable[[], tuple[Tensor | None, Features]],
+        eager: Callable[[], Output],
     ) -> tuple[Tensor, Features] | None:
         """Runs a step, with padding; returns None, with a warning, if it cannot be compiled or differs from `eager`.
 
@@ -215,35 +212,26 @@ class CompiledForward:
         self._eager = eager
         self._steps = steps
 
-    def run(
-        self,
-        inputs: Inputs,
-        memory: SlotCache,
-        taps: frozenset[str] = frozenset(),
-        layers: LayerChoice | None = None,
-        keep: Keep = EVERY,
-    ) -> tuple[Tensor | None, Features]:
+    def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs whole trees compiled, where possible and where no dispatch mode needs to see every operator."""
-        sight = inputs.sight
-        if isinstance(sight, Tree) and layers is None and isinstance(keep, slice) and keep == EVERY:
+        sight = asked.sight
+        if isinstance(sight, Tree) and asked.layers is None and asked.keep is EVERY:
             eager = self._steps.refused or _get_current_dispatch_mode() is not None
-            found = None if eager else self._run(inputs, sight, memory, taps)
+            found = None if eager else self._run(asked, sight, memory)
             if found is not None:
                 return found
-        return self._eager.run(inputs, memory, taps, layers, keep)
+        return self._eager.run(asked, memory)
 
-    def _run(
-        self, inputs: Inputs, sight: Tree, memory: SlotCache, taps: frozenset[str]
-    ) -> tuple[Tensor, Features] | None:
-        (batch, count), slots = inputs.tokens.shape, memory.rows or 1
+    def _run(self, asked: Pass, sight: Tree, memory: SlotCache) -> tuple[Tensor, Features] | None:
+        (batch, count), slots = asked.tokens.shape, memory.rows or 1
         rows, nodes = min(power(batch), slots), power(count)
         if memory.guarded and batch < rows == slots:
             return None  # the last row is no padding
         memory.grow(width_of(sight.base + nodes))
         with torch.inference_mode():  # always, so that no shape is compiled twice
             planes = memory.planes(rows)
-            given = padded(inputs, sight, rows, nodes)
-            found = self._steps.run(taps, given, planes, partial(self._eager.run, inputs, memory, taps))
+            given = padded(asked, sight, rows, nodes)
+            found = self._steps.run(asked.taps, given, planes, partial(self._eager.run, asked, memory))
         if found is None:
             return None
         logits, features = found

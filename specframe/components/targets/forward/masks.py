@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specframe.native.sight import Causal, Sight, Tree
+from specframe.kernel.types import Drafts
+from specframe.native.sight import Causal, Mask, Sight, Tree
+from specframe.neural.masks import draft_positions, visible_drafts
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,15 @@ def masks_of(sight: Sight, positions: Tensor, views: Mapping[str, AttentionView]
     if len(nearest) == 1 or all(mask is None for mask in made.values()):
         return next(iter(made.values()))
     return {kind: made[view] for kind, view in nearest.items()}
+
+
+def options_of_drafts(
+    drafts: Drafts, context: int, views: Mapping[str, AttentionView], dtype: torch.dtype
+) -> dict[str, Any]:
+    """The positions and masks of texts that end in drafts, as options of transformers' models."""
+    positions = draft_positions(drafts).clamp(max=context - 1)
+    masks = masks_of(Mask(visible_drafts(drafts), positions, positions), positions, views, dtype)
+    return {"position_ids": positions, "attention_mask": masks}
 
 
 def mask_of(sight: Sight, positions: Tensor, view: AttentionView, dtype: torch.dtype) -> Tensor | None:

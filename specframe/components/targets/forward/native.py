@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,21 +12,18 @@ from torch import Tensor, nn
 
 from specframe.components.targets import architectures
 from specframe.kernel.errors import InputError
-from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import BLOCK
 from specframe.native.build import load_kernels
 from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
 from specframe.native.linear import QuantizedLinear, logits_of
-from specframe.native.sight import Causal, Tree
+from specframe.native.sight import Causal, Mask, Tree
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import EVERY, Features, Inputs, Keep, gather_each
+from specframe.neural.forward import Output, Pass
 
 Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
 """Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
 CHUNK = 256
 """Tokens of a prompt that are read at once, which bounds the memory it takes."""
-
-
 FREE = 16
 """Number of tokens that cost no more than one: the pass is bound by reading weights."""
 
@@ -61,73 +59,54 @@ class NativeForward:
         self._layers = PackedLayers(config, decoder.rotary_emb, list(layers))
         self._ending: Tensor = decoder.norm.weight.detach().float().contiguous()
 
-    def run(
-        self,
-        inputs: Inputs,
-        memory: SlotCache,
-        taps: frozenset[str] = frozenset(),
-        layers: LayerChoice | None = None,
-        keep: Keep = EVERY,
-    ) -> tuple[Tensor | None, Features]:
+    def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs all or the chosen layers. Texts are read one by one and in chunks, which changes no bit of the result.
 
         `last` is in the model's dtype; a layer's feature is float32, as it enters the next. See `Forward`.
         """
-        memory.aim(inputs.sight.slots, inputs.sight.end, inputs.row)
-        if isinstance(inputs.sight, Causal):
-            last, features = self._read(inputs, inputs.sight, memory, taps, layers)
+        memory.aim(asked.sight.slots, asked.sight.end, asked.row)
+        if isinstance(asked.sight, Causal):
+            last, features = self._read(asked, asked.sight, memory)
         else:
-            last, features = self.decode(inputs, memory, taps, layers)
-        if "last" in taps:
+            last, features = self.decode(asked, asked.sight, memory)
+        if "last" in asked.taps:
             features["last"] = last
-        if isinstance(keep, slice):
-            return None if keep.stop == 0 else logits_of(self.head, last[:, keep]), features
-        return logits_of(self.head, gather_each(last, keep)), features
+        return None if asked.headless else logits_of(self.head, asked.kept(last)), features
 
-    def _read(
-        self, inputs: Inputs, sight: Causal, memory: SlotCache, taps: frozenset[str], layers: LayerChoice | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def _read(self, asked: Pass, sight: Causal, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The hidden states and features [B, T, D] of texts; 0 at padding."""
         found: dict[str, Tensor] = {}
         first = 0
         for count in together(sight.lengths):
             rows = slice(first, first + count)
-            start, width = sight.start, max(sight.lengths[rows])
+            width = max(sight.lengths[rows])
             for begin in range(0, width, CHUNK):
                 span = rows, slice(begin, min(begin + CHUNK, width))
-                chunk = self._chunk(inputs, span, start + begin)
-                last, features = self.decode(chunk, memory, taps, layers)
+                last, features = self.decode(*_chunk(asked, span, sight.start + begin), memory)
                 for tap, values in {**features, "": last}.items():
-                    whole = found.setdefault(tap, values.new_zeros(*inputs.tokens.shape, values.shape[2]))
+                    whole = found.setdefault(tap, values.new_zeros(*asked.tokens.shape, values.shape[2]))
                     whole[span] = values
             first += count
         return found.pop(""), found
 
-    def _chunk(self, inputs: Inputs, span: tuple[slice, slice], start: int) -> Inputs:
-        """The part of texts [B, T] at a span of rows and tokens, the first of which take slot `start`."""
-        tokens = inputs.tokens[span]
-        batch, count = tokens.shape
-        sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
-        return Inputs(
-            tokens,
-            inputs.positions[span],
-            Tree(sees, torch.full((batch,), start), start),
-            inputs.row + span[0].start,
-            None if inputs.states is None else inputs.states[span],
-        )
-
-    def decode(
-        self, inputs: Inputs, memory: SlotCache, taps: frozenset[str], layers: LayerChoice | None
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    def decode(self, asked: Pass, sight: Tree | Mask, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
-        assert not isinstance(inputs.sight, Causal), "texts are read as trees that are chains"
-        entry = self._embedding(inputs.tokens) if inputs.states is None else inputs.states.clone()
+        entry = self._embedding(asked.tokens) if asked.states is None else asked.states.clone()
         hidden = entry.float().contiguous()  # [B, T, D]
-        wanted = {int(tap.partition(".")[2]): torch.empty_like(hidden) for tap in taps if tap != "last"}
-        self._layers.run(
-            hidden, inputs.positions, inputs.sight, memory, inputs.row, wanted, layers, ending=self._ending
-        )
+        wanted = {int(tap.partition(".")[2]): torch.empty_like(hidden) for tap in asked.taps if tap != "last"}
+        self._layers.run(hidden, asked.positions, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
         return hidden.to(self._embedding.weight.dtype), {f"layer.{index}": values for index, values in wanted.items()}
+
+
+def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tree]:
+    """The part of texts [B, T] at a span of rows and tokens, the first of which take slot `start`, as chains."""
+    tokens = asked.tokens[span]
+    batch, count = tokens.shape
+    sees = torch.ones(count, count, dtype=torch.bool).tril().expand(batch, -1, -1)
+    sight = Tree(sees, torch.full((batch,), start), start)
+    states = None if asked.states is None else asked.states[span]
+    row = asked.row + span[0].start
+    return replace(asked, tokens=tokens, positions=asked.positions[span], sight=sight, row=row, states=states), sight
 
 
 def native_forward(

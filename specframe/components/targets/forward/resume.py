@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import TokenTree
-from specframe.neural.forward import NONE, Features, Forward, Inputs
+from specframe.neural.forward import NONE, Features, Pass, Run
 from specframe.neural.ledger import Rows
 
 
@@ -63,33 +63,27 @@ class Drafted:
 
 
 def score(
-    forward: Forward, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
+    run: Run, taps: frozenset[str], tree: TokenTree, rows: Rows, context: int, drafted: Drafted | None
 ) -> tuple[Tensor, Features]:
     """The logits [B, N, V] and features of a tree's nodes: by all layers, or above those that ran over a draft.
 
     There, the first layers run over the remaining nodes, the other layers over all. There may be features of more taps
     than were requested.
     """
-    inputs = Inputs(tree.tokens, positions_of(rows, tree, context), rows.tree(tree))
-    chosen, found = None, {}
+    asked, found = Pass(tree.tokens, positions_of(rows, tree, context), rows.tree(tree), taps=taps), {}
     if drafted is not None:
-        found = _resumed(forward, drafted, inputs, tree, rows)
-        chosen, entry = drafted.chosen.rest, found[f"layer.{drafted.chosen.whole - 1}"]
-        inputs = Inputs(inputs.tokens, inputs.positions, inputs.sight, states=entry)
-        taps = frozenset(tap for tap in taps if tap == "last" or int(tap.partition(".")[2]) >= chosen.kept[0])
-    logits, features = forward.run(inputs, rows.memory, taps, chosen)
+        chosen = drafted.chosen.rest
+        found = _resumed(run, drafted, asked, tree, rows)
+        above = frozenset(tap for tap in taps if tap == "last" or int(tap.partition(".")[2]) >= chosen.kept[0])
+        entry = found[f"layer.{drafted.chosen.whole - 1}"]
+        asked = replace(asked, states=entry, layers=chosen, taps=above)
+    logits, features = run(asked, rows.memory)
     assert logits is not None
     return logits, {**found, **features}
 
 
 def run_over(
-    forward: Forward,
-    taps: frozenset[str],
-    chosen: LayerChoice,
-    tree: TokenTree,
-    nodes: Tensor,
-    rows: Rows,
-    context: int,
+    run: Run, taps: frozenset[str], chosen: LayerChoice, tree: TokenTree, nodes: Tensor, rows: Rows, context: int
 ) -> Features:
     """The features [B, F, D] of nodes [B, F] of a tree after the chosen layers alone.
 
@@ -97,14 +91,20 @@ def run_over(
     """
     rows.memory.reserve(rows.origin + tree.tokens.shape[1])
     positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
-    sight = rows.nodes(tree, nodes, positions)
-    inputs = Inputs(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sight)
     below = {f"layer.{layer}" for layer in range(chosen.whole)}
     wanted = (taps & below) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
-    return forward.run(inputs, rows.memory, frozenset(wanted), chosen, NONE)[1]
+    asked = Pass(
+        tree.tokens.gather(1, nodes),
+        positions.gather(1, nodes),
+        rows.nodes(tree, nodes, positions),
+        layers=chosen,
+        taps=frozenset(wanted),
+        keep=NONE,
+    )
+    return run(asked, rows.memory)[1]
 
 
-def replay(forward: Forward, chosen: LayerChoice, tokens: Tensor, rows: Rows, context: int) -> Tensor:
+def replay(run: Run, chosen: LayerChoice, tokens: Tensor, rows: Rows, context: int) -> Tensor:
     """The feature `last` [B, W, D] of tokens [B, W] after the chosen layers, `rows` being those before the first.
 
     Their keys and values stand behind those of all rows, where the next tree is written. The first of them sees the
@@ -118,10 +118,10 @@ def replay(forward: Forward, chosen: LayerChoice, tokens: Tensor, rows: Rows, co
         draw=torch.zeros_like(tokens),
         levels=tokens.shape[1] - 1,
     )
-    return run_over(forward, frozenset(), chosen, chain, order, rows, context)["last"]
+    return run_over(run, frozenset(), chosen, chain, order, rows, context)["last"]
 
 
-def _resumed(forward: Forward, drafted: Drafted, inputs: Inputs, tree: TokenTree, rows: Rows) -> dict[str, Tensor]:
+def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: Rows) -> dict[str, Tensor]:
     """The features [B, N, D] that the first layers give for all nodes of a tree, with their entries in its slots."""
     chosen, places = drafted.chosen, drafted.places(tree)  # [B, N]
     found = places >= 0
@@ -135,10 +135,15 @@ def _resumed(forward: Forward, drafted: Drafted, inputs: Inputs, tree: TokenTree
     missing = (~found).any(0).nonzero()[:, 0]  # in some row; those of the others come out as they were
     if len(missing):
         nodes = missing.expand(len(places), -1)
-        sight = rows.nodes(tree, nodes, inputs.positions)
-        rest = Inputs(tree.tokens[:, missing], inputs.positions[:, missing], sight)
-        first = LayerChoice.first(chosen.whole, chosen.layers)
-        more = forward.run(rest, rows.memory, frozenset(features), first, NONE)[1]
+        rest = Pass(
+            tree.tokens[:, missing],
+            asked.positions[:, missing],
+            rows.nodes(tree, nodes, asked.positions),
+            layers=LayerChoice.first(chosen.whole, chosen.layers),
+            taps=frozenset(features),
+            keep=NONE,
+        )
+        more = run(rest, rows.memory)[1]
         for tap, values in features.items():
             values[:, missing] = more[tap]
     return features

@@ -12,7 +12,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Committed, Prompts, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Features, Forward, Inputs, Keep
+from specframe.neural.forward import Forward, Keep, Output, Pass
 from specframe.neural.ledger import Rows
 
 FIRST = 1024
@@ -55,6 +55,7 @@ class State:
         self.features: Mapping[str, Tensor] = {}  # of the last forward
         self.drafted: Drafted | None = None  # the layers that ran over the unfinished draft
         self.admitted: Prompts | None = None  # new rows, until their commit
+        self._counts: list[int] = []  # tokens of each of them
         self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
         self._ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
 
@@ -73,7 +74,8 @@ class State:
                 self._forget_ahead()
         if start:
             self.cache.copy_row(self.slots - 1, row, start)
-        return Causal(start, [count - start for count in prompts.count.tolist()])
+        self._counts = prompts.count.tolist()
+        return Causal(start, [count - start for count in self._counts])
 
     def place_ahead(self, prompt: Sequence[int], limit: int) -> list[int]:
         """The next piece of a prompt to read in the last slot; empty at its end.
@@ -91,10 +93,10 @@ class State:
 
     def read(
         self, forward: Forward, tokens: Tensor, sight: Causal, row: int, taps: frozenset[str], keep: Keep
-    ) -> tuple[Tensor | None, Features]:
+    ) -> Output:
         """Reads texts [A, L] into the rows from `row` on; returns what `Forward.run` returns."""
         positions = torch.arange(sight.start, sight.end, device=tokens.device).expand(tokens.shape)
-        return forward.run(Inputs(tokens, positions, sight, row), self.cache, taps, keep=keep)
+        return forward.run(Pass(tokens, positions, sight, row, taps=taps, keep=keep), self.cache)
 
     def add_ahead(self, piece: Sequence[int], features: Mapping[str, Tensor]) -> None:
         """Notes a piece of a prompt that was read ahead."""
@@ -119,10 +121,9 @@ class State:
         tokens = torch.zeros_like(prompts.tokens)
         tokens[:, :-1] = prompts.tokens[:, 1:]
         tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
-        counts: list[int] = prompts.count.tolist()
-        self.rows.join(prompts.count, counts)
+        self.rows.join(prompts.count, self._counts)
         self.admitted = self.drafted = None
-        return Committed(tokens, prompts.count, self.features, bonus, prompts, counts)
+        return Committed(tokens, prompts.count, self.features, bonus, prompts, self._counts)
 
     def require_nodes(self, count: int) -> None:
         """Makes room for a tree of so many nodes. Raises InputError when positions are used up, or before a commit."""

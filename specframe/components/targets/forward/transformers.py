@@ -10,15 +10,13 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.targets.forward.layer_subset import LayerSubset
-from specframe.components.targets.forward.masks import AttentionView, masks_of
+from specframe.components.targets.forward.masks import AttentionView, masks_of, options_of_drafts
 from specframe.components.targets.forward.taps import Taps
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.predictions import LazyTeacher, Read
 from specframe.kernel.types import Drafts, Teacher
-from specframe.native.sight import Mask
 from specframe.neural.cache import SlotCache, cache_name
-from specframe.neural.forward import EVERY, Features, Inputs, Keep, gather_each
-from specframe.neural.masks import draft_positions, visible_drafts
+from specframe.neural.forward import Features, Output, Pass, gather_each
 
 KEPT = 64
 """Largest number of layer choices kept as models of their own; a search tries many more."""
@@ -42,51 +40,34 @@ class TransformersForward:
         self._subsets: dict[tuple[LayerChoice, bool], LayerSubset] = {}
         self._cache_name = cache_name(model)
 
-    def run(
-        self,
-        inputs: Inputs,
-        memory: SlotCache,
-        taps: frozenset[str] = frozenset(),
-        layers: LayerChoice | None = None,
-        keep: Keep = EVERY,
-    ) -> tuple[Tensor | None, Features]:
+    def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the model, or a model of the chosen layers. See `Forward`."""
-        sight = inputs.sight
-        memory.aim(sight.slots, sight.end, inputs.row)
+        sight = asked.sight
+        memory.aim(sight.slots, sight.end, asked.row)
         options: dict[str, Any] = {
-            "position_ids": inputs.positions,
-            "attention_mask": masks_of(sight, inputs.positions, self.views, self._dtype),
+            "position_ids": asked.positions,
+            "attention_mask": masks_of(sight, asked.positions, self.views, self._dtype),
             "use_cache": True,
             self._cache_name: memory,
         }
-        headless = isinstance(keep, slice) and keep.stop == 0
         which = None
-        if self.trims and isinstance(keep, Tensor):
-            options["logits_to_keep"], which = torch.unique(keep, return_inverse=True)
-        elif self.trims and headless:
+        if self.trims and isinstance(asked.keep, Tensor):
+            options["logits_to_keep"], which = torch.unique(asked.keep, return_inverse=True)
+        elif self.trims and asked.headless:
             options["logits_to_keep"] = 1
-        logits, features = self._run(inputs, options, taps, layers, headless)
-        if headless:
+        logits, features = self._run(asked, options)
+        if asked.headless:
             return None, features
-        if isinstance(keep, slice):
-            return logits[:, keep], features
-        return gather_each(logits, keep if which is None else which), features
+        return asked.kept(logits) if which is None else gather_each(logits, which), features
 
-    def _run(
-        self,
-        inputs: Inputs,
-        options: dict[str, Any],
-        taps: frozenset[str],
-        layers: LayerChoice | None,
-        headless: bool,
-    ) -> tuple[Tensor, Features]:
-        if layers is None and inputs.states is None:
-            with self.taps.listening(taps) as features:
-                return self.model(inputs.tokens, **options).logits, features
-        every = LayerChoice.first(self.taps.layers, self.taps.layers)
-        subset = self._subset(layers or every, headless)
-        with subset.listening(taps) as features, subset.entering(inputs.states):
-            return subset.model(inputs.tokens, **options).logits, features
+    def _run(self, asked: Pass, options: dict[str, Any]) -> tuple[Tensor, Features]:
+        if asked.layers is None and asked.states is None:
+            with self.taps.listening(asked.taps) as features:
+                return self.model(asked.tokens, **options).logits, features
+        chosen = asked.layers or LayerChoice.first(self.taps.layers, self.taps.layers)
+        subset = self._subset(chosen, asked.headless)
+        with subset.listening(asked.taps) as features, subset.entering(asked.states):
+            return subset.model(asked.tokens, **options).logits, features
 
     def _subset(self, chosen: LayerChoice, headless: bool) -> LayerSubset:
         subset = self._subsets.pop((chosen, headless), None) or LayerSubset(self.model, chosen, headless)
@@ -107,10 +88,7 @@ class TransformersForward:
         if lazy := drafts is None and read is not None and self.trims:
             options["logits_to_keep"] = 1
         if drafts is not None:
-            positions = draft_positions(drafts).clamp(max=context - 1)
-            sight = Mask(visible_drafts(drafts), positions, positions)
-            options["position_ids"] = positions
-            options["attention_mask"] = masks_of(sight, positions, self.views, self._dtype)
+            options |= options_of_drafts(drafts, context, self.views, self._dtype)
         with self.taps.listening(taps) as features:
             logits = self.model(tokens, **options).logits
         if lazy:

@@ -88,8 +88,8 @@ class PackedLayers:
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
         wanted = taps or {}
         _check_numbers(() if ending is None else (ending,))
-        self._check(hidden, blocks, positions, sight, row, wanted.values())
-        places, angles = positions.contiguous(), self._angles_to(int(positions.max()) + 1)
+        end = self._check(hidden, blocks, positions, sight, row, wanted.values())
+        places, angles = positions.contiguous(), self._angles_to(end)
         where = Batch(
             rows=hidden.shape[0],
             nodes=hidden.shape[1],
@@ -126,8 +126,11 @@ class PackedLayers:
 
     def _check(
         self, hidden: Tensor, blocks: Tensor, positions: Tensor, sight: Tree | Mask, row: int, taps: Collection[Tensor]
-    ) -> None:
-        """Raises ValueError for tensors that the kernels would read or write beyond, or take for something else."""
+    ) -> int:
+        """The first position beyond those of the nodes.
+
+        Raises ValueError for tensors that the kernels would read or write beyond, or take for something else.
+        """
         rows, nodes, width = hidden.shape
         _check_numbers((hidden, blocks, *taps))
         if width != self.shape.width or any(tap.shape != hidden.shape for tap in taps):
@@ -137,13 +140,14 @@ class PackedLayers:
             raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
         _check_room("rows", row, row + rows, blocks.shape[1])
         _check_room("slots", 0, sight.end, blocks.shape[3])
-        _check_integers("positions", positions, (rows, nodes), POSITIONS)
+        end = _check_integers("positions", positions, (rows, nodes), POSITIONS)
         if isinstance(sight, Tree):
             _check_sight(sight.sees, (rows, nodes, nodes))
             _check_integers("lengths", sight.length, (rows,), sight.base + 1)
         else:
             _check_sight(sight.visible, (rows, nodes, sight.end))
             _check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
+        return end
 
     def _angles_to(self, end: int) -> Tensor:
         """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""
@@ -234,13 +238,14 @@ def _check_numbers(tensors: Iterable[Tensor]) -> None:
             )
 
 
-def _check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int) -> None:
-    """Raises ValueError unless these are int64 on a CPU, of this shape, from 0 to below `end`."""
+def _check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int) -> int:
+    """One more than the highest. Raises ValueError unless these are int64 on a CPU, of this shape, 0 to below `end`."""
     if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
         raise ValueError(f"{name} are int64 {list(shape)} on a CPU, not {numbers.dtype} {list(numbers.shape)}")
     low, high = (int(bound) for bound in numbers.aminmax())
     if low < 0 or high >= end:
         raise ValueError(f"{name} are from 0 to {end - 1}, not from {low} to {high}")
+    return high + 1
 
 
 def _check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:

@@ -9,8 +9,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
-from specframe.components.targets.hf import HFTarget
 from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import Target, text_of
 from specframe.sampling.laws import Sampling
 
 
@@ -116,9 +116,10 @@ NEUTRAL = {
 """Settings that change the distribution and that recipes do not have, with the value that changes nothing."""
 
 
-def report_unused(target: object, named: Collection[str]) -> None:
+def report_unused(target: Target, named: Collection[str]) -> None:
     """Logs, in one line, the settings of a checkpoint's generation config that are not used; `named` the recipe's."""
-    if isinstance(target, HFTarget) and (found := list(unused(target.model.generation_config, named))):
+    config = getattr(text_of(target).model, "generation_config", None)
+    if found := list(unused(config, named)):
         log.warning(
             "the checkpoint's generation config asks for %s, which is not used: a recipe decodes by its section "
             "`sampling` alone, and `specframe.decoder` by all of them",

@@ -3,25 +3,8 @@
 import pytest
 
 from specframe.certify.certify import certify_plan
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
+from tests.certify.recipes import COPIES, DRAWN, planned
 
-COPIES = """
-specframe: 1
-target: {use: table}
-drafter: {use: lookup, length: 6}
-verifier: VERIFIER
-sampling: {temperature: TEMPERATURE}
-"""
-DRAWN = """
-specframe: 1
-target: {use: table}
-drafter: {use: falcon}
-tree: {use: TREE, depth: DEPTH, draw: iid}
-verifier: VERIFIER
-sampling: {temperature: TEMPERATURE}
-"""
 PATH = "./broken.py:"
 QUICK = ["EveryThird", "AsksTheParent", "UnlikeItsAskingForm"]
 SLOW = ["AtFive", "TakesAnyChildDeepDown", "SecondCycle", "AfterTheFirstPath"]
@@ -37,12 +20,8 @@ GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly"]
 
 
 def certified(folder, text, **parts):
-    (folder / "broken.py").write_text("from tests.certify.broken_parts import *\n", encoding="utf-8")
-    for name, value in parts.items():
-        text = text.replace(name.upper(), str(value))
-    path = folder / "recipe.yaml"
-    path.write_text(text, encoding="utf-8")
-    return certify_plan(plan(Recipe.read(path), discover()), budget=8000, seeds=1)
+    broken = "from tests.certify.broken_parts import *\n"
+    return certify_plan(planned(folder, text, broken, **parts), budget=8000, seeds=1)
 
 
 @pytest.mark.parametrize("name", COPYING)

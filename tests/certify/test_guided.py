@@ -11,26 +11,9 @@ from specframe.cli.render.certificate import verdict
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.kernel.build import plan
-from specframe.kernel.discovery import discover
-from specframe.kernel.recipe import Recipe
 from specframe.sampling.laws import Sampling
+from tests.certify.recipes import COPIES, DRAWN, planned
 
-COPIES = """
-specframe: 1
-target: {use: table}
-drafter: {use: lookup, length: 6}
-verifier: VERIFIER
-sampling: {temperature: TEMPERATURE}
-"""
-DRAWN = """
-specframe: 1
-target: {use: table}
-drafter: {use: falcon}
-tree: {use: TREE, depth: 5, draw: iid}
-verifier: recursive
-sampling: {temperature: 1.0}
-"""
 BROKEN = '''
 from dataclasses import replace
 
@@ -94,23 +77,16 @@ class Sharpened(Chain):
 '''
 
 
-def read(folder, text):
-    path = folder / "recipe.yaml"
-    path.write_text(text, encoding="utf-8")
-    (folder / "broken.py").write_text(BROKEN, encoding="utf-8")
-    return plan(Recipe.read(path), discover())
-
-
 def copies(folder, verifier="match", temperature=1.0):
-    return read(folder, COPIES.replace("VERIFIER", verifier).replace("TEMPERATURE", str(temperature)))
+    return planned(folder, COPIES, BROKEN, verifier=verifier, temperature=temperature)
 
 
 def drawn(folder, tree="chain"):
-    return read(folder, DRAWN.replace("TREE", tree))
+    return planned(folder, DRAWN, BROKEN, tree=tree, depth=5, verifier="recursive", temperature=1.0)
 
 
-def certified(planned):
-    return certify_plan(planned, budget=8000, seeds=1)
+def certified(composition):
+    return certify_plan(composition, budget=8000, seeds=1)
 
 
 def test_a_guided_text_is_drafted_by_the_real_rule_too(tmp_path):

@@ -250,8 +250,7 @@ def in_draft(vocab: int) -> torch.Tensor:
 
 
 def rollout(drafter: Eagle3, teacher: Any) -> torch.Tensor:
-    logits: torch.Tensor = TrainingTimeTest(steps=3)(drafter, teacher, 0.0).logits.detach()
-    return logits
+    return TrainingTimeTest(steps=3)(drafter, teacher, 0.0).logits.detach()
 
 
 def test_speculators_without_its_residual_switch_is_refused(tmp_path: Path) -> None:

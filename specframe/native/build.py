@@ -22,7 +22,7 @@ from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("passes.cpp")
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("gemm.h", "attention.h", "topk.h"))
+HEADERS = tuple(Path(__file__).with_name(name) for name in ("gemm.h", "attention.h", "team.h", "topk.h"))
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),

@@ -3,18 +3,13 @@
 // Nothing here depends on how many rows are computed at once: a row's sums are added in one order, whatever its
 // neighbours. A node of a tree so gets the very bits that it would get in a text decoded token by token.
 
-#include <omp.h>
-#include <sched.h>
-
-#include <atomic>
 #include <new>
 
 #include "attention.h"
+#include "team.h"
 #include "topk.h"
 
 namespace {
-
-constexpr int SPINS = 4000;  // pauses of a waiting thread, some hundred microseconds
 
 struct Weight {
   const uint8_t* data;
@@ -78,56 +73,9 @@ View view_of(const Batch& b, int64_t row, int64_t first, int64_t count, int64_t 
   return view;
 }
 
-inline void pause() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#endif
-}
-
-// Where the threads of a team wait for each other. They soon yield: on a busy machine, a thread that spins may hold the very
-// core that the others need.
-struct Barrier {
-  std::atomic<int> arrived{0}, passed{0};
-
-  void wait(int threads) {
-    const int before = passed.load(std::memory_order_acquire);
-    if (arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
-      arrived.store(0, std::memory_order_relaxed);
-      passed.store(before + 1, std::memory_order_release);
-      return;
-    }
-    for (int tries = 0; passed.load(std::memory_order_acquire) == before; ++tries) {
-      if (tries > SPINS) sched_yield();
-      else pause();
-    }
-  }
-};
-
-// One thread of a team.
-struct Worker {
-  int id, threads;
-  Barrier& barrier;
-
-  explicit Worker(Barrier& shared) : id(omp_get_thread_num()), threads(omp_get_num_threads()), barrier(shared) {}
-
-  // Calls `work` with this thread's share of the items 0 .. count - 1, one by one; then waits for the others.
-  template <typename Work>
-  void share(int64_t count, Work work) const {
-    for (int64_t item = count * id / threads; item < count * (id + 1) / threads; ++item) work(item);
-    if (threads > 1) barrier.wait(threads);
-  }
-
-  // The same, where neighbours take about the same time and later items more than earlier ones.
-  template <typename Work>
-  void deal(int64_t count, Work work) const {
-    for (int64_t item = id; item < count; item += threads) work(item);
-    if (threads > 1) barrier.wait(threads);
-  }
-};
-
 // out [M, stride] = x W^T + bias, or that added to it; to be called by all threads of a team. `next` is the weight that is
 // multiplied after this one, or null: its beginning is fetched at the end.
-void multiply(const Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
+void multiply(Worker& worker, const Weight& w, const Weight* next, const Codes& x, int64_t rows, float* out,
               int64_t stride, bool add) {
   const int64_t tiles = w.tiles(), blocks = w.inputs / BLOCK;
   const int64_t group = w.bits >= 16 ? MANY : GROUP;
@@ -195,10 +143,10 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
 // out [M, outputs] = x [M, inputs] W^T + bias. Returns 0, or 1 where there is no memory.
 extern "C" int specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) try {
   Codes codes(rows, w->inputs, w->bits);
-  Barrier barrier;
+  Team team;
 #pragma omp parallel
   {
-    const Worker worker(barrier);
+    Worker worker(team);
     worker.share(rows, [&](int64_t row) { codes.set(row, x + row * w->inputs, w->inputs); });
     multiply(worker, *w, nullptr, codes, rows, out, w->outputs, false);
   }
@@ -232,13 +180,15 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < omp_get_max_threads()) together /= 2;
   const int64_t groups = (asking + together - 1) / together;  // of each row
   std::vector<View> views(b.rows * groups);
-  Barrier barrier;
+  const int64_t each = (most + 2 * LANE) * LANE + wide;  // of a thread: an attention's weights, a row's values
+  const std::unique_ptr<float[]> scratch(new float[omp_get_max_threads() * each]);
+  Team team;
   std::atomic<bool> full{false};  // no exception leaves a thread of the team
 #pragma omp parallel
   {
-    const Worker worker(barrier);
-    std::unique_ptr<float[]> shares(new (std::nothrow) float[(most + 2 * LANE) * LANE]), values(new (std::nothrow) float[wide]);
-    if (!shares || !values) full = true;
+    Worker worker(team);
+    float* const shares = scratch.get() + worker.id * each;
+    float* const values = shares + (most + 2 * LANE) * LANE;
     worker.share(b.rows * groups, [&](int64_t at) {
       if (full) return;
       const int64_t row = at / groups, first = at % groups * together;
@@ -253,11 +203,11 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
       float *key_plane = cache + 2 * l * plane, *value_plane = key_plane + plane;
       if (!runs || runs[l] & 1) {
         worker.share(rows, [&](int64_t row) {
-          float *state = hidden + row * s.width, *normed = values.get() + (b.embeddings ? s.width : 0);
+          float *state = hidden + row * s.width, *normed = values + (b.embeddings ? s.width : 0);
           normalize(state, layer.attention_norm, s.epsilon, s.width, normed);
-          if (b.embeddings) normalize(b.embeddings + row * s.width, layer.token_norm, s.epsilon, s.width, values.get());
+          if (b.embeddings) normalize(b.embeddings + row * s.width, layer.token_norm, s.epsilon, s.width, values);
           if (layer.normed_residual) std::memcpy(state, normed, s.width * sizeof(float));
-          codes.set(row, values.get(), layer.qkv.inputs);
+          codes.set(row, values, layer.qkv.inputs);
         });
         multiply(worker, layer.qkv, &layer.output, codes, rows, qkv.get(), line, false);
         worker.share(rows, [&](int64_t row) {
@@ -276,7 +226,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
             std::memcpy(value_plane + place, at + queries + keys + h * s.head_size, s.head_size * sizeof(float));
           }
         });
-        worker.deal(b.rows * s.kv_heads * groups, [&](int64_t item) {
+        worker.share(b.rows * s.kv_heads * groups, [&](int64_t item) {
           const int64_t at = item % (b.rows * groups), row = at / groups, h = item / (b.rows * groups);
           const int64_t first = at % groups * together, count = std::min(together, asking - first);
           const int64_t place = ((b.first + row) * s.kv_heads + h) * head_stride;
@@ -287,7 +237,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
             query[q] = qkv.get() + node * line + head * s.head_size;
             out[q] = attended.get() + node * queries + head * s.head_size;
           }
-          attend(query, out, count, s.head_size, s.scale, key_plane + place, value_plane + place, views[at], shares.get());
+          attend(query, out, count, s.head_size, s.scale, key_plane + place, value_plane + place, views[at], shares);
         });
         worker.share(rows, [&](int64_t row) {
           codes.set(row, attended.get() + row * queries, queries);
@@ -296,8 +246,8 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
       }
       if (!runs || runs[l] & 2) {
         worker.share(rows, [&](int64_t row) {
-          normalize(hidden + row * s.width, layer.mlp_norm, s.epsilon, s.width, values.get());
-          codes.set(row, values.get(), s.width);
+          normalize(hidden + row * s.width, layer.mlp_norm, s.epsilon, s.width, values);
+          codes.set(row, values, s.width);
         });
         multiply(worker, layer.gate_up, &layer.down, codes, rows, mlp.get(), 2 * s.mlp, false);
         worker.share(rows, [&](int64_t row) {
@@ -305,9 +255,9 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
           for (int64_t i = 0; i < s.mlp; i += LANE) {  // silu(x) = x / (1 + exp(-x))
             const Lane x = *reinterpret_cast<const Lane*>(gate + i), small = exponential(x < 0.f ? x : -x);
             const Lane product = x * *reinterpret_cast<const Lane*>(up + i) * (x < 0.f ? small : Lane{} + 1.f);
-            *reinterpret_cast<Lane*>(values.get() + i) = product / (small + 1.f);
+            *reinterpret_cast<Lane*>(values + i) = product / (small + 1.f);
           }
-          codes.set(row, values.get(), s.mlp);
+          codes.set(row, values, s.mlp);
         });
         multiply(worker, layer.down, l + 1 < s.layers ? &layers[l + 1].qkv : nullptr, codes, rows, hidden, s.width, true);
       }

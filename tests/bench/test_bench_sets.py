@@ -58,6 +58,13 @@ def test_published_sets_are_found_by_name(data):
     ]
 
 
+def test_a_long_set_is_found_by_its_length(data):
+    write(data / "long" / "long-4000.jsonl", {"task": "stories", "prompt": "a long text", "tokens": 4000})
+    assert read_sets(["long-4000"]) == [Question("long-4000/0", "long-4000", "stories", ("a long text",))]
+    with pytest.raises(InputError, match=r"expected long/long-7500\.jsonl there"):
+        read_sets(["long-7500"])
+
+
 def test_the_shipped_set_needs_no_folder(monkeypatch):
     monkeypatch.delenv(FOLDER, raising=False)
     questions = read_sets(["specframe"])

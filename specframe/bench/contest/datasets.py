@@ -32,10 +32,14 @@ PUBLISHED = {
     "alpaca": ("instructions", "eagle/alpaca/question.jsonl"),
     "cnn_dm": ("summarization", "eagle/sum/question.jsonl"),
     "qa": ("qa", "eagle/qa/question.jsonl"),
+    "long-1000": ("long", "long/long-1000.jsonl"),
+    "long-4000": ("long", "long/long-4000.jsonl"),
+    "long-7500": ("long", "long/long-7500.jsonl"),
 }
 """Published sets, each with its task where a record names none, and its file below the folder or its `bench`.
 
-The last three are the subsets of 80 prompts that EAGLE's authors publish; their name for cnn_dm is sum.
+alpaca, cnn_dm and qa are the subsets of 80 prompts that EAGLE's authors publish; their name for cnn_dm is sum. The long
+ones are made of published texts by `research/analysis/long_prompts.py`.
 """
 
 

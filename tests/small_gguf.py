@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 BYTES = 256
 VOCABULARY = BYTES + 2
 WIDTH, INNER, HEADS = 32, 64, 2
-HEAD = {"qwen3": 128}
-"""The numbers of an attention head, where transformers takes the architecture's own, whatever the file has."""
 FURTHER = {
     "qwen2": {"attn_q.bias": WIDTH, "attn_k.bias": WIDTH, "attn_v.bias": WIDTH},
-    "qwen3": {"attn_q_norm.weight": HEAD["qwen3"], "attn_k_norm.weight": HEAD["qwen3"]},
+    "qwen3": {"attn_q_norm.weight": WIDTH // HEADS, "attn_k_norm.weight": WIDTH // HEADS},
     "gemma2": {"post_attention_norm.weight": WIDTH, "post_ffw_norm.weight": WIDTH},
     "gemma3": {
         "post_attention_norm.weight": WIDTH,
@@ -33,14 +33,17 @@ def write_gguf(
     layers: int = 2,
     blocks: str = "Q8_0",
     context: int = 128,
+    template: str = "{% for m in messages %}{{ m.content }}{% endfor %}!",
+    metadata: Mapping[str, Any] | None = None,
+    tensors: Mapping[str, np.ndarray[Any, Any]] | None = None,
 ) -> Path:
     """Writes the file: width 32, two heads, a byte-level vocabulary of 258 tokens, blocks, float32 norms and biases.
 
-    The embedding, which is the LM head too, has Q8_0 blocks.
+    The embedding, which is the LM head too, has Q8_0 blocks. `metadata` and float32 `tensors` are further ones.
     """
     from gguf import GGMLQuantizationType, GGUFWriter, quants
 
-    head = HEAD.get(architecture, WIDTH // HEADS)
+    head = WIDTH // HEADS
     writer = GGUFWriter(path, architecture)
     writer.add_name("small")
     writer.add_block_count(layers)
@@ -68,7 +71,10 @@ def write_gguf(
         writer.add_token_merges(["a b"])
         writer.add_eos_token_id(VOCABULARY - 1)
         writer.add_bos_token_id(VOCABULARY - 1)
-        writer.add_chat_template("{% for m in messages %}{{ m.content }}{% endfor %}!")
+        writer.add_chat_template(template)
+    for key, value in (metadata or {}).items():
+        add_value = {str: writer.add_string, bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32}
+        add_value[type(value)](key, value)
     draw = np.random.default_rng(0)
 
     def add(name: str, rows: int, inputs: int = WIDTH) -> None:
@@ -89,6 +95,8 @@ def write_gguf(
             add(f"blk.{layer}.{name}", INNER)
         for name, size in FURTHER.get(architecture, {}).items():
             writer.add_tensor(f"blk.{layer}.{name}", draw.normal(1, 0.1, size).astype(np.float32))
+    for name, values in (tensors or {}).items():
+        writer.add_tensor(name, values.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

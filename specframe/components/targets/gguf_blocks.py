@@ -1,71 +1,213 @@
-"""The blocks of a GGUF file, as they are in it."""
+"""The blocks of a GGUF file's tensors (ggml's quantization types), as numbers or as they are."""
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specframe.native.blocks import BLOCK, Bits, PackedBlocks
+from specframe.native.blocks import Bits, PackedBlocks
 
-HEAD = "output.weight"
-EMBEDDING = "token_embd.weight"
-"""Tensor that serves as LM head where a file has none of its own."""
+TYPE_NAMES = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    6: "Q5_0",
+    7: "Q5_1",
+    8: "Q8_0",
+    9: "Q8_1",
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+    15: "Q8_K",
+    16: "IQ2_XXS",
+    17: "IQ2_XS",
+    18: "IQ3_XXS",
+    19: "IQ1_S",
+    20: "IQ4_NL",
+    21: "IQ3_S",
+    22: "IQ2_S",
+    23: "IQ4_XS",
+    24: "I8",
+    25: "I16",
+    26: "I32",
+    27: "I64",
+    28: "F64",
+    29: "IQ1_M",
+    30: "BF16",
+    34: "TQ1_0",
+    35: "TQ2_0",
+    39: "MXFP4",
+    40: "NVFP4",
+}
+"""ggml's types, by number."""
+CHUNK = 1 << 20
+"""Numbers that are unpacked at once, so that they stay in the processor's cache."""
 
 
-class StoredBlocks:
-    """Finds the blocks that transformers unpacked into a matrix of a model."""
+@dataclass(frozen=True)
+class Kind:
+    """A type of blocks: how many numbers a block holds, its bytes, and the function that unpacks blocks [B, size]."""
 
-    def __init__(self, file: Path, config: Any) -> None:
-        from gguf import MODEL_ARCH_NAMES, GGUFReader, get_tensor_name_map
-
-        reader = GGUFReader(file)
-        self._tensors = {tensor.name: tensor for tensor in reader.tensors}
-        field = reader.fields["general.architecture"]
-        name = bytes(field.parts[field.data[0]]).decode()
-        architecture = next(key for key, known in MODEL_ARCH_NAMES.items() if known == name)
-        self._names = get_tensor_name_map(architecture, config.num_hidden_layers)
-
-    def find(self, name: str, weight: Tensor, bits: Bits) -> PackedBlocks | None:
-        """The blocks of a matrix [N, K], which a model calls `name`; None where the file has no such blocks of it.
-
-        transformers may order the outputs in another way than the file does (Llama's queries and keys); they are found
-        by their values.
-        """
-        known = self._names.get_name(name)
-        tensor = self._tensors.get(f"{known}.weight")
-        if tensor is None and f"{known}.weight" == HEAD:
-            tensor = self._tensors.get(EMBEDDING)
-        blocks = None if tensor is None else _read(np.asarray(tensor.data), tensor.tensor_type.name)
-        if blocks is None or blocks.bits != bits or blocks.codes.shape != weight.shape:
-            return None
-        order = _order(blocks.values().to(weight.dtype), weight.detach())
-        return None if order is None else blocks.take(order)
+    numbers: int
+    size: int
+    unpack: Callable[[Tensor], Tensor]
+    """Returns float32 [B, numbers]."""
 
 
-def _read(data: np.ndarray[Any, Any], kind: str) -> PackedBlocks | None:
-    """The blocks of a tensor's bytes [N, bytes]; None for a format whose blocks are of another kind."""
-    size = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}.get(kind)
-    if size is None:
+def unpack(raw: np.ndarray[Any, Any], name: str, dtype: torch.dtype) -> Tensor:
+    """The numbers of a tensor's bytes [N, bytes], of a type that `KINDS` has: [N, K] of this dtype."""
+    kind = KINDS[name]
+    blocks = raw.reshape(-1, kind.size)
+    out = torch.empty(len(blocks), kind.numbers, dtype=dtype)
+    step = max(1, CHUNK // kind.numbers)
+    for start in range(0, len(blocks), step):
+        piece = torch.from_numpy(np.array(blocks[start : start + step]))  # copied: the file is mapped read-only
+        out[start : start + step] = kind.unpack(piece)
+    return out.view(len(raw), -1)
+
+
+def pack(raw: np.ndarray[Any, Any], name: str, bits: Bits) -> PackedBlocks | None:
+    """The blocks of a tensor's bytes [N, bytes] in the layout of the native passes; None where they do not fit it.
+
+    Q4_0 and Q4_1 in 4 bits, and Q8_0, Q5_0 and Q4_0 in 8 are exact. Q4_K in 4 bits keeps its codes; its scales,
+    products of 6 and 16 bits, are rounded to 16: a weight moves by at most a 1,000th of what its block spans.
+    """
+    kind = KINDS[name]
+    read = {4: FOUR_BITS, 8: EIGHT_BITS}.get(bits, {}).get(name)
+    if read is None:
         return None
-    raw = torch.from_numpy(data.copy()).unflatten(1, (-1, size))  # [N, K / 32, bytes]
-    half = raw[..., : 4 if kind == "Q4_1" else 2].contiguous().view(torch.float16)  # [N, K / 32, 1 or 2]
-    scale, codes = half[..., 0], raw[..., 2 * half.shape[-1] :]
-    if kind == "Q8_0":
-        return PackedBlocks((codes ^ 128).flatten(1), scale, None)  # two's complement plus 128
-    codes = torch.cat([codes & 15, codes >> 4], -1)  # the first half of a block in the low bits
-    assert codes.shape[-1] == BLOCK
-    return PackedBlocks(codes.flatten(1), scale, half[..., 1] if kind == "Q4_1" else -8 * scale)
+    codes, scale, low = read(torch.from_numpy(np.array(raw.reshape(-1, kind.size))))
+    rows = len(raw)
+    return PackedBlocks(codes.view(rows, -1), scale.view(rows, -1), None if low is None else low.view(rows, -1))
 
 
-def _order(stored: Tensor, wanted: Tensor) -> slice | Tensor | None:
-    """Returns the stored row of each row of a matrix; None where one is missing."""
-    if torch.equal(stored, wanted):
-        return slice(None)
-    stored, wanted = stored + 0.0, wanted + 0.0  # -0 becomes 0, whose bytes are others
-    places = {row.tobytes(): place for place, row in enumerate(stored.contiguous().view(torch.uint8).numpy())}
-    found = [places.get(row.tobytes(), -1) for row in wanted.contiguous().view(torch.uint8).numpy()]
-    return None if min(found) < 0 else torch.tensor(found)
+def _half(raw: Tensor, place: int) -> Tensor:
+    """The 16-bit float at a byte of every block: float32 [B, 1]."""
+    return raw[:, place : place + 2].contiguous().view(torch.float16).float()
+
+
+def _nibbles(raw: Tensor) -> Tensor:
+    """The 4-bit codes of bytes [B, n], all low halves before all high ones: uint8 [B, 2 n]."""
+    return torch.cat([raw & 15, raw >> 4], 1)
+
+
+def _fifth_bits(raw: Tensor) -> Tensor:
+    """The bits of 4 bytes [B, 4], each in the place of a code's fifth bit: uint8 [B, 32]."""
+    bits = raw[:, :, None] >> torch.arange(8, dtype=torch.uint8)
+    return (bits & 1).flatten(1) << 4
+
+
+def _q4_0(raw: Tensor) -> Tensor:
+    return _half(raw, 0) * (_nibbles(raw[:, 2:]).float() - 8)
+
+
+def _q4_1(raw: Tensor) -> Tensor:
+    return _half(raw, 0) * _nibbles(raw[:, 4:]).float() + _half(raw, 2)
+
+
+def _q5_0_codes(raw: Tensor) -> Tensor:
+    return _nibbles(raw[:, 6:]) | _fifth_bits(raw[:, 2:6])
+
+
+def _q5_0(raw: Tensor) -> Tensor:
+    return _half(raw, 0) * (_q5_0_codes(raw).float() - 16)
+
+
+def _q5_1(raw: Tensor) -> Tensor:
+    codes = _nibbles(raw[:, 8:]) | _fifth_bits(raw[:, 4:8])
+    return _half(raw, 0) * codes.float() + _half(raw, 2)
+
+
+def _q8_0(raw: Tensor) -> Tensor:
+    return _half(raw, 0) * raw[:, 2:].contiguous().view(torch.int8).float()
+
+
+def _scales(raw: Tensor) -> tuple[Tensor, Tensor]:
+    """The scales and lows of the eight parts of a Q4_K or Q5_K block: float32 [B, 8, 1] each.
+
+    A block begins with a scale for the scales, one for the lows, and both in 6 bits, packed into 12 bytes.
+    """
+    first, second, third = raw[:, 4:16].split(4, 1)
+    scales = torch.cat([first & 63, (third & 15) | ((first >> 2) & 48)], 1)
+    lows = torch.cat([second & 63, (third >> 4) | ((second >> 2) & 48)], 1)
+    return (_half(raw, 0) * scales.float())[..., None], (_half(raw, 2) * lows.float())[..., None]
+
+
+def _k_nibbles(raw: Tensor) -> Tensor:
+    """The 4-bit codes of bytes [B, 128]: of every 32 bytes the low halves, then the high ones; uint8 [B, 8, 32]."""
+    quarters = raw.unflatten(1, (4, 1, 32))
+    return torch.cat([quarters & 15, quarters >> 4], 2).flatten(1, 2)
+
+
+def _q4_k(raw: Tensor) -> Tensor:
+    scale, low = _scales(raw)
+    return (scale * _k_nibbles(raw[:, 16:]).float() - low).flatten(1)
+
+
+def _q5_k(raw: Tensor) -> Tensor:
+    scale, low = _scales(raw)
+    fifth = (raw[:, None, 16:48] >> torch.arange(8, dtype=torch.uint8)[:, None]) & 1  # [B, 8, 32]
+    return (scale * (_k_nibbles(raw[:, 48:]) | fifth << 4).float() - low).flatten(1)
+
+
+def _q6_k(raw: Tensor) -> Tensor:
+    low = raw[:, :128].unflatten(1, (2, 1, 64))
+    low = torch.cat([low & 15, low >> 4], 2).view(-1, 8, 32)
+    high = raw[:, 128:192].unflatten(1, (2, 1, 32)) >> torch.tensor([0, 2, 4, 6], dtype=torch.uint8)[:, None]
+    codes = low | (high.view(-1, 8, 32) & 3) << 4  # [B, 8, 32]
+    scale = _half(raw, 208) * raw[:, 192:208].contiguous().view(torch.int8).float()  # [B, 16]
+    return (scale[..., None] * (codes.view(-1, 16, 16).float() - 32)).flatten(1)
+
+
+KINDS = {
+    "F32": Kind(1, 4, lambda raw: raw.view(torch.float32)),
+    "F16": Kind(1, 2, lambda raw: raw.view(torch.float16).float()),
+    "BF16": Kind(1, 2, lambda raw: raw.view(torch.bfloat16).float()),
+    "Q4_0": Kind(32, 18, _q4_0),
+    "Q4_1": Kind(32, 20, _q4_1),
+    "Q5_0": Kind(32, 22, _q5_0),
+    "Q5_1": Kind(32, 24, _q5_1),
+    "Q8_0": Kind(32, 34, _q8_0),
+    "Q4_K": Kind(256, 144, _q4_k),
+    "Q5_K": Kind(256, 176, _q5_k),
+    "Q6_K": Kind(256, 210, _q6_k),
+}
+"""The types that are read, by name."""
+
+Packed = tuple[Tensor, Tensor, Tensor | None]
+"""Codes [B, numbers], and scales and lows in 16 bits, [B, numbers / 32]."""
+
+
+def _pack_q4_0(raw: Tensor) -> Packed:
+    scale = _half(raw, 0).half()
+    return _nibbles(raw[:, 2:]), scale, -8 * scale
+
+
+def _pack_q4_1(raw: Tensor) -> Packed:
+    return _nibbles(raw[:, 4:]), _half(raw, 0).half(), _half(raw, 2).half()
+
+
+def _pack_q4_k(raw: Tensor) -> Packed:
+    scale, low = _scales(raw)
+    return _k_nibbles(raw[:, 16:]).flatten(1), scale[..., 0].half(), -low[..., 0].half()
+
+
+def _pack_codes(codes: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Packed]:
+    """The function that packs blocks of a scale and codes around 128."""
+    return lambda raw: (codes(raw), _half(raw, 0).half(), None)
+
+
+FOUR_BITS: dict[str, Callable[[Tensor], Packed]] = {"Q4_0": _pack_q4_0, "Q4_1": _pack_q4_1, "Q4_K": _pack_q4_k}
+EIGHT_BITS: dict[str, Callable[[Tensor], Packed]] = {
+    "Q8_0": _pack_codes(lambda raw: raw[:, 2:] ^ 128),  # two's complement plus 128
+    "Q5_0": _pack_codes(lambda raw: _q5_0_codes(raw) + 112),
+    "Q4_0": _pack_codes(lambda raw: _nibbles(raw[:, 2:]) + 120),
+}

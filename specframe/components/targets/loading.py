@@ -12,7 +12,10 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
-from specframe.components.targets.source import ModelSource, first_line, has_tokenizer, make_plain, quiet, read_config
+from specframe.components.targets.gguf_header import GGUFFile
+from specframe.components.targets.gguf_model import ARCHITECTURES, StoredModel, make_config
+from specframe.components.targets.gguf_tokenizer import read_tokenizer, require_template
+from specframe.components.targets.source import ModelSource, first_line, make_plain, quiet, read_config
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.neural.weights.checkpoint import WEIGHTS
 from specframe.neural.weights.locate import GGUF, check_shards, find_place
@@ -56,23 +59,32 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
     place = locate(model)
     chosen = _device(device)
     source = ModelSource.of(place, revision)
-    config = _config(model, source)
+    file = GGUFFile.read(source.file) if source.is_gguf else None
+    config = _config(model, source, file)
     classes = architectures.find_classes(type(config))
     if classes is None:
         raise InputError(f"{model} is a {config.model_type} model, which is no causal language model")
     model_class, loader = classes
     if reason := architectures.refusal(model_class, config):
         raise CompositionError(f"{model} cannot be a target: {reason}")
-    if not source.is_gguf:
+    wanted = "float32" if dtype == "auto" and (chosen.type == "cpu" or source.is_gguf) else dtype
+    stored = None
+    if file is not None:
+        require_template(file)
+        if file.architecture in ARCHITECTURES:
+            stored = StoredModel(file, config)
+            stored.require_fit(model_class)
+    else:
         _require_safetensors(model, place)
         check_shards(place, getattr(config, "transformers_weights", None), revision)
-    wanted = "float32" if dtype == "auto" and chosen.type == "cpu" else dtype
     try:
-        rounded = read_rounded(place / WEIGHTS) if isinstance(place, Path) else None
-        where = {**source.options, **source.unpacking} if rounded is None else {"state_dict": rounded}
+        given = read_rounded(place / WEIGHTS) if isinstance(place, Path) else None
+        if stored is not None:
+            given = dict(stored.weights(getattr(torch, wanted)))
+        where = {**source.options, **source.unpacking} if given is None else {"state_dict": given}
         with quiet():
-            loaded, report = (loader if rounded is None else model_class).from_pretrained(
-                source.name if rounded is None else None,
+            loaded, report = (loader if given is None else model_class).from_pretrained(
+                source.name if given is None else None,
                 config=config,
                 dtype="auto" if wanted == "auto" else getattr(torch, wanted),
                 **where,
@@ -140,8 +152,11 @@ class TokenizerSource:
         from transformers import AutoTokenizer
 
         source = ModelSource.of(place, self._revision)
-        if source.is_gguf and not has_tokenizer(source.file):
-            return None
+        if source.is_gguf:
+            tokenizer = read_tokenizer(GGUFFile.read(source.file))
+            if tokenizer is not None:
+                take_texts(tokenizer)
+            return tokenizer
         if isinstance(place, Path) and place.is_dir() and not any((place / name).exists() for name in TOKENIZER_FILES):
             return None
         try:
@@ -166,11 +181,11 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _config(model: str, source: ModelSource) -> Any:
+def _config(model: str, source: ModelSource, file: GGUFFile | None) -> Any:
     from transformers import AutoConfig
 
-    if source.is_gguf:
-        return read_config(model, source)
+    if file is not None:
+        return make_config(file) if file.architecture in ARCHITECTURES else read_config(model, source)
     if isinstance(source.name, Path) and not (source.name / "config.json").is_file():
         if (adapter := source.name / "adapter_config.json").is_file():
             raise InputError(f"{model} holds an adapter{_base(adapter)}, not a model: {MERGE}")

@@ -30,7 +30,7 @@ def quantize(
     cannot be compiled, the weights are rounded and unpacked again, with a warning.
     Raises CompositionError for a model or device that this cannot be done for.
     """
-    from specframe.components.targets.gguf_blocks import StoredBlocks
+    from specframe.components.targets.gguf_model import stored_model
 
     config = model.config.get_text_config()
     chosen = _matrices(model, config, quantization)
@@ -43,7 +43,7 @@ def quantize(
     except InputError as error:
         compiled = False
         logging.getLogger(__name__).warning("%s: the %s weights are unpacked, which is no faster", error, quantization)
-    stored = None if file is None else StoredBlocks(file, config)
+    stored = None if file is None else stored_model(file, config)
     for name, linear in chosen.items():
         bits = HEAD_BITS if linear is head else BITS[quantization]
         found = None if stored is None else stored.find(name, linear.weight, bits)

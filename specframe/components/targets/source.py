@@ -74,9 +74,6 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-TOKENIZER_KEY = "tokenizer.ggml.model"
-
-
 def read_config(model: str, source: ModelSource) -> Any:
     """The transformers config of a GGUF file.
 
@@ -97,18 +94,7 @@ def read_config(model: str, source: ModelSource) -> Any:
 def require_gguf(model: str) -> None:
     """Raises InputError where the package that reads GGUF files is not installed."""
     if find_spec("gguf") is None:
-        raise InputError(f'{model} needs the package gguf to be read: pip install "specframe[gguf]"')
-
-
-def has_tokenizer(file: Path) -> bool:
-    """Returns whether a GGUF file holds a tokenizer. Raises InputError for a file that is no whole GGUF file."""
-    require_gguf(str(file))
-    from gguf import GGUFReader
-
-    try:
-        return TOKENIZER_KEY in GGUFReader(file).fields
-    except Exception as error:
-        raise InputError(f"{file} cannot be read as GGUF: {first_line(error)}; is the file whole?") from error
+        raise InputError(f'{model} is of an architecture that needs the package gguf: pip install "specframe[gguf]"')
 
 
 def make_plain(model: Any) -> nn.Module:

@@ -51,3 +51,17 @@ def test_run_names_it(tmp_path, capsys):
     smoke = ["sampling.max_new_tokens=8", "run.repeats=0", "run.prompts=[Hello]"]
     assert main(["run", recipe, *smoke, "--json", "--out", str(tmp_path)]) == 0
     assert json.loads(capsys.readouterr().out)["target"] == {"model": "zoo://smollm2-135m"}
+
+
+def test_its_gguf_file_is_a_target_with_the_files_own_template():
+    """The README's own command for a model of yours, on the file that the zoo's copy was made of."""
+    (file,) = smollm2.folder.glob("*.gguf")
+    pipeline = specframe.load(
+        ROOT / "recipes" / "suffix-recycling.yaml",
+        overrides=[f"target.model={file}", "target.dtype=float32", "sampling.max_new_tokens=12"],
+    )
+    row = pipeline.encode("Name three colours.")
+    assert "<|im_start|>user" in pipeline.decode(row)
+    model = pipeline.parts.target.model
+    wanted = generate_with_transformers(model, [row], pipeline.sampling, pipeline.ends)
+    assert pipeline.generate([row]).tokens == wanted

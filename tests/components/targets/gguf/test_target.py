@@ -146,10 +146,11 @@ def test_a_file_that_will_not_do_is_one_line(make, message, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_the_package_that_reads_it_may_be_missing(file, monkeypatch):
+def test_no_further_package_is_needed_but_for_other_architectures(file, tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r'pip install "specframe\[gguf\]"'):
-        HFTarget(model=str(file))
+    HFTarget(model=str(file), device="cpu")
+    with pytest.raises(InputError, match=r'needs the package gguf: pip install "specframe\[gguf\]"'):
+        HFTarget(model=str(write_gguf(tmp_path / "other.gguf", architecture="mystery")))
 
 
 @pytest.mark.parametrize(

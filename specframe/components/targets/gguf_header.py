@@ -1,0 +1,162 @@
+"""The header of a GGUF file (versions 2 and 3, little-endian): its metadata and table of tensors."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from mmap import ACCESS_READ, mmap
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from specframe.components.targets.gguf_blocks import KINDS, TYPE_NAMES
+from specframe.kernel.errors import InputError
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+ALIGNMENT = 32
+"""Bytes that tensors are aligned to, where the file does not state it."""
+FLOAT, STRING, ARRAY = 6, 8, 9
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+"""The fixed-size types of metadata, as struct's formats."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor's place in a file."""
+
+    name: str
+    shape: tuple[int, ...]
+    """In torch's order: outputs, inputs."""
+    kind: str
+    """The type of its blocks, such as Q4_K, or of its numbers."""
+    start: int
+    """First byte, from the start of the file."""
+
+
+@dataclass(frozen=True)
+class GGUFFile:
+    """A GGUF file whose header was read and found whole."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    tensors: Mapping[str, StoredTensor]
+
+    @classmethod
+    def read(cls, path: Path) -> GGUFFile:
+        """Reads a header, and no weights. Raises InputError for a file that is no GGUF file, or cut short."""
+        try:
+            with path.open("rb") as opened, mmap(opened.fileno(), 0, access=ACCESS_READ) as data:
+                return _read(path, data)
+        except (OSError, ValueError, struct.error) as error:
+            reason = "its header ends early" if isinstance(error, struct.error) else str(error)
+            raise InputError(f"{path} cannot be read as GGUF: {reason}; is the file whole?") from error
+
+    @property
+    def architecture(self) -> str:
+        """The architecture's name in GGUF."""
+        return str(self.metadata["general.architecture"])
+
+    def get(self, key: str, otherwise: Any = None) -> Any:
+        """A value of the architecture's own metadata, such as `block_count`."""
+        return self.metadata.get(f"{self.architecture}.{key}", otherwise)
+
+    def raw(self, tensor: StoredTensor) -> np.ndarray[Any, Any]:
+        """The bytes of a tensor of a known kind, mapped, uint8 [outputs, bytes]; a vector is one output."""
+        size = _size(tensor)
+        data = np.memmap(self.path, np.uint8, "r", tensor.start, (size,))
+        return data.reshape(prod(tensor.shape[:-1]), -1)
+
+
+class _Cursor:
+    """A position in the header's bytes, which moves with every value that is read."""
+
+    def __init__(self, data: mmap) -> None:
+        self.data, self.place = data, 0
+
+    def numbers(self, kind: str, count: int = 1) -> tuple[Any, ...]:
+        form = f"<{count}{kind}"
+        if self.place + (size := struct.calcsize(form)) > len(self.data):
+            raise ValueError("its header ends early")
+        self.place += size
+        return struct.unpack_from(form, self.data, self.place - size)
+
+    def text(self) -> str:
+        (length,) = self.numbers("Q")
+        if self.place + length > len(self.data):
+            raise ValueError("its header ends early")
+        self.place += length
+        return self.data[self.place - length : self.place].decode("utf-8", "replace")
+
+    def texts(self, count: int) -> list[str]:
+        """Several texts: the hundred thousands of tokens and merges, in a short loop."""
+        found, place, data = [], self.place, self.data
+        for _ in range(count):
+            end = place + 8 + int.from_bytes(data[place : place + 8], "little")
+            if end > len(data) or place + 8 > len(data):
+                raise ValueError("its header ends early")
+            found.append(data[place + 8 : end].decode("utf-8", "replace"))
+            place = end
+        self.place = place
+        return found
+
+    def value(self, kind: int) -> Any:
+        if kind in NUMBERS:
+            (found,) = self.numbers(NUMBERS[kind])
+            return float(str(np.float32(found))) if kind == FLOAT else found  # 1e-05, not 9.999999747378752e-06
+        if kind == STRING:
+            return self.text()
+        if kind != ARRAY:
+            raise ValueError(f"its metadata has a value of the unknown type {kind}")
+        inner, count = self.numbers("I")[0], self.numbers("Q")[0]
+        if inner in NUMBERS:
+            return list(self.numbers(NUMBERS[inner], count))
+        if inner == STRING:
+            return self.texts(count)
+        return [self.value(inner) for _ in range(count)]
+
+
+def _read(path: Path, data: mmap) -> GGUFFile:
+    cursor = _Cursor(data)
+    if data[:4] != MAGIC:
+        raise ValueError("not a GGUF file")
+    cursor.place = 4
+    (version,), (count, values) = cursor.numbers("I"), cursor.numbers("Q", 2)
+    if version not in VERSIONS:
+        raise ValueError(f"its version is {version}, and {' and '.join(map(str, VERSIONS))} are read")
+    metadata: dict[str, Any] = {}
+    for _ in range(values):
+        key = cursor.text()
+        metadata[key] = cursor.value(cursor.numbers("I")[0])
+    if not isinstance(metadata.get("general.architecture"), str):
+        raise ValueError("its metadata names no architecture")
+    table = [_entry(cursor) for _ in range(count)]
+    step = metadata.get("general.alignment", ALIGNMENT)
+    if not isinstance(step, int) or step < 1:
+        raise ValueError(f"its alignment is {step!r}")
+    first = -(-cursor.place // step) * step
+    tensors = {name: StoredTensor(name, shape, kind, first + offset) for name, shape, kind, offset in table}
+    for tensor in tensors.values():
+        if tensor.kind in KINDS and tensor.start + _size(tensor) > len(data):
+            missing = tensor.start + _size(tensor) - len(data)
+            raise ValueError(f"{tensor.name} ends {missing:,} bytes behind the file's end")
+    return GGUFFile(path, metadata, tensors)
+
+
+def _entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], str, int]:
+    """A row of the table of tensors: name, shape, kind, offset."""
+    name = cursor.text()
+    shape = cursor.numbers("Q", cursor.numbers("I")[0])[::-1]  # GGUF has the fastest one first
+    (kind,), (offset,) = cursor.numbers("I"), cursor.numbers("Q")
+    return name, shape, TYPE_NAMES.get(kind, f"number {kind}"), offset
+
+
+def _size(tensor: StoredTensor) -> int:
+    """The bytes of a tensor of a known kind. Raises ValueError where blocks do not divide its inputs."""
+    kind = KINDS[tensor.kind]
+    if not tensor.shape or tensor.shape[-1] % kind.numbers:
+        raise ValueError(f"{tensor.name} has the shape {tensor.shape}, which {tensor.kind} blocks do not divide")
+    return prod(tensor.shape) // kind.numbers * kind.size

@@ -7,13 +7,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from specframe.components.trees.recording import Expanding, WatchedTree
 from specframe.decoding.clock import Clock
 from specframe.decoding.session import Parts
 from specframe.kernel.interfaces import text_of
-from specframe.kernel.types import Expand, Frontier, Proposal
+from specframe.kernel.types import BeamSearch, Expand, Frontier, Proposal, SearchBeam, TokenTree
 
 FORWARDS = {"score": "target", "draft": "drafter", "commit": "drafter"}
 """Model to which a forward pass of the target is charged, by phase: some of its layers may draft."""
@@ -33,8 +33,17 @@ def watch(parts: Parts, clock: Clock) -> Iterator[Parts]:
 
         return run
 
-    tree = WatchedTree(parts.tree, timed) if parts.tree is not None else None
-    drafter = parts.drafter.watched(timed) if isinstance(parts.drafter, Expanding) else parts.drafter
+    def timed_whole(search: SearchBeam) -> SearchBeam:
+        def run(plan: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
+            with clock.phase("drafter"):
+                tree, passes = search(plan, root)
+            clock.calls["drafter"] += passes - 1
+            return tree, passes
+
+        return run
+
+    tree = WatchedTree(parts.tree, timed, timed_whole) if parts.tree is not None else None
+    drafter = parts.drafter.watched(timed, timed_whole) if isinstance(parts.drafter, Expanding) else parts.drafter
     computing = text_of(parts.target).computing
     hooks = _time_forwards(computing, clock) if computing is not None else []
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
@@ -106,7 +106,7 @@ class Costs:
         if self.pause is None:
             return [self.worth(row) for row in chances]
         most = max(map(len, chances))
-        means = [sum(row[rank] for row in chances if rank < len(row)) / len(chances) for rank in range(most)]
+        means = [added(row[rank] for row in chances if rank < len(row)) / len(chances) for rank in range(most)]
         count = self.worth(means)
         return [min(count, len(row)) for row in chances]
 
@@ -122,6 +122,14 @@ class Costs:
         place = min(max(bisect_left(self.passes, (nodes,)), 1), len(self.passes) - 1)
         (less, low), (more, high) = self.passes[place - 1 : place + 1]
         return low + (high - low) * (nodes - less) / (more - less)
+
+
+def added(values: Iterable[float]) -> float:
+    """The values added up one after the other, as kernels do it; Python's own sum may round otherwise."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
 
 
 def rising(timed: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

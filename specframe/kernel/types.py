@@ -76,12 +76,25 @@ class Cycle:
 
 
 @dataclass(frozen=True)
+class BeamSearch:
+    """A beam search below the root, as data: the tree policy `dynamic` has its rules."""
+
+    depth: int
+    width: int  # parents per level, and children per parent
+    nodes: int  # the most that a tree has, the root included
+    gain: float = 0.0  # a level that adds no more expected tokens than this is the last
+    powers: tuple[float, ...] | None = None  # of the drafter's laws, level by level; None: they stay as they are
+    costs: Costs | None = None  # without a pause that has begun; None: everything pays
+
+
+@dataclass(frozen=True)
 class Context:
     """Inputs of a draft in addition to the committed text."""
 
     sampling: SamplingRule
     random: RandomSource
     costs: Costs | None = None  # times of forward passes; None: every node that may be drafted is worth it
+    search: SearchBeam | None = None  # the drafter's own beam search; None: it is asked level by level
 
 
 @dataclass(frozen=True)
@@ -129,3 +142,5 @@ class Proposal:
 
 Expand = Callable[[Frontier], Proposal]
 """A drafter's forward, as a tree policy calls it."""
+SearchBeam = Callable[[BeamSearch, "Tensor"], tuple[TokenTree, int]]
+"""A drafter's whole search below root [B]: the tree, and the number of forward passes that it took."""

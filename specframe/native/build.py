@@ -22,7 +22,9 @@ from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("passes.cpp")
-HEADERS = tuple(Path(__file__).with_name(name) for name in ("gemm.h", "attention.h", "team.h", "topk.h"))
+HEADERS = tuple(
+    Path(__file__).with_name(f"{name}.h") for name in ("gemm", "attention", "team", "topk", "search", "draft")
+)
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
     *(("-mprefer-vector-width=512",) if platform.machine() in ("x86_64", "AMD64") else ()),
@@ -95,7 +97,10 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
         *(POINTER(DecoderSizes), POINTER(Layer), POINTER(Batch)),
         *(c_void_p, c_void_p, c_void_p, POINTER(c_void_p), c_char_p),
     ]
-    for function in (kernels.specframe_multiply, kernels.specframe_decode):
+    kernels.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, c_int64, c_void_p]
+    kernels.specframe_normalize.restype = None
+    kernels.specframe_draft.argtypes = [c_void_p] * 5
+    for function in (kernels.specframe_multiply, kernels.specframe_decode, kernels.specframe_draft):
         function.restype = _succeed
     return kernels
 

@@ -62,7 +62,8 @@ class PackedLayers:
             scale=attention.scaling,
         )
         self._rotary = rotary
-        self._layers = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
+        self.records = (Layer * len(layers))(*(self._layer(layer) for layer in layers))
+        """The layers as the kernels take them."""
         self._sample = torch.empty(0, groups, 1, size)  # a sample of keys and values
         self._angles = torch.empty(2, 0, 0)  # [2, positions, rotary / 2]: cosine, sine
 
@@ -115,7 +116,7 @@ class PackedLayers:
         pointers = [wanted[index].data_ptr() if index in wanted else None for index in range(self.shape.layers)]
         load_kernels().specframe_decode(
             ctypes.byref(self.shape),
-            self._layers,
+            self.records,
             ctypes.byref(where),
             blocks.data_ptr(),
             hidden.data_ptr(),
@@ -123,6 +124,23 @@ class PackedLayers:
             (ctypes.c_void_p * len(pointers))(*pointers),
             None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
         )
+
+    def memory(self, cache: KeysAndValues, end: int) -> tuple[Tensor, Tensor]:
+        """The cache's storage [2 * layers, B, H, S, D], and the angles of positions below `end`, [2, .., rotary / 2].
+
+        Raises ValueError for a cache of other layers, or one with fewer slots.
+        """
+        blocks = cache.storage(self._sample)
+        _check_numbers((blocks,))
+        self._check_memory(blocks)
+        _check_room("slots", 0, end, blocks.shape[3])
+        return blocks, self._angles_to(end)
+
+    def _check_memory(self, blocks: Tensor) -> None:
+        """Raises ValueError for a cache of other layers or heads than these."""
+        memory = (2 * self.shape.layers, self.shape.kv_heads, self.shape.head_size)
+        if (blocks.shape[0], blocks.shape[2], blocks.shape[4]) != memory:
+            raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
 
     def _check(
         self, hidden: Tensor, blocks: Tensor, positions: Tensor, sight: Tree | Mask, row: int, taps: Collection[Tensor]
@@ -135,9 +153,7 @@ class PackedLayers:
         _check_numbers((hidden, blocks, *taps))
         if width != self.shape.width or any(tap.shape != hidden.shape for tap in taps):
             raise ValueError(f"hidden states and taps are [B, N, {self.shape.width}]")
-        memory = (2 * self.shape.layers, self.shape.kv_heads, self.shape.head_size)
-        if (blocks.shape[0], blocks.shape[2], blocks.shape[4]) != memory:
-            raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
+        self._check_memory(blocks)
         _check_room("rows", row, row + rows, blocks.shape[1])
         _check_room("slots", 0, sight.end, blocks.shape[3])
         end = _check_integers("positions", positions, (rows, nodes), POSITIONS)

@@ -162,6 +162,21 @@ extern "C" void specframe_rank(const float* logits, int64_t rows, int64_t width,
     rank(logits + row * width, width, count, values + row * count, columns + row * count);
 }
 
+// The root mean square norms of rows, [M, width], as modules of bfloat16 (`halves`) or float32 round them.
+extern "C" void specframe_normalize(const float* from, const float* weight, float epsilon, int64_t rows, int64_t width,
+                                    int64_t halves, float* to) {
+  const auto round = [&](float value) { return halves ? widen(narrow(value)) : value; };
+  for (int64_t row = 0; row < rows; ++row, from += width, to += width) {
+    Lane squares = {};
+    for (int64_t i = 0; i < width; i += LANE) {
+      const Lane part = *reinterpret_cast<const Lane*>(from + i);
+      squares += part * part;
+    }
+    const float factor = 1.f / std::sqrt(sum(squares) / width + epsilon);
+    for (int64_t i = 0; i < width; ++i) to[i] = round(round(from[i] * factor) * weight[i]);
+  }
+}
+
 // Runs the layers over `hidden` [M, width], in place, and writes keys and values into the cache. `ending` is the final norm's
 // weight, or null: without that norm. `taps` [layers] are where a layer's output is copied to, [M, width] each, or null.
 // `runs` [layers] says what of a layer runs, its attention (1), its MLP (2), or both; null: all of all.
@@ -276,3 +291,5 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
 } catch (const std::bad_alloc&) {
   return 1;
 }
+
+#include "draft.h"  // which calls these functions

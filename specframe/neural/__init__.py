@@ -5,6 +5,7 @@
 | `NeuralDrafter` | the shell of a drafter: everything but its network and its options |
 | `DraftNetwork` | the interface of a network |
 | `FeatureNetwork` | a network of one decoder layer that predicts features: a family defines its inputs from pairs |
+| `LevelModules` | such a network as data, for kernels that compute whole drafts |
 | `TapFusion` | several of the target's features fused into one, each with its norm |
 | `gather` | the features that a drafter reads, side by side |
 | `DecoderLayer` | one decoder layer of the target's own kind |

@@ -28,6 +28,7 @@ from specframe.neural.network import DraftNetwork as DraftNetwork
 from specframe.neural.network import DraftSession as DraftSession
 from specframe.neural.network import Embed as Embed
 from specframe.neural.network import FeatureNetwork as FeatureNetwork
+from specframe.neural.network import LevelModules as LevelModules
 from specframe.neural.quantize import Quantization as Quantization
 from specframe.neural.quantize import round_layers as round_layers
 from specframe.neural.quantize import round_linear as round_linear

@@ -15,6 +15,7 @@ from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head, NeuralTarget
 from specframe.kernel.training import Trainable
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted, Proposal
+from specframe.neural.growth import NativeSearches
 from specframe.neural.heads import make_proposal, neural_target, support_of
 from specframe.neural.quantize import Quantization, round_layers, rounds
 from specframe.neural.weights import checkpoint
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from specframe.kernel.interfaces import Target, TreePolicy
-    from specframe.kernel.types import Context, TokenTree
+    from specframe.kernel.types import Context, SearchBeam, TokenTree
+    from specframe.native.linear import QuantizedLinear
     from specframe.neural.network import DraftNetwork, DraftSession
 
 NetworkT = TypeVar("NetworkT", bound=nn.Module)
@@ -65,6 +67,8 @@ class NeuralDrafter(Generic[NetworkT]):
         self._session: DraftSession | None = None
         self._rounded: tuple[list[int], NetworkT] | None = None
         self._reader: Callable[[Tensor], Tensor] | None = None
+        self._searches = NativeSearches()
+        self._search: SearchBeam | None = None
 
     def untrained(self, vocab: int) -> Self:
         """The same drafter without weights, not yet bound, for a target of `vocab` tokens."""
@@ -237,12 +241,13 @@ class NeuralDrafter(Generic[NetworkT]):
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, of at most `room` positions each."""
         self._session = self.session(slots, room)
+        self._search = self._searches.of(self._session, self.decoding, self._matrix, self.support, self.target.embed)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the recipe's tree policy. Raises CompositionError without one."""
         if tree is None:
             raise CompositionError(f"drafter {self.name} needs a tree policy, such as fixed, dynamic or chain")
-        return tree.grow(self.expand, root, context)
+        return tree.grow(self.expand, root, replace(context, search=self._search))
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:
@@ -264,6 +269,11 @@ class NeuralDrafter(Generic[NetworkT]):
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
         self._running().keep(rows)
+
+    @property
+    def _matrix(self) -> QuantizedLinear | None:
+        """The matrix whose product with the network's outputs is the logits; None where they are something else."""
+        return None if self._reader is not None else getattr(self.head, "matrix", None)
 
     @property
     def _plan(self) -> DraftNetwork:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -63,6 +64,16 @@ class DraftNetwork:
         raise NotImplementedError
 
 
+@dataclass(frozen=True)
+class LevelModules:
+    """A network of one level a forward pass as its modules, in order: nothing else happens between pair and head."""
+
+    layer: DecoderLayer
+    fusion: nn.Module | None  # of a pair, [2D] -> [D]; None: the layer reads both parts side by side
+    norm: nn.Module | None = None  # before the head
+    feeds_normed: bool = False  # True if what is fed back has passed that norm
+
+
 class FeatureNetwork(DraftNetwork, nn.Module):
     """A network of one decoder layer over pairs of a token and the features before it (EAGLE's family, Falcon).
 
@@ -71,6 +82,11 @@ class FeatureNetwork(DraftNetwork, nn.Module):
     """
 
     layer: DecoderLayer
+
+    @property
+    def native(self) -> LevelModules | None:
+        """The modules by which kernels may compute it; None: it is asked level by level."""
+        return None
 
     @property
     def width(self) -> int:

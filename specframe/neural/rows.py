@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from specframe.kernel.types import Committed
 from specframe.neural.blocks import Blocks
@@ -51,9 +50,16 @@ class RowSession:
         self.spare = spare
         self.counts: list[int] = []  # pairs of each row that are cached
         self.cache = SlotCache(layers, 0, slots)
-        self.visible = like.new_zeros(0, 0, dtype=torch.bool)  # [B, W] which slots hold cached pairs
+        self._visible: Tensor | None = like.new_zeros(0, 0, dtype=torch.bool)
         self.draft: list[Blocks] = []  # the root's, and the expansions below it
         self._pending: tuple[int, tuple[Tensor, ...], list[int]] | None = None
+
+    @property
+    def visible(self) -> Tensor:
+        """The slots that hold cached pairs, [B, W] bool."""
+        if self._visible is None:
+            self._visible = self.seen(self.counts)
+        return self._visible
 
     def pairs(self, tokens: Tensor, features: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """Returns the entries kept of newly committed pairs until they are taken in, [B, M, ..] each."""
@@ -91,7 +97,7 @@ class RowSession:
         if committed.prompt is not None:
             first = len(self.counts)
             self.counts += [0] * len(fresh)
-            self.visible = pad(self.visible, (0, 0, 0, len(fresh)))
+            self._visible = None
             self.join(len(fresh))
         self._pending = first, pairs, fresh
         if max(fresh) > MOST and committed.prompt is None:
@@ -108,21 +114,29 @@ class RowSession:
             self._pending = 0, tuple(part[rows, : max(fresh)] for part in pairs), fresh
         self.counts = [self.counts[row] for row in chosen]
         self.cache.keep(rows)
-        self.visible = self.visible[rows]
+        self._visible = None
         self.draft = [root.keep(rows) for root in self.draft[:1]]
         self.leave(rows)
 
     def settle(self) -> None:
         """Takes in the pending pairs; then a draft can start at the root of every row."""
+        if (pending := self.pending) is not None:
+            self.settle_by(pending, self.take(pending))
+
+    @property
+    def pending(self) -> Pending | None:
+        """The pairs that are to be taken in, if there are any."""
         if self._pending is None:
-            return
-        (first, pairs, fresh), self._pending = self._pending, None
+            return None
+        first, pairs, fresh = self._pending
         starts = self.counts[first:]
-        held = [have + more for have, more in zip(starts, fresh, strict=True)]
-        root = self.take(Pending(first, pairs, fresh, starts, held))
-        self.counts[first:] = held
-        self.visible = self.seen(self.counts)
-        self.draft = [self.draft[0].above(root) if first else root]
+        return Pending(first, pairs, fresh, starts, [have + more for have, more in zip(starts, fresh, strict=True)])
+
+    def settle_by(self, pending: Pending, root: Blocks) -> None:
+        """Takes note that pending pairs were taken in, given their rows' root."""
+        self._pending, self._visible = None, None
+        self.counts[pending.first :] = pending.held
+        self.draft = [self.draft[0].above(root) if pending.first else root]
 
     def reserve(self, slots: int) -> None:
         """Sees to it that the cache has this many slots."""

@@ -192,6 +192,11 @@ class FeatureSession(RowSession):
             block = torch.cat([block, outputs[:, length:]], 1)  # [B, k, P]
         return Blocks.of_root(block, state, counts)
 
+    def aim(self, width: int) -> None:
+        """Makes room for the slots 0 .. width - 1, which the next pass may write."""
+        self.reserve(width)
+        self.cache.aim(0, width)
+
     def _ask(self, queries: Queries, slots: int | Tensor, first: int = 0) -> Tensor:
         """The layer's outputs, [B, T, P]; keys and values are written as `SlotCache.aim` has it."""
         width = queries.mask.shape[2]

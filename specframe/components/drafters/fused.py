@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from torch import Tensor
 
 from specframe.components.drafters.budget import Paying
-from specframe.components.trees.recording import Expanding, Proposals, RecordingTree, WatchedTree, paths_of
+from specframe.components.trees.recording import (
+    Expanding,
+    Proposals,
+    RecordingTree,
+    WatchedTree,
+    WrapExpand,
+    WrapSearch,
+    paths_of,
+)
 from specframe.kernel.capabilities import Shrinkable, Untrained
 from specframe.kernel.composition import draft_of
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
 from specframe.kernel.store import Continuing
-from specframe.kernel.types import Committed, Context, Cycle, Draw, Expand, TokenTree
+from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 
 
 class Fused:
@@ -112,12 +119,13 @@ class Fused:
         tree = self.tree.smaller() if isinstance(self.tree, Shrinkable) else self.tree
         return Fused(first=first, second=second, tree=tree, tail=min(self.tail, 1), plausible=self.plausible)
 
-    def watched(self, wrap: Callable[[Expand], Expand]) -> Fused:
+    def watched(self, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Fused:
         """The same two drafters, the forward passes that a tree of theirs asks for going through `wrap`."""
         first, second = (
-            each.watched(wrap) if isinstance(each, Expanding) else each for each in (self.first, self.second)
+            each.watched(wrap, wrap_search) if isinstance(each, Expanding) else each
+            for each in (self.first, self.second)
         )
-        tree = WatchedTree(self.tree, wrap) if self.tree is not None else None
+        tree = WatchedTree(self.tree, wrap, wrap_search) if self.tree is not None else None
         return Fused(first=first, second=second, tree=tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible)
 
     def bind(self, target: Target) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -93,6 +93,11 @@ class Trimmed:
         self.support = tokens.to(target.device)
         rows = slice(0, len(tokens)) if int(tokens[-1]) == len(tokens) - 1 else self.support
         self._part = whole.head_for(rows, self.quantize)
+
+    @property
+    def matrix(self) -> Any:
+        """The kept rows as the kernels take them, where the logits are their product with the features; else None."""
+        return getattr(self._part, "matrix", None)
 
     def __call__(self, features: Tensor) -> Tensor:
         """The logits of the kept tokens, [..., D] -> [..., v]; differentiable in the features."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -132,7 +133,7 @@ class Sharing:
             part = output.take(tokens)
             if quantize is not None and part.bits != BITS[quantize]:
                 part = round_linear(part.blocks.values(), part.bias, quantize)
-            return _reading(part, warp)
+            return PartialHead(part, part, warp)
         if not isinstance(output, nn.Linear) or not output.weight.is_floating_point():
             raise CompositionError(
                 f"the LM head of {self._name}, {type(output).__name__}, has no rows to choose from; use the head full"
@@ -140,15 +141,10 @@ class Sharing:
         weight = output.weight.detach()[tokens]
         bias = None if output.bias is None else output.bias.detach()[tokens]
         if quantize is not None and rounds("the LM head", quantize, weight.device) and weight.shape[1] % BLOCK == 0:
-            return _reading(round_linear(weight, bias, quantize), warp)
+            part = round_linear(weight, bias, quantize)
+            return PartialHead(part, part, warp)
         fast = self._head.take(tokens) if isinstance(self._head, QuantizedLinear) else None
-
-        def logits(features: Tensor) -> Tensor:
-            if fast is None or torch.is_grad_enabled():
-                return warp(nn.functional.linear(features, weight, bias))
-            return warp(fast.product(features))
-
-        return logits
+        return PartialHead(partial(nn.functional.linear, weight=weight, bias=bias), fast, warp)
 
     def _known(self) -> Rule:
         """Rule from the output of the LM head to the logits, token by token."""
@@ -160,9 +156,28 @@ class Sharing:
         return self._warp
 
 
-def _reading(part: QuantizedLinear, warp: Rule) -> Rule:
-    """The logits of an LM head in blocks, through which gradients reach the features."""
-    return lambda features: warp(part(features) if torch.is_grad_enabled() else part.product(features))
+class PartialHead:
+    """The logits of some tokens, through which gradients reach the features.
+
+    Args:
+        floats: the LM head of these tokens, [..., D] -> [..., T].
+        packed: the same for the kernels, where no gradients are wanted; None: `floats` computes then, too.
+        warp: the model's rule from the LM head's output to logits.
+    """
+
+    def __init__(self, floats: Rule, packed: QuantizedLinear | None, warp: Rule) -> None:
+        self._floats, self._packed, self._warp = floats, packed, warp
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """[..., D] -> [..., T]."""
+        if self._packed is None or torch.is_grad_enabled():
+            return self._warp(self._floats(features))
+        return self._warp(self._packed.product(features))
+
+    @property
+    def matrix(self) -> QuantizedLinear | None:
+        """The matrix whose product with the features is the logits; None where they are something else."""
+        return self._packed if self._warp is unchanged else None
 
 
 def embedding_rules(config: Any, decoder: nn.Module) -> Iterator[Rule]:
@@ -187,7 +202,12 @@ def logit_rules(config: Any) -> Iterator[Rule]:
     if scaling := getattr(config, "logits_scaling", None):
         yield lambda logits: logits / scaling
         yield lambda logits: logits * scaling
-    yield lambda logits: logits
+    yield unchanged
+
+
+def unchanged(values: Tensor) -> Tensor:
+    """The values themselves: the rule of most models."""
+    return values
 
 
 def _choose(rules: Iterator[Rule], raw: Tensor, wanted: Tensor, view: Callable[[Tensor], Tensor]) -> Rule | None:

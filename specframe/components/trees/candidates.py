@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specframe.kernel.costs import added
 from specframe.kernel.types import Draw, TokenTree
 
 
@@ -65,14 +66,16 @@ class Candidates:
         Each level is assumed to keep as much of the probability as the newest did.
         """
         best = set(self.best(most))
-        found = sum(math.exp(self.values[new]) for new in best if new >= self._first)
-        above = sum(math.exp(self.values[parent]) for parent in self._beam if parent in best)
+        newest = range(self._first, len(self.values))
+        found = added(math.exp(self.values[new]) for new in newest if new in best)
+        above = added(math.exp(self.values[parent]) for parent in self._beam if parent in best)
         share = min(found / above, 1.0) if above else 0.0
-        return sum(found * share**level for level in range(1, levels + 1))
+        gains = [found := found * share for _ in range(levels)]
+        return added(gains)
 
     def expected_tokens(self, count: int) -> float:
         """The expected number of accepted tokens among the best `count`, the root counted too."""
-        return sum(math.exp(self.values[candidate]) for candidate in self.best(count))
+        return added(math.exp(self.values[candidate]) for candidate in self.best(count))
 
 
 def tree_of(rows: Sequence[Candidates], chosen: Sequence[Sequence[int]], levels: int, like: Tensor) -> TokenTree:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -13,9 +12,9 @@ from specframe.components.trees.calibration import Calibration, read_calibration
 from specframe.components.trees.candidates import Candidates, tree_of
 from specframe.components.trees.growth import Growth
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.costs import Costs
+from specframe.kernel.costs import Costs, added
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Context, Draw, Expand, Frontier, Proposal, TokenTree
+from specframe.kernel.types import BeamSearch, Context, Draw, Expand, Frontier, Proposal, TokenTree
 from specframe.native.topk import likely
 
 
@@ -90,10 +89,20 @@ class Dynamic:
         pause = context.costs.pause if context.costs is not None else None
         if pause is not None and not pause.over():
             return TokenTree.root_only(root)
-        tree = self.search_on_host(expand, root, context.costs)
+        if context.search is not None:
+            tree, _ = context.search(self.plan(context.costs), root)
+        else:
+            tree = self.search_on_host(expand, root, context.costs)
         if pause is not None and not tree.valid[:, 1:].any():
             pause.begin()
         return tree
+
+    def plan(self, costs: Costs | None = None) -> BeamSearch:
+        """The search as data."""
+        powers = None
+        if self.calibration is not None:
+            powers = tuple(map(self.calibration.power, range(self.depth)))
+        return BeamSearch(self.depth, self.width, self.nodes, self.gain, powers, costs)
 
     def search_on_host(self, expand: Expand, root: Tensor, costs: Costs | None = None) -> TokenTree:
         """Grows the tree of `search`, or as much of it as pays.
@@ -130,7 +139,7 @@ class Dynamic:
         counts = self._counts(rows, costs)
         gains = [row.promising(count, levels) for row, count in zip(rows, counts, strict=True)]
         if costs.pause is not None:
-            gains = [fmean(gains)] * len(rows)
+            gains = [added(gains) / len(rows)] * len(rows)
         for row, count, gain in zip(rows, counts, gains, strict=True):
             node = costs.score(count + 1) - costs.score(count)
             row.ended = row.ended or gain <= costs.level + node

@@ -10,29 +10,45 @@ from torch import Tensor
 
 from specframe.components.trees.shape import Path
 from specframe.kernel.interfaces import Drafter, Observer, TreePolicy
-from specframe.kernel.types import Context, Expand, Frontier, Proposal, TokenTree
+from specframe.kernel.types import Context, Expand, Frontier, Proposal, SearchBeam, TokenTree
+
+WrapExpand = Callable[[Expand], Expand]
+WrapSearch = Callable[[SearchBeam], SearchBeam]
 
 
 @runtime_checkable
 class Expanding(Protocol):
     """A drafter that asks itself for forward passes, as it builds its own tree."""
 
-    def watched(self, wrap: Callable[[Expand], Expand]) -> Drafter:
-        """The same drafter, whose forward passes go through `wrap`."""
+    def watched(self, wrap: WrapExpand, wrap_search: WrapSearch | None = None) -> Drafter:
+        """The same drafter, whose forward passes go through `wrap`, and whole searches through `wrap_search`."""
 
 
 class WatchedTree:
-    """A tree policy whose drafter's forward passes go through `wrap`; in all else it is the policy."""
+    """A tree policy whose drafter's forward passes go through `wrap`; in all else it is the policy.
 
-    def __init__(self, policy: TreePolicy, wrap: Callable[[Expand], Expand]) -> None:
+    Whole searches of a drafter's own go through `wrap_search`; without it, the drafter is asked level by level.
+    """
+
+    def __init__(
+        self,
+        policy: TreePolicy,
+        wrap: WrapExpand,
+        wrap_search: WrapSearch | None = None,
+    ) -> None:
         self._policy = policy
         self._wrap = wrap
+        self._wrap_search = wrap_search
         self.promise = policy.promise
         if isinstance(policy, Observer):  # then so is this
             self.open, self.observe, self.keep = policy.open, policy.observe, policy.keep
 
     def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
         """The policy's tree."""
+        search = context.search
+        if search is not None:
+            wrapped = None if self._wrap_search is None else self._wrap_search(search)
+            context = replace(context, search=wrapped)
         return self._policy.grow(self._wrap(expand), root, context)
 
 

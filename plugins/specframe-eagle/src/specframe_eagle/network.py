@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from specframe.neural import DecoderLayer, FeatureNetwork, State
+from specframe.neural import DecoderLayer, FeatureNetwork, LevelModules, State
 from specframe_eagle.fspad import FeatureSampler, SplitLayer
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class EagleNetwork(FeatureNetwork):
         self.layer = SplitLayer(config) if variant.partial_alignment else DecoderLayer(config)
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
+
+    @property
+    def native(self) -> LevelModules | None:
+        """The modules by which kernels may compute it: EAGLE's own, without FSPAD's changes."""
+        return None if isinstance(self.layer, SplitLayer) else LevelModules(self.layer, self.fc)
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""

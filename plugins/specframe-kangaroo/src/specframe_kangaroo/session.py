@@ -47,7 +47,7 @@ class Exits(RowSession):
 
     def seen(self, counts: list[int]) -> Tensor:
         """Mask of the slots that hold the rows' `counts` entries: [B, W] bool, W up to the longest row's end."""
-        device = self.visible.device
+        device = self.rooted.device
         return torch.arange(max(counts, default=0), device=device) < torch.tensor(counts, device=device)[:, None]
 
     def take(self, pending: Pending) -> Blocks:

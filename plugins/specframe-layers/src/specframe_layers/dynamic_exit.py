@@ -97,8 +97,8 @@ class DEL:
         small.promise = Promise(frozenset({self.draw}), small.depth + 1, small.depth, settled=True, alone=False)
         return small
 
-    def watched(self, wrap: Callable[[Expand], Expand]) -> DEL:
-        """The same drafter, whose forward passes go through `wrap`."""
+    def watched(self, wrap: Callable[[Expand], Expand], wrap_search: object = None) -> DEL:
+        """The same drafter, whose forward passes go through `wrap`: it has no search that is one call."""
         seen = copy(self)
         seen._wrap = wrap
         return seen

@@ -90,8 +90,8 @@ class Matching:
         """The drafter of another vocabulary."""
         return self._translator.drafter
 
-    def watched(self, wrap: Callable[[Expand], Expand]) -> Matching:
-        """The same drafter, whose forward passes go through `wrap`."""
+    def watched(self, wrap: Callable[[Expand], Expand], wrap_search: object = None) -> Matching:
+        """The same drafter, whose forward passes go through `wrap`: it has no search that is one call."""
         twin, before = copy(self), self._wrap
         twin._wrap = wrap if before is None else lambda expand: wrap(before(expand))
         return twin

@@ -1,0 +1,218 @@
+// A whole draft: the committed pairs that are new, then a beam search over the drafter's levels, and the finished tree.
+//
+// Every product, layer and ranking is the function that Python calls for a single one, so a draft has the bits of the search
+// that goes level by level in Python. Values between two modules are rounded as that search rounds them.
+
+#pragma once
+
+#include "search.h"
+#include "topk.h"
+
+namespace {
+
+// What a drafter computes: its modules, in the order in which they run.
+struct Network {
+  Shape shape;             // of its decoder layers
+  const Layer* layers;
+  Weight fusion;           // of a pair, [2 D] -> [D]; without outputs, the first layer reads embedding and state side by side
+  const float* norm;       // before the head, or null
+  int64_t feeds_normed;    // whether the state that is fed back has passed that norm
+  Weight head;
+  const void* embeddings;  // [head.outputs, D] of the tokens that are drafted
+  const int64_t* support;  // [head.outputs], these tokens; null: the columns themselves
+  int64_t halves;          // whether embeddings, pairs and all values between modules are bfloat16, else float32
+};
+
+// The rows of a session.
+struct Rows {
+  int64_t rows, cache_rows, slots;  // B; the cache is [2 * layers, cache_rows, kv_heads, slots, head_size]
+  float* cache;
+  const float *cosine, *sine;       // [.., rotary / 2], of every position
+  const int64_t* held;              // [B], pairs of each, the new ones included
+  float* outputs;                   // [B, D], of the layers at each row's last pair
+  const int64_t* roots;             // [B], the last committed tokens
+};
+
+// Newly committed pairs, of the rows from `first` on.
+struct Pairs {
+  int64_t first, most;   // rows before the first have none; none has more than the most
+  const void* values;    // [B - first, most, 2 D], embedding and feature side by side
+  const int64_t* fresh;  // [B - first], how many of the most a row has
+};
+
+// The forward passes of a drafter over the rows of its session.
+struct Passes {
+  const Network& n;
+  const Rows& m;
+  const int64_t width;
+  std::vector<float> pairs, states, embeddings, normed, logits;
+  std::vector<uint8_t> visible;
+  std::vector<int64_t> places, positions;
+
+  Passes(const Network& network, const Rows& rows) : n(network), m(rows), width(network.shape.width) {}
+
+  float number(const void* from, int64_t at) const {
+    return n.halves ? widen(static_cast<const uint16_t*>(from)[at]) : static_cast<const float*>(from)[at];
+  }
+
+  void round(float* values, int64_t count) const {
+    if (n.halves)
+      for (int64_t i = 0; i < count; ++i) values[i] = widen(narrow(values[i]));
+  }
+
+  // The states of `nodes` pairs of every row from `first` on, which see the slots below `end` that are visible to them.
+  void run(int64_t first, int64_t nodes, int64_t end) {
+    const int64_t rows = m.rows - first, many = rows * nodes;
+    states.resize(many * width);
+    if (n.fusion.outputs) {
+      if (specframe_multiply(&n.fusion, pairs.data(), many, states.data())) throw std::bad_alloc();
+      round(states.data(), many * width);
+    } else {
+      embeddings.resize(many * width);
+      for (int64_t i = 0; i < many; ++i) {
+        std::memcpy(embeddings.data() + i * width, pairs.data() + 2 * i * width, width * sizeof(float));
+        std::memcpy(states.data() + i * width, pairs.data() + (2 * i + 1) * width, width * sizeof(float));
+      }
+    }
+    Batch batch = {};
+    batch.rows = rows;
+    batch.nodes = nodes;
+    batch.first = first;
+    batch.width = end;
+    batch.cache_rows = m.cache_rows;
+    batch.slots = m.slots;
+    batch.visible = visible.data();
+    batch.places = places.data();
+    batch.positions = positions.data();
+    batch.cosine = m.cosine;
+    batch.sine = m.sine;
+    batch.embeddings = n.fusion.outputs ? nullptr : embeddings.data();
+    const std::vector<float*> taps(n.shape.layers, nullptr);
+    if (specframe_decode(&n.shape, n.layers, &batch, m.cache, states.data(), nullptr, taps.data(), nullptr))
+      throw std::bad_alloc();
+    round(states.data(), many * width);
+  }
+
+  // Takes the new pairs in: each sees all of its row's.
+  void take(const Pairs& p) {
+    const int64_t rows = m.rows - p.first, many = rows * p.most;
+    int64_t end = 0;
+    for (int64_t row = p.first; row < m.rows; ++row) end = std::max(end, m.held[row] - p.fresh[row - p.first] + p.most);
+    pairs.resize(many * 2 * width);
+    for (size_t i = 0; i < pairs.size(); ++i) pairs[i] = number(p.values, i);
+    visible.assign(many * end, 0);
+    places.resize(many);
+    positions.resize(many);
+    for (int64_t i = 0; i < many; ++i) {
+      const int64_t row = i / p.most, held = m.held[p.first + row];
+      places[i] = positions[i] = held - p.fresh[row] + i % p.most;
+      std::memset(visible.data() + i * end, 1, held);
+    }
+    run(p.first, p.most, end);
+    for (int64_t row = 0; row < rows; ++row)
+      std::memcpy(m.outputs + (p.first + row) * width, states.data() + (row * p.most + p.fresh[row] - 1) * width,
+                  width * sizeof(float));
+  }
+
+  // The `count` most probable columns below each of so many outputs, which become what is fed back.
+  void propose(float* outputs, int64_t many, int64_t count, const double* power, float* gains, int64_t* columns) {
+    const float* read = outputs;
+    if (n.norm) {
+      normed.resize(many * width);
+      specframe_normalize(outputs, n.norm, n.shape.epsilon, many, width, n.halves, normed.data());
+      read = normed.data();
+    }
+    logits.resize(many * n.head.outputs);
+    if (specframe_multiply(&n.head, read, many, logits.data())) throw std::bad_alloc();
+    if (power)
+      for (float& logit : logits) logit *= static_cast<float>(*power);
+    specframe_rank(logits.data(), many, n.head.outputs, count, gains, columns);
+    if (n.norm && n.feeds_normed) std::memcpy(outputs, read, many * width * sizeof(float));
+  }
+};
+
+}  // namespace
+
+// Takes new pairs in, where there are any, and grows trees below the roots. Returns 0, or 1 where there is no memory.
+extern "C" int specframe_draft(const Network* network, const Rows* rows, const Pairs* pairs, const Search* search, Trees* out) try {
+  const Network& n = *network;
+  const Rows& m = *rows;
+  const Search& s = *search;
+  Passes passes(n, m);
+  if (pairs) passes.take(*pairs);
+  const int64_t width = n.shape.width, count = std::min(s.width, n.head.outputs);
+  const int64_t base = *std::max_element(m.held, m.held + m.rows);  // the slot of the first expansion below the root
+  std::vector<Candidates> found(m.rows);
+  struct {
+    std::vector<int64_t> above, position;  // [E, B], the expansion above each, and where the next pair below it stands
+    std::vector<float> outputs;            // [E, B, D]
+  } e;                                     // the nodes that were expanded, the root first
+  e.above.assign(m.rows, -1);
+  e.position.assign(m.held, m.held + m.rows);
+  e.outputs.assign(m.outputs, m.outputs + m.rows * width);
+  int64_t begin = 0;  // the first expansion of the frontier
+  std::vector<float> gains, outputs;
+  std::vector<int64_t> columns;
+  for (int64_t level = 0;;) {
+    const int64_t frontier = static_cast<int64_t>(found[0].beam.size()), many = m.rows * frontier;
+    if (level) {
+      passes.pairs.resize(many * 2 * width);
+      passes.places.resize(many);
+      passes.positions.resize(many);
+      const int64_t total = static_cast<int64_t>(e.position.size()) / m.rows, end = base + total - 1 + frontier;
+      passes.visible.assign(many * end, 0);
+      for (int64_t i = 0; i < many; ++i) {
+        const int64_t b = i / frontier, at = i % frontier, up = found[b].above[at], column = found[b].columns[found[b].beam[at]];
+        float* pair = passes.pairs.data() + 2 * i * width;
+        for (int64_t j = 0; j < width; ++j) pair[j] = passes.number(n.embeddings, column * width + j);
+        std::memcpy(pair + width, e.outputs.data() + (up * m.rows + b) * width, width * sizeof(float));
+        uint8_t* sees = passes.visible.data() + i * end;
+        std::memset(sees, 1, m.held[b]);
+        for (int64_t one = up; one > 0; one = e.above[one * m.rows + b]) sees[base + one - 1] = 1;
+        passes.places[i] = base + total - 1 + at;
+        sees[passes.places[i]] = 1;
+        passes.positions[i] = e.position[up * m.rows + b];
+      }
+      passes.run(0, frontier, end);
+      begin = total;
+      for (int64_t at = 0; at < frontier; ++at)
+        for (int64_t b = 0; b < m.rows; ++b) {
+          const int64_t up = found[b].above[at];
+          e.above.push_back(up);
+          e.position.push_back(e.position[up * m.rows + b] + 1);
+          const float* state = passes.states.data() + (b * frontier + at) * width;
+          e.outputs.insert(e.outputs.end(), state, state + width);
+        }
+    }
+    ++out->passes;
+    outputs.resize(many * width);
+    for (int64_t i = 0; i < many; ++i)
+      std::memcpy(outputs.data() + i * width, e.outputs.data() + ((begin + i % frontier) * m.rows + i / frontier) * width,
+                  width * sizeof(float));
+    gains.resize(many * count);
+    columns.resize(many * count);
+    passes.propose(outputs.data(), many, count, s.powers ? s.powers + level : nullptr, gains.data(), columns.data());
+    if (n.norm && n.feeds_normed)
+      for (int64_t i = 0; i < many; ++i)
+        std::memcpy(e.outputs.data() + ((begin + i % frontier) * m.rows + i / frontier) * width, outputs.data() + i * width,
+                    width * sizeof(float));
+    bool ended = true;
+    for (int64_t b = 0; b < m.rows; ++b) found[b].add(gains.data() + b * frontier * count, columns.data() + b * frontier * count, count);
+    ++level;
+    for (Candidates& row : found) {
+      if (s.gain == 0.) break;
+      const double before = row.expected;
+      row.expected = row.expect(s.nodes);
+      row.ended = row.expected - before <= s.gain;
+    }
+    if (s.scores) end(s, found);
+    for (const Candidates& row : found) ended = ended && row.ended;
+    if (level == s.depth || ended) {
+      write(s, m.roots, n.support, found, level, out);
+      return 0;
+    }
+    for (Candidates& row : found) row.choose(s.width, count, begin);
+  }
+} catch (const std::bad_alloc&) {
+  return 1;
+}

@@ -1,0 +1,203 @@
+"""A whole draft as one call of the kernels: new pairs taken in, a beam search over the levels, the finished tree."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from ctypes import Structure, c_double, c_int64, c_void_p
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.costs import Costs
+from specframe.kernel.types import BeamSearch, TokenTree
+from specframe.native.build import DecoderSizes, Weight, load_kernels
+from specframe.native.decoder import KeysAndValues, PackedLayers
+from specframe.native.linear import QuantizedLinear
+
+NO_WEIGHT = Weight(None, None, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class DraftParts:
+    """A drafter's network as data: of a pair of embedding and feature it makes the next feature, and its logits.
+
+    Values between the parts are of the embeddings' dtype, bfloat16 or float32.
+    """
+
+    layers: PackedLayers
+    head: QuantizedLinear
+    embeddings: Tensor  # [v, D] of the tokens that it drafts
+    support: Tensor | None = None  # [v] int64, these tokens; None: the whole vocabulary
+    fusion: QuantizedLinear | None = None  # of a pair, [2D] -> [D]; None: the first layer reads both parts side by side
+    norm: Tensor | None = None  # [D], the weight of a norm before the head
+    feeds_normed: bool = False  # True if the feature that is fed back has passed that norm
+
+
+@dataclass(frozen=True)
+class NewPairs:
+    """Newly committed pairs of a session's last rows."""
+
+    first: int  # rows before this one have none
+    values: Tensor  # [B - first, M, 2D], embedding and feature side by side
+    fresh: Sequence[int]  # how many of the M are a row's
+
+
+class _Network(Structure):
+    _fields_ = (
+        *(("shape", DecoderSizes), ("layers", c_void_p), ("fusion", Weight), ("norm", c_void_p)),
+        *(("feeds_normed", c_int64), ("head", Weight), ("embeddings", c_void_p), ("support", c_void_p)),
+        ("halves", c_int64),
+    )
+
+
+class _Rows(Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("rows", "cache_rows", "slots")),
+        *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "roots")),
+    )
+
+
+class _Pairs(Structure):
+    _fields_ = (("first", c_int64), ("most", c_int64), ("values", c_void_p), ("fresh", c_void_p))
+
+
+class _Search(Structure):
+    _fields_ = (
+        *((name, c_int64) for name in ("depth", "width", "nodes")),
+        *(("gain", c_double), ("powers", c_void_p), ("scores", c_void_p), ("level", c_double)),
+        *((name, c_int64) for name in ("taken", "together")),
+    )
+
+
+class _Trees(Structure):
+    _fields_ = (
+        *((name, c_void_p) for name in ("tokens", "parents", "depths", "valid", "ancestors")),
+        *((name, c_int64) for name in ("nodes", "levels", "passes")),
+    )
+
+
+class NativeDraft:
+    """A drafter's beam searches, each in one call. A draft has the bits of the same search level by level."""
+
+    def __init__(self, parts: DraftParts) -> None:
+        self.parts = parts
+        layers, norm = parts.layers, parts.norm
+        self._norm = None if norm is None else norm.detach().float().contiguous()
+        self._embeddings = parts.embeddings.contiguous()
+        self._support = None if parts.support is None else parts.support.contiguous()
+        self._network = _Network(
+            shape=layers.shape,
+            layers=ctypes.addressof(layers.records),
+            fusion=NO_WEIGHT if parts.fusion is None else parts.fusion.record,
+            norm=None if self._norm is None else self._norm.data_ptr(),
+            feeds_normed=parts.feeds_normed,
+            head=parts.head.record,
+            embeddings=self._embeddings.data_ptr(),
+            support=None if self._support is None else self._support.data_ptr(),
+            halves=self._embeddings.dtype == torch.bfloat16,
+        )
+
+    def grow(
+        self,
+        search: BeamSearch,
+        roots: Tensor,
+        held: Sequence[int],
+        outputs: Tensor,
+        cache: KeysAndValues,
+        pairs: NewPairs | None = None,
+    ) -> tuple[TokenTree, int]:
+        """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
+
+        `held` are the pairs of each row, the new ones included, and `outputs` [B, D], float32, the features behind each
+        row's last pair: those of rows with new pairs are written. The cache has room for the new pairs and the levels.
+        """
+        batch, new_pairs = len(held), 0 if pairs is None else pairs.values.shape[1]
+        blocks, angles = self.parts.layers.memory(cache, max(held) + new_pairs + search.depth * search.width)
+        self._check(roots, held, outputs, blocks, pairs)
+        self._network.shape = self.parts.layers.shape  # its rotary table may have become known
+        rows = _Rows(
+            rows=batch,
+            cache_rows=blocks.shape[1],
+            slots=blocks.shape[3],
+            cache=blocks.data_ptr(),
+            cosine=angles.data_ptr(),
+            sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
+            held=ctypes.addressof(numbers := (c_int64 * batch)(*held)),
+            outputs=outputs.data_ptr(),
+            roots=roots.data_ptr(),
+        )
+        new = None
+        if pairs is not None:
+            fresh = (c_int64 * len(pairs.fresh))(*pairs.fresh)
+            new = _Pairs(pairs.first, pairs.values.shape[1], pairs.values.data_ptr(), ctypes.addressof(fresh))
+        wanted = _search(search)
+        whole = torch.empty(3 * batch * search.nodes, dtype=torch.int64)
+        marks = torch.empty((1 + search.nodes) * batch * search.nodes, dtype=torch.bool)
+        size = 8 * batch * search.nodes
+        trees = _Trees(
+            *(whole.data_ptr() + part * size for part in range(3)), marks.data_ptr(), marks.data_ptr() + size // 8
+        )
+        load_kernels().specframe_draft(
+            ctypes.byref(self._network),
+            ctypes.byref(rows),
+            None if new is None else ctypes.byref(new),
+            ctypes.byref(wanted),
+            ctypes.byref(trees),
+        )
+        del numbers
+        return _tree(trees, whole, marks, batch, search.nodes), trees.passes
+
+    def _check(
+        self, roots: Tensor, held: Sequence[int], outputs: Tensor, blocks: Tensor, pairs: NewPairs | None
+    ) -> None:
+        """Raises ValueError for tensors that the kernels would read or write beyond, or take for something else."""
+        batch, width = len(held), self.parts.layers.shape.width
+        if roots.dtype != torch.int64 or roots.shape != (batch,) or not roots.is_contiguous():
+            raise ValueError(f"roots are contiguous int64 [{batch}], not {roots.dtype} {list(roots.shape)}")
+        if outputs.dtype != torch.float32 or outputs.shape != (batch, width) or not outputs.is_contiguous():
+            raise ValueError(f"outputs are contiguous float32 [{batch}, {width}]")
+        if batch > blocks.shape[1] or min(held) < 1:
+            raise ValueError(f"the cache has {blocks.shape[1]} rows, not {batch}; each has a pair or more")
+        if pairs is None:
+            return
+        shape, values = (batch - pairs.first, max(pairs.fresh), 2 * width), pairs.values
+        if values.shape != shape or values.dtype != self._embeddings.dtype or not values.is_contiguous():
+            raise ValueError(
+                f"pairs are contiguous {self._embeddings.dtype} {list(shape)}, not {values.dtype} {list(values.shape)}"
+            )
+        if not 0 <= pairs.first < batch or len(pairs.fresh) != shape[0] or min(pairs.fresh) < 1:
+            raise ValueError("the rows with new pairs are the last, and each has one or more")
+
+
+@lru_cache(maxsize=64)
+def _scores(costs: Costs, nodes: int) -> ctypes.Array[c_double]:
+    """The costs of scoring 0, 1, 2 ... nodes of every row, as far as a tree of `nodes` nodes asks."""
+    scores = [0.0, *(costs.score(count) for count in range(1, costs.taken + nodes + 2))]
+    return (c_double * len(scores))(*scores)
+
+
+def _search(search: BeamSearch) -> _Search:
+    costs = search.costs
+    wanted = _Search(search.depth, search.width, search.nodes, search.gain)
+    if search.powers is not None:
+        wanted.powers = ctypes.addressof(powers := (c_double * search.depth)(*search.powers))
+        wanted.kept = powers  # the structure holds an address alone
+    if costs is not None:
+        wanted.scores = ctypes.addressof(_scores(costs, search.nodes))
+        wanted.level, wanted.taken, wanted.together = costs.level, costs.taken, costs.pause is not None
+    return wanted
+
+
+def _tree(trees: _Trees, whole: Tensor, marks: Tensor, batch: int, most: int) -> TokenTree:
+    """The trees as values, of views of the kernels' storage."""
+    nodes = trees.nodes
+    tokens, parents, depths = (whole[part * batch * most :][: batch * nodes].view(batch, nodes) for part in range(3))
+    tree = TokenTree(
+        tokens, parents, marks[: batch * nodes].view(batch, nodes), torch.zeros_like(tokens), levels=trees.levels
+    )
+    ancestors = marks[batch * most :][: batch * nodes * nodes].view(batch, nodes, nodes)
+    vars(tree).update(depth=depths, ancestors=ancestors)  # which would be computed when first asked for
+    return tree

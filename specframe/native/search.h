@@ -1,0 +1,174 @@
+// A beam search on numbers of the host, and the finished tree: what `Candidates` and `Dynamic` do in Python, number by number.
+
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace {
+
+// The search, with the costs of scoring so many nodes of each row; the unit is a token's time without drafts.
+struct Search {
+  int64_t depth, width, nodes;  // the root counts as a node
+  double gain;                  // a level that adds no more expected tokens than this is the last
+  const double* powers;         // [depth], of the laws, or null
+  const double* scores;         // [taken + nodes + 2], or null: everything pays
+  double level;                 // the cost of a forward pass of the drafter
+  int64_t taken, together;      // nodes that are scored anyway; whether rows choose together
+};
+
+// The finished trees, with N of at most `nodes` nodes each.
+struct Trees {
+  int64_t *tokens, *parents, *depths;  // [B, N]
+  uint8_t *valid, *ancestors;          // [B, N] and [B, N, N]
+  int64_t nodes, levels, passes;       // N, and the forward passes that it took
+};
+
+// One row's candidates, in order of birth; 0 is the root. What is not a number is above nothing.
+struct Candidates {
+  std::vector<int64_t> columns{-1}, parents{-1}, beam{0}, above{0};  // of the beam: the expansion that it is below
+  std::vector<double> values{0.};                                     // log-probabilities of the paths
+  size_t newest = 0;
+  double expected = 1.;
+  bool ended = false;
+
+  // The candidates from `first` on with the largest values, best first, of equal ones the earlier first.
+  std::vector<int64_t> best(int64_t count, size_t first = 0) const {
+    std::vector<int64_t> found;
+    found.reserve(count);
+    for (size_t at = first; at < values.size(); ++at) {
+      const double value = values[at];
+      int64_t place = static_cast<int64_t>(found.size());
+      if (place == count && !(value > values[found.back()])) continue;
+      if (place < count) found.push_back(0);
+      else --place;
+      for (; place && values[found[place - 1]] < value; --place) found[place] = found[place - 1];
+      found[place] = static_cast<int64_t>(at);
+    }
+    return found;
+  }
+
+  // The children of the beam: `count` of each.
+  void add(const float* gains, const int64_t* found, int64_t count) {
+    newest = values.size();
+    for (size_t i = 0; i < beam.size(); ++i)
+      for (int64_t child = 0; child < count; ++child) {
+        values.push_back((ended ? -INFINITY : values[beam[i]]) + gains[i * count + child]);
+        columns.push_back(found[i * count + child]);
+        parents.push_back(beam[i]);
+      }
+  }
+
+  void choose(int64_t width, int64_t count, int64_t expansion) {  // children `count` of each, the beam's expansions from there
+    std::vector<int64_t> chosen = best(width, newest);
+    above.clear();
+    for (int64_t one : chosen) above.push_back(expansion + (one - static_cast<int64_t>(newest)) / count);
+    beam = std::move(chosen);
+  }
+
+  double expect(int64_t count) const {
+    double total = 0.;
+    for (int64_t one : best(count)) total += std::exp(values[one]);
+    return total;
+  }
+
+  // How many more tokens a further level would bring among the best `most`, if it keeps as much as the newest did.
+  double promise(int64_t most) const {
+    const std::vector<int64_t> chosen = best(most);
+    const auto in = [&](int64_t one) { return std::find(chosen.begin(), chosen.end(), one) != chosen.end(); };
+    double found = 0., before = 0.;
+    for (int64_t one = static_cast<int64_t>(newest); one < static_cast<int64_t>(values.size()); ++one)
+      if (in(one)) found += std::exp(values[one]);
+    for (int64_t one : beam)
+      if (in(one)) before += std::exp(values[one]);
+    return before != 0. ? found * std::min(found / before, 1.) : 0.;
+  }
+};
+
+// How many of the best candidates, the root not counted, are worth scoring, given their chances.
+int64_t worth(const Search& s, const std::vector<double>& chances) {
+  double expected = s.scores[s.taken + 1], most = 0.;
+  int64_t best = 0;
+  for (size_t i = 0; i < chances.size(); ++i) {
+    expected += chances[i];
+    const double gain = expected - s.scores[s.taken + i + 2];
+    if (gain > most) {
+      best = i + 1;
+      most = gain;
+    }
+  }
+  return best;
+}
+
+// How many of each row's best candidates are scored, the root counted.
+std::vector<int64_t> count(const Search& s, const std::vector<Candidates>& rows) {
+  std::vector<int64_t> counts(rows.size(), s.nodes);
+  if (!s.scores) return counts;
+  std::vector<double> sums;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    std::vector<double> chances;
+    for (int64_t one : rows[b].best(s.nodes)) chances.push_back(std::exp(rows[b].values[one]));
+    chances.erase(chances.begin());  // the root
+    if (!s.together) counts[b] = 1 + worth(s, chances);
+    else if (sums.empty()) sums = chances;
+    else
+      for (size_t i = 0; i < chances.size(); ++i) sums[i] += chances[i];
+  }
+  if (s.together) {
+    for (double& sum : sums) sum /= static_cast<double>(rows.size());
+    std::fill(counts.begin(), counts.end(), 1 + worth(s, sums));
+  }
+  return counts;
+}
+
+// Ends rows to which a further level brings less than it costs.
+void end(const Search& s, std::vector<Candidates>& rows) {
+  const std::vector<int64_t> counts = count(s, rows);
+  std::vector<double> gains;
+  double total = 0.;
+  for (size_t b = 0; b < rows.size(); ++b) {
+    gains.push_back(rows[b].promise(counts[b]));
+    total += gains[b];
+  }
+  for (size_t b = 0; b < rows.size(); ++b) {
+    const double gain = s.together ? total / static_cast<double>(rows.size()) : gains[b];
+    const double node = s.scores[counts[b] + 1] - s.scores[counts[b]];
+    rows[b].ended = rows[b].ended || gain <= s.level + node;
+  }
+}
+
+// Writes the trees of the best candidates, their columns standing for the tokens of `support`, or for themselves.
+void write(const Search& s, const int64_t* roots, const int64_t* support, const std::vector<Candidates>& rows, int64_t levels,
+           Trees* out) {
+  const std::vector<int64_t> counts = count(s, rows);
+  const int64_t most = *std::max_element(counts.begin(), counts.end());
+  const int64_t size = std::min<int64_t>(most, rows[0].values.size());
+  out->nodes = size;
+  out->levels = std::min(levels, size - 1);
+  std::memset(out->ancestors, 0, rows.size() * size * size);
+  for (size_t b = 0; b < rows.size(); ++b) {
+    const Candidates& row = rows[b];
+    std::vector<int64_t> chosen = row.best(size);
+    std::vector<uint8_t> kept(row.values.size(), 0);
+    for (int64_t i = 0; i < std::min(size, counts[b]); ++i) kept[chosen[i]] = 1;
+    std::sort(chosen.begin(), chosen.end());
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t one = chosen[i], at = b * size + i, column = row.columns[one];
+      const auto parent = std::lower_bound(chosen.begin(), chosen.end(), row.parents[one]);
+      const bool found = parent != chosen.end() && *parent == row.parents[one];
+      const int64_t up = found ? parent - chosen.begin() : -1;
+      out->tokens[at] = one == 0 ? roots[b] : support ? support[column] : column;
+      out->parents[at] = up;
+      out->depths[at] = i ? out->depths[b * size + std::max<int64_t>(up, 0)] + 1 : 0;
+      out->valid[at] = kept[one] && row.values[one] > -INFINITY;
+      uint8_t* sees = out->ancestors + at * size;
+      if (i) std::memcpy(sees, out->ancestors + (b * size + std::max<int64_t>(up, 0)) * size, size);
+      sees[i] = 1;
+    }
+  }
+}
+
+}  // namespace

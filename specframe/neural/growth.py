@@ -1,0 +1,102 @@
+"""A drafter's beam searches as one native call each, where the kernels know all modules of its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from specframe.native.draft import DraftParts, NativeDraft, NewPairs
+from specframe.native.linear import QuantizedLinear
+from specframe.neural.blocks import Blocks
+from specframe.neural.network import DraftSession, Embed, FeatureNetwork, LevelModules
+from specframe.neural.session import FeatureSession
+
+if TYPE_CHECKING:
+    from specframe.kernel.types import BeamSearch, SearchBeam, TokenTree
+
+
+@dataclass(frozen=True)
+class NativeHead:
+    """A head of a product alone: its matrix, the tokens of the logits, and their embeddings."""
+
+    matrix: QuantizedLinear
+    support: Tensor | None  # [v] int64; None: the whole vocabulary
+    embed: Embed
+
+    @property
+    def embeddings(self) -> Tensor:
+        """The embeddings of the tokens that it drafts, [v, D]."""
+        tokens = torch.arange(self.matrix.out_features) if self.support is None else self.support
+        return self.embed(tokens)
+
+
+def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft | None:
+    """The drafts of a network and a head; None where the kernels cannot compute them."""
+    if modules is None or modules.layer.packed is None:
+        return None
+    fusion, norm = modules.fusion, modules.norm
+    if fusion is not None and not isinstance(fusion, QuantizedLinear):
+        return None
+    embeddings = head.embeddings
+    if embeddings.dtype not in (torch.float32, torch.bfloat16):
+        return None
+    weight: Tensor | None = None if norm is None else norm.weight  # type: ignore[assignment]
+    return NativeDraft(
+        DraftParts(modules.layer.packed, head.matrix, embeddings, head.support, fusion, weight, modules.feeds_normed)
+    )
+
+
+class NativeSearch:
+    """The beam searches of a session, each as one native call with the committed pairs that are new."""
+
+    def __init__(self, session: FeatureSession, draft: NativeDraft) -> None:
+        self._session = session
+        self._draft = draft
+
+    def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
+        """The trees below root [B], and the number of the drafter's forward passes."""
+        session, pending, new = self._session, self._session.pending, None
+        held, known = session.counts, len(root)
+        outputs = torch.empty(len(root), session.network.layer.config.hidden_size)
+        if pending is not None:
+            known = pending.first
+            new = NewPairs(known, pending.pairs[0].contiguous(), pending.fresh)
+            held = [*session.counts[:known], *pending.held]
+        if known:
+            outputs[:known] = session.draft[0].outputs[:, 0, 0]
+        session.aim(max(held) + (0 if new is None else new.values.shape[1]) + search.depth * search.width)
+        tree, passes = self._draft.grow(search, root.contiguous(), held, outputs, session.cache, new)
+        if pending is not None:
+            block = outputs[known:, None].to(pending.pairs[0].dtype)  # [B, 1, D]
+            session.settle_by(pending, Blocks.of_root(block, (), torch.tensor(pending.held)))
+        return tree, passes
+
+
+class NativeSearches:
+    """Makes the searches of a drafter's sessions; the kernels' part of a network is made once."""
+
+    def __init__(self) -> None:
+        self._made: tuple[nn.Module, QuantizedLinear | None, NativeDraft | None] | None = None
+
+    def of(
+        self,
+        session: DraftSession,
+        network: nn.Module,
+        matrix: QuantizedLinear | None,
+        support: Tensor | None,
+        embed: Embed,
+    ) -> SearchBeam | None:
+        """The search of a network's session, for logits that are the product with a matrix, over a support.
+
+        None where drafts are searched level by level: the head or the network is something else.
+        """
+        if self._made is None or self._made[0] is not network or self._made[1] is not matrix:
+            draft = None
+            if isinstance(network, FeatureNetwork) and matrix is not None:
+                draft = native_draft(network.native, NativeHead(matrix, support, network.embedded(embed)))
+            self._made = network, matrix, draft
+        draft = self._made[2]
+        return NativeSearch(session, draft) if draft is not None and isinstance(session, FeatureSession) else None

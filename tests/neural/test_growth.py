@@ -1,0 +1,187 @@
+"""Drafts that are one native call: the trees, keys and values of the search that goes level by level, bit for bit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from specframe import Sampling
+from specframe.components.heads.trimmed import Trimmed
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import random_model
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.recording import RecordingTree, WatchedTree
+from specframe.kernel.costs import Costs, Pause
+from specframe.kernel.types import Committed, Context, Prompts, TokenTree
+from specframe.neural import NeuralDrafter
+from specframe.sampling.random import SeededRandom
+from specframe_eagle.drafter import Eagle
+
+VOCAB, SIZE, KEPT = 60, 64, 40
+FIELDS = ("tokens", "parent", "valid", "draw", "depth", "ancestors")
+METHODS = {"eagle": Eagle}
+COSTS = Costs(((1, 1.0), (2, 1.1), (8, 1.3), (40, 4.0)), draft=0.05)
+
+
+@lru_cache(maxsize=4)
+def pair_of(method: str, dtype: torch.dtype) -> tuple[NeuralDrafter, NeuralDrafter]:
+    """Two drafters of the same weights."""
+    target = HFTarget.from_model(random_model(vocab=VOCAB, size=SIZE, layers=8).to(dtype), None)
+    made = []
+    for _ in range(2):
+        drafter = METHODS[method](quantize="int8", head=Trimmed(keep=KEPT, quantize="int8"))
+        drafter.bind(target)
+        made.append(drafter)
+    return made[0], made[1]
+
+
+def committed(drafter: NeuralDrafter, counts: list[int], noise: torch.Generator, prompt: bool = False) -> Committed:
+    """A commit of so many tokens of each row, with features of noise."""
+    shape = (len(counts), max(counts))
+    tokens = torch.randint(0, VOCAB, shape, generator=noise)
+    features = {tap: torch.randn(*shape, SIZE, generator=noise).to(drafter.target.dtype) for tap in drafter.taps}
+    count = torch.tensor(counts)
+    return Committed(tokens, count, features, tokens[:, -1], Prompts(tokens, count) if prompt else None, counts)
+
+
+def grown(drafter: NeuralDrafter, policy: Dynamic, root: Tensor, costs: Costs | None, natively: bool) -> TokenTree:
+    """The draft below root, by the drafter's own search or level by level."""
+    context = Context(Sampling(), SeededRandom(0, 1).draft, costs)
+    if natively:
+        assert drafter._search is not None
+        return drafter.propose(root, policy, context)
+    return policy.grow(drafter.expand, root, context)
+
+
+policies = st.builds(
+    lambda depth, width, nodes, gain, powers: Dynamic(
+        depth=depth, width=width, nodes=nodes, gain=gain, calibration=powers
+    ),
+    st.integers(1, 4),
+    st.integers(1, 6),
+    st.integers(1, 20),
+    st.sampled_from([0.0, 0.0, 0.02, 0.2]),
+    st.sampled_from([None, None, [0.5], [2.0, 8.0]]),
+)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("method", METHODS)
+@given(
+    policy=policies,
+    cycles=st.lists(st.lists(st.integers(1, 5), min_size=3, max_size=3), min_size=1, max_size=4),
+    costs=st.sampled_from([None, COSTS, replace(COSTS, rows=3, taken=2)]),
+    batch=st.integers(1, 3),
+    seed=st.integers(0, 999),
+)
+def test_a_search_in_one_call_is_the_search_level_by_level(method, dtype, policy, cycles, costs, batch, seed) -> None:
+    one, other = pair_of(method, dtype)
+    if costs is COSTS and batch > 1:
+        costs = costs.together(batch, Pause())
+    noise = torch.Generator().manual_seed(seed)
+    for drafter in (one, other):
+        drafter.open(4, 64)
+    first = committed(one, [7, 3, 5][:batch], noise, prompt=True)
+    for drafter in (one, other):
+        drafter.commit(first)
+    for number, counts in enumerate(cycles):
+        root = torch.randint(0, VOCAB, (batch,), generator=noise)
+        # The first cycle drafts natively twice: the second time, nothing new is to be taken in.
+        for _ in range(1 + (number == 0)):
+            found = grown(one, policy, root, costs, natively=True)
+        wanted = grown(other, policy, root, costs, natively=False)
+        assert found.levels == wanted.levels
+        for field in FIELDS:
+            assert torch.equal(getattr(found, field), getattr(wanted, field)), field
+        keys, others = (each._session.cache.storage(torch.empty(0)) for each in (one, other))
+        assert one._session.counts == other._session.counts
+        for row, held in enumerate(one._session.counts):
+            assert torch.equal(keys[:, row, :, :held], others[:, row, :, :held])
+        more = committed(one, counts[:batch], noise)
+        for drafter in (one, other):
+            drafter.commit(more)
+
+
+def test_rows_that_come_and_go_keep_their_drafts() -> None:
+    """A row joins with pairs of its own while others have none, and one leaves; native and other drafts alternate."""
+    one, other = pair_of("eagle", torch.bfloat16)
+    noise, policy = torch.Generator().manual_seed(3), Dynamic(depth=3, width=3, nodes=9)
+    for drafter in (one, other):
+        drafter.open(3, 64)
+    events = [
+        (committed(one, [4, 2], noise, prompt=True), 2),
+        (committed(one, [1, 3], noise), 2),
+        (committed(one, [6], noise, prompt=True), 3),
+        (torch.tensor([2, 0]), 2),
+        (committed(one, [2, 2], noise), 2),
+        (torch.tensor([1]), 1),
+    ]
+    for turn, (event, rows) in enumerate(events):
+        for drafter in (one, other):
+            (drafter.keep if isinstance(event, Tensor) else drafter.commit)(event)
+        root = torch.arange(rows)
+        found = grown(one, policy, root, None, natively=turn % 3 != 1)
+        wanted = grown(other, policy, root, None, natively=False)
+        for field in FIELDS:
+            assert torch.equal(getattr(found, field), getattr(wanted, field)), (turn, field)
+
+
+def test_only_what_the_kernels_compute_is_searched_by_them() -> None:
+    target = HFTarget.from_model(random_model(vocab=VOCAB, size=SIZE, layers=8).float(), None)
+    options = {
+        "whole": {"quantize": "int8", "head": Trimmed(keep=KEPT, quantize="int8")},
+        "floats": {"head": Trimmed(keep=KEPT, quantize="int8")},
+        "float head": {"quantize": "int8"},
+        "sampled features": {"quantize": "int8", "feature_sampling": True, "head": Trimmed(keep=KEPT, quantize="int8")},
+    }
+    taken = {}
+    for name, given_options in options.items():
+        drafter = Eagle(**given_options)
+        drafter.bind(target)
+        drafter.open(1, 64)
+        taken[name] = drafter._search is not None
+    assert taken == {"whole": True, "floats": False, "float head": False, "sampled features": False}
+
+
+def test_a_policy_that_watches_levels_is_asked_level_by_level() -> None:
+    """The native search has no proposals to record; timing it counts every forward pass."""
+    one, _ = pair_of("eagle", torch.float32)
+    noise = torch.Generator().manual_seed(1)
+    one.open(1, 64)
+    one.commit(committed(one, [5], noise, prompt=True))
+    context = Context(Sampling(), SeededRandom(0, 1).draft)
+    policy = Dynamic(depth=3, width=2, nodes=6)
+    recording = RecordingTree(policy)
+    drafted = one.propose(torch.tensor([3]), recording, context)
+    assert recording.records[0].below(()) is not None
+    seen: list[int] = []
+
+    def wrap_search(search):
+        def run(plan, root):
+            tree, passes = search(plan, root)
+            seen.append(passes)
+            return tree, passes
+
+        return run
+
+    again = one.propose(torch.tensor([3]), WatchedTree(policy, lambda expand: expand, wrap_search), context)
+    assert seen == [3] and torch.equal(again.tokens, drafted.tokens)
+
+
+def test_what_the_kernels_would_misread_is_refused() -> None:
+    one, _ = pair_of("eagle", torch.float32)
+    one.open(1, 64)
+    one.commit(committed(one, [5], torch.Generator().manual_seed(1), prompt=True))
+    plan = Dynamic(depth=2, width=2, nodes=3).plan()
+    with pytest.raises(ValueError, match="roots are contiguous int64"):
+        one._search(plan, torch.tensor([3.0]))
+    search = one._search
+    one._session._pending = (0, (torch.zeros(1, 5, 3 * SIZE),), [5])
+    with pytest.raises(ValueError, match="pairs are contiguous"):
+        search(plan, torch.tensor([3]))

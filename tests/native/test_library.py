@@ -11,7 +11,8 @@ import pytest
 from specframe.kernel.errors import InputError
 from specframe.native import build
 
-MARK = 'extern "C" int specframe_multiply() { return 0; } extern "C" int specframe_rank() { return 0; }'
+OTHERS = ("multiply", "rank", "normalize", "draft")
+MARK = " ".join(f'extern "C" int specframe_{name}() {{ return 0; }}' for name in OTHERS)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ where it is while rows come and go.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import proxy
 
@@ -19,6 +19,8 @@ from torch.nn.functional import pad
 from torch.utils.dlpack import from_dlpack
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import create_causal_mask
+
+from specframe.native.sight import Sight
 
 
 def cache_name(module: nn.Module) -> str:
@@ -40,6 +42,9 @@ class SlotCache(Cache):
     Storage is allocated at the first forward, when heads, dtype and device are known (and the number of rows, if it is
     not given), and is zeroed: a masked slot must hold finite numbers. Call `aim` before every forward.
     """
+
+    rewindable = True
+    """True if committed entries can be dropped, one after the other."""
 
     def __init__(
         self, layers: int, capacity: int, rows: int | None = None, widths: Callable[[int], int] | None = None
@@ -70,6 +75,13 @@ class SlotCache(Cache):
         self.width = width
         self.row = row
         self._reached = max(self._reached, width)
+
+    def aim_at(self, sight: Sight, row: int) -> None:
+        """Sets what the next forward pass sees, and where it writes."""
+        self.aim(sight.slots, sight.end, row)
+
+    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
+        """Takes note of accepted paths, nodes [B, A] with the root first; here, `compact` moves their entries."""
 
     def clear(self) -> None:
         """Zeroes the written slots; the storage stays."""

@@ -9,6 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import TokenTree
 from specframe.native.sight import Mask, Tree
 from specframe.neural.cache import SlotCache
@@ -79,8 +80,10 @@ class Rows:
     def before(self, entries: int) -> Self:
         """The rows as they were so many entries ago, on the same memory: nodes are written behind all entries.
 
-        A row that had fewer sees none.
+        A row that had fewer sees none. Raises CompositionError where entries cannot be dropped.
         """
+        if not self.memory.rewindable:
+            raise CompositionError("recurrent layers keep one state for all committed tokens: none can be dropped")
         earlier = copy(self)
         earlier.count = self.count - entries
         earlier.counts = [have - entries for have in self.counts]
@@ -92,7 +95,9 @@ class Rows:
 
         A row with a shorter path moves entries that nothing sees behind its end, which the next tree overwrites.
         """
-        base, width = self.base, max(map(len, paths))
+        counts = [len(path) for path in paths]
+        self.memory.commit(kept, counts)
+        base, width = self.base, max(counts)
         start = min(_settled(path, width) if have == base else 0 for path, have in zip(paths, self.counts, strict=True))
         if start == width:
             return

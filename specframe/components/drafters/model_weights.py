@@ -195,8 +195,9 @@ class Shared:
 def require_fitting(model: HFTarget, target: Target) -> Shared | None:
     """The tokens that the model and the target share; None: all that either has.
 
-    Raises CompositionError for a target of another family's tokens, or on another device.
+    Raises CompositionError for a target of another family's tokens, or on another device, and for recurrent layers.
     """
+    model.parts.require_rewindable("draft, which grows a tree from level to level")
     device = text_of(target).device or model.device
     if device != model.device:
         raise CompositionError(

@@ -26,6 +26,12 @@ SPARSE = frozenset(
 RECURRENT = frozenset({"linear_attention", "conv", "hybrid", "hybrid_sliding", "mamba", "mamba2", "recurrent"})
 """Layer types with a state that every token changes."""
 
+STATELESS = frozenset({"attention", "mlp", "moe"})
+"""Further layer types that are known, some of which keep nothing."""
+
+BOTH = {"hybrid": "full_attention", "hybrid_sliding": "sliding_attention"}
+"""Those of them that have attention, too, and its kind."""
+
 MASKED = frozenset({"sdpa", "eager"})
 """Attention implementations that take an arbitrary mask."""
 
@@ -73,17 +79,14 @@ def refusal(model_class: type[nn.Module], whole: Any) -> str | None:
             f"{name} has sparse attention ({', '.join(sorted(sparse))}), which picks keys by an index of its own; "
             "specframe keeps no such index for the nodes of a tree"
         )
-    recurrent = kinds & RECURRENT
-    if getattr(model_class, "_is_stateful", False) or recurrent:
-        return (
-            f"{name} carries recurrent state{_listed(recurrent)}, which cannot be rewound to drop rejected tokens; "
-            "take a model whose layers are all attention"
-        )
-    if unknown := kinds - ATTENTION - {"attention"}:
+    if unknown := kinds - ATTENTION - RECURRENT - STATELESS:
         return f"{name} has layers of a kind that specframe does not know{_listed(unknown)}"
     if _reads_both_ways(config):
         return f"{name} reads texts in both directions; its config must have is_decoder: true to write one"
-    if "position_ids" not in takes or getattr(config, "alibi", False):
+    attentive = not kinds or kinds - RECURRENT | kinds & BOTH.keys()
+    if not kinds and getattr(model_class, "_is_stateful", False):
+        return f"{name} carries a recurrent state that it does not keep in a cache of transformers"
+    if (attentive and "position_ids" not in takes) or getattr(config, "alibi", False):
         return f"{name} takes no position ids, so the nodes of a tree cannot be placed at their depth"
     return None
 
@@ -161,7 +164,10 @@ def _stretched(rope: dict[str, Any], context: int) -> int:
 
 def views(config: Any) -> dict[str, AttentionView]:
     """Returns the views of the layers, by layer type; empty where all layers see everything."""
-    kinds = set(getattr(config, "layer_types", None) or ())
+    listed = set(getattr(config, "layer_types", None) or ())
+    kinds = {BOTH.get(kind, kind) for kind in listed}
+    if listed & BOTH.keys():
+        kinds.add("linear_attention")  # a mask of its own, for what these layers have beside attention
     window = getattr(config, "sliding_window", None)
     if not kinds and isinstance(window, int) and getattr(config, "use_sliding_window", True):
         return {"sliding_attention": AttentionView(window=window)}

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import architectures, loading, pack, probe
+from specframe.components.targets import architectures, kind, loading, pack, probe
+from specframe.components.targets.anatomy import Anatomy
 from specframe.components.targets.forward import resume
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
 from specframe.components.targets.forward.native import Unfit, native_forward, unfit, unfit_floats
 from specframe.components.targets.forward.state import State, check_prompts
-from specframe.components.targets.forward.taps import Taps
-from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.identity import TargetIdentity, identify
 from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import InputError
@@ -76,8 +75,9 @@ class HFTarget:
         elif kernels and self.device.type == "cpu":
             self._take_native()
         probe.check_once(self)
-        if compile and self.forward is self._eager:
-            self.computing.inner = CompiledForward(self._eager, Steps(self._eager, self.dtype))
+        if compile and self.forward is (eager := self.parts.eager):
+            self.parts.require_rewindable("be compiled")
+            self.computing.inner = CompiledForward(eager, Steps(eager, self.dtype))
 
     @classmethod
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
@@ -89,7 +89,7 @@ class HFTarget:
 
     def fingerprint(self) -> str:
         """A name for the kind of model, dtype and passes."""
-        return probe.fingerprint(self)
+        return kind.fingerprint(self, probe.EDITION)
 
     def sibling(self) -> HFTarget:
         """A target of its own state and features around the same weights."""
@@ -101,12 +101,10 @@ class HFTarget:
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
         self.model = model
-        self.config: Any = architectures.text_config(model.config)
-        self._decoder, self._layers = architectures.require_layers(model)
-        self._taps = Taps(self._decoder, dict(enumerate(self._layers)))
-        windows = architectures.takes_masks(self._decoder, views := architectures.views(self.config))
-        self._eager = TransformersForward(model, self._taps, views, windows)
-        self.computing = HookedForward(self._eager)
+        self.parts = Anatomy.of(model)
+        self.config: Any = self.parts.config
+        self._taps = self.parts.taps
+        self.computing = HookedForward(self.parts.eager)
         self.source = tokenizer
         self._state: State | None = None
         self.context = architectures.context(self.config)
@@ -124,7 +122,8 @@ class HFTarget:
         self._take_native("quantize", unfit)
 
     def _take_native(self, option: str = "kernels", unfit: Unfit = unfit_floats) -> None:
-        taken = native_forward(self.model, (self.config, self._decoder, self._layers), option, unfit)
+        parts = self.config, self.parts.decoder, self.parts.layers
+        taken = native_forward(self.model, parts, option, unfit)
         self.computing.inner = taken or self.forward
 
     def identify(self) -> TargetIdentity:
@@ -168,9 +167,7 @@ class HFTarget:
         """
         # A tree may reach beyond the context's end; nothing there can be committed (see `positions_of`).
         architectures.require_reach(min(room, self.context), *self.reach)
-        shape = (slots, room, self.device, self.forward.widths)
-        if self._state is None or not self._state.reopen(*shape):
-            self._state = State(len(self._layers), *shape)
+        self._state = self.parts.begin(self.forward, slots, room, self.device, self._state)
 
     @torch.no_grad()
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
@@ -265,22 +262,25 @@ class HFTarget:
 
     @cached_property
     def _shared(self) -> Sharing:
-        return Sharing(self.model, self.config, self._decoder, self._layers, self.forward.head)
+        return Sharing(self.model, self.config, self.parts.decoder, self.parts.layers, self.forward.head)
 
     @torch.no_grad()
     def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
         """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients."""
         self._require_evaluation()
+        if drafts is not None:
+            self.parts.require_rewindable("read texts that end in drafts")
         read = self._shared.read if "last" in self._taps.wanted and self._shared.known else None
-        return self._eager.teach((tokens, mask), self._taps.wanted, drafts, self.context, read)
+        return self.parts.eager.teach((tokens, mask), self._taps.wanted, drafts, self.context, read)
 
     def check(self) -> None:
         """Scores a small batch, tree and each of their paths, outside of the session; raises CompositionError."""
-        self._refuse(probe.find_fault, "be a target, it does not score trees as it scores texts")
+        self._refuse(probe.find_fault, probe.WHAT)
 
     def check_layers(self, chosen: LayerChoice) -> None:
         """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
-        self._refuse(lambda target: probe.find_layer_fault(target, chosen), "draft with its own layers")
+        self.parts.require_rewindable(what := "draft with its own layers")
+        self._refuse(lambda target: probe.find_layer_fault(target, chosen), what)
 
     def _refuse(self, find: Callable[[HFTarget], str | None], what: str) -> None:
         running, self._state = self._state, None

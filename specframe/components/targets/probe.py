@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import hashlib
+import inspect
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 
+from specframe.components.targets.forward.recurrence import unknown_of
+from specframe.components.targets.kind import TransformersTarget, fingerprint, type_name
 from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
 from specframe.components.targets.source import first_line
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import CompositionError, SpecframeError
-from specframe.kernel.layers import LayerChoice, LayeredTarget
+from specframe.kernel.layers import LayerChoice
 from specframe.kernel.types import Prompts, TokenTree, Verdict
-from specframe.neural.forward import Forward
+from specframe.neural.cache import cache_name
 
-EDITION = 2
+WHAT = "be a target, it does not score trees as it scores texts"
+EDITION = 3
 """Edition of the test, raised when it or the way of scoring trees changes: earlier results are then ignored."""
 PROMPTS = ((3, 1, 4, 1, 5), (9, 2), (6, 5, 3))
 PARENTS = (-1, 0, 0, 1, 2)  # two branches
 LEAVES = (3, 4)
 LOUDER = 64
 """Factor of the states of neighbouring rows, which would change a scale that they share."""
-ROOM = 11
-"""Positions that the test takes: the longest prompt, the bonus and the nodes."""
-
-
-class TransformersTarget(LayeredTarget, Protocol):
-    """A target around a model of transformers, as the self-test reads it."""
-
-    model: nn.Module
-    quantization: Any
-    """Rounding of its matrices; None: not rounded."""
-
-    @property
-    def forward(self) -> Forward:
-        """The target's forward pass."""
-
-    @property
-    def reach(self) -> tuple[int, str]:
-        """Number of positions that a row may take, and what ends it."""
-
-    def check(self) -> None:
-        """Runs `find_fault`; raises CompositionError where there is one."""
+ROOM = 13
+"""Positions that the test takes: the longest prompt, an accepted path, the bonus and the nodes."""
 
 
 def check_once(target: TransformersTarget) -> None:
@@ -56,45 +39,14 @@ def check_once(target: TransformersTarget) -> None:
     A kind is a model class, its config and modules, dtype, attention, kernels, torch and transformers: everything that
     decides on masks, positions and arithmetic, without the weights' values. Raises CompositionError.
     """
+    refuse(target, find_unknown(target), WHAT)
     if target.model.training or target.device.type == "meta" or target.reach[0] < ROOM:
         return
-    note = cache_folder() / "checked" / fingerprint(target)
+    note = cache_folder() / "checked" / fingerprint(target, EDITION)
     if note.exists():
         return
     target.check()
     _remember(note, f"{target.config.model_type} scores trees as it scores each path\n")
-
-
-def fingerprint(target: TransformersTarget) -> str:
-    """A name for the kind of model that a target is."""
-    config: Any = target.model.config
-    described = {name: value for name, value in config.to_dict().items() if not name.startswith("_")}
-    model = type(target.model)
-    kind = (
-        EDITION,
-        f"{model.__module__}.{model.__qualname__}",
-        sorted(described.items()),
-        getattr(config, "_attn_implementation", None),
-        str(target.dtype),
-        target.device.type,
-        target.quantization,
-        type(target.forward).__name__,
-        _modules(target.model),
-        torch.__version__,
-        transformers.__version__,
-    )
-    return hashlib.sha256(repr(kind).encode()).hexdigest()[:32]
-
-
-def _modules(model: nn.Module) -> list[tuple[str, ...]]:
-    """The modules and weights of a model, by name, type and what decides on their arithmetic."""
-    modules = [(name, _type(module), module.extra_repr()) for name, module in model.named_modules()]
-    weights = [(name, _type(weight), str(weight.dtype)) for name, weight in model.named_parameters()]
-    return [*modules, *weights]
-
-
-def _type(value: object) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
 
 
 def _remember(note: Path, text: str) -> None:
@@ -119,6 +71,8 @@ class Logits:
 
 def find_fault(target: TransformersTarget) -> str | None:
     """Returns the fault of the target's scores of a batch of three and its trees, in a clause, or None."""
+    if (fault := find_unknown(target)) is not None:
+        return fault
     if (module := find_mixing(target)) is not None:
         return (
             f"the output of {module} for a row depends on the rows next to it, as it does where activations are "
@@ -137,7 +91,56 @@ def find_fault(target: TransformersTarget) -> str | None:
         return "the rows of a batch with prompts of different lengths disturb each other"
     if not agree(logits.nodes, logits.paths, limit):
         return "it does not take the mask or the positions of a tree; another `attention` may help"
-    return None
+    return None if target.parts.memory.rewindable else _find_state_fault(target, limit)
+
+
+def find_unknown(target: TransformersTarget) -> str | None:
+    """Returns in a clause that a recurrent state is of a kind that no tree can be scored by, or None."""
+    mixer = unknown_of(target.model)
+    if mixer is None:
+        return None
+    return f"{mixer} keeps a recurrent state of a kind that specframe does not know{_behind_cache(target)}"
+
+
+@torch.no_grad()
+def _find_state_fault(target: TransformersTarget, limit: float) -> str | None:
+    """The fault of a recurrent state behind accepted paths of 0, 1 and 2 nodes, by the scores of another tree."""
+    tree = _begin(target)[1]
+    target.score(tree)
+    paths: tuple[list[int], ...] = ([], [1], [2, 4])
+    path = torch.tensor([[*nodes, *[-1] * (2 - len(nodes))] for nodes in paths], device=target.device)
+    count = torch.tensor([len(nodes) for nodes in paths], device=target.device)
+    target.commit(tree, Verdict(path, count, bonus=(tree.tokens[:, 3] + 1) % target.vocab_size))
+    after = replace(tree, tokens=tree.tokens.roll(1, 1))
+    after.tokens[:, 0] = (tree.tokens[:, 3] + 1) % target.vocab_size
+    found = target.score(after).logits
+    texts = [
+        [*(token % target.vocab_size for token in prompt), *tree.tokens[row, [0, *nodes]].tolist()]
+        for row, (prompt, nodes) in enumerate(zip(PROMPTS, paths, strict=True))
+    ]
+    alone = torch.stack([_path(target, text, after, row) for row, text in enumerate(texts)])
+    expected = Logits(found[:, 0], found, alone).paths
+    return None if agree(found, expected, limit) else "its state behind an accepted path is not that behind a text"
+
+
+@torch.no_grad()
+def _behind_cache(target: TransformersTarget) -> str:
+    """A clause about the error of three tokens at once behind a cache of transformers' own, against a whole text."""
+    model: Any = target.model
+    name = cache_name(model)
+    text = torch.tensor([[token % target.vocab_size for token in (*PROMPTS[0], *PROMPTS[2])]], device=target.device)
+    try:
+        wanted = model(text, use_cache=False).logits[:, len(PROMPTS[0]) :]
+        before = model(text[:, : len(PROMPTS[0])], use_cache=True)
+        places = torch.arange(text.shape[1], device=target.device)[None, len(PROMPTS[0]) :]
+        options: dict[str, Any] = {name: before.get(name)} if before.get(name) is not None else {}
+        if "position_ids" in inspect.signature(model.forward).parameters:
+            options["position_ids"] = places
+        found = model(text[:, len(PROMPTS[0]) :], use_cache=True, **options).logits
+    except Exception as error:  # a forward pass may raise anything
+        return f", and its forward pass fails behind a cache{_words(error)}"
+    share = float((found - wanted).abs().max() / wanted.std())
+    return f"; behind transformers' own cache, three tokens at once are off by {share:.2g} of the logits' deviation"
 
 
 @torch.no_grad()
@@ -159,7 +162,8 @@ def find_mixing(target: TransformersTarget) -> str | None:
 
     def end(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         if begun[module] == calls[0] and not found and len(inputs) == 1 and _mixes(module, inputs[0], output):
-            found.append(next(f"{name} ({_type(inner)})" for name, inner in model.named_modules() if inner is module))
+            name = next(name for name, inner in model.named_modules() if inner is module)
+            found.append(f"{name} ({type_name(module)})")
 
     handles = [module.register_forward_pre_hook(begin) for module in model.modules()]
     handles += [module.register_forward_hook(end) for module in model.modules()]
@@ -219,7 +223,10 @@ def deviation(target: TransformersTarget) -> float:
 
 
 def _limit(target: TransformersTarget) -> float:
-    return LOOSE if target.quantization is not None else limit_of(target.dtype)
+    if target.quantization is not None:
+        return LOOSE
+    # transformers computes recurrences in float32 at most
+    return limit_of(target.dtype if target.parts.memory.rewindable or target.dtype.itemsize < 8 else torch.float32)
 
 
 def _words(error: Exception) -> str:

@@ -28,7 +28,9 @@ from tests.components.targets.registry.walk import Row, examine
         ("bert", "reads texts in both directions"),
         ("openai-gpt", "its forward pass fails where texts of several lengths"),
         ("deepseek_v32", "sparse attention"),
-        ("lfm2", "recurrent state .conv."),
+        ("jamba", "JambaMambaMixer keeps a recurrent state of a kind .* are off by 0"),
+        ("recurrent_gemma", "RecurrentGemmaForCausalLM keeps a recurrent state"),
+        ("minimax", "MiniMax uses cache of its own"),
         ("paligemma", "sees the tokens that come after a position"),
         ("blip-2", "reads pixel_values with every text"),
         ("kosmos-2", "reads pixel_values with every text"),
@@ -43,6 +45,29 @@ def test_an_architecture_decodes_identically_or_is_refused(name, outcome):
         assert row == Row(name, "identical"), row
     else:
         assert row.outcome == "refused" and re.search(outcome, row.detail), row
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bamba",
+        "falcon_h1",
+        "granitemoehybrid",
+        "kimi_linear",
+        "lfm2",
+        "lfm2_moe",
+        "mamba2",
+        "nemotron_h",
+        "olmo_hybrid",
+        "qwen3_5_text",
+        "qwen3_next",
+        "zamba2",
+    ],
+)
+def test_an_architecture_with_recurrent_layers_decodes_identically_and_not_by_its_own_layers(name):
+    row = examine(name)
+    assert row.outcome == "identical", row
+    assert "recurrent layers keep one state" in row.layers
 
 
 def test_an_architecture_whose_layers_cannot_draft_is_listed():

@@ -40,7 +40,7 @@ class LayerSubset:
         parts: dict[int, nn.Module | None] = {id(layers): nn.ModuleList(self._layers.values()), id(decoder): None}
         if headless:
             parts[id(original.get_output_embeddings())] = nn.Identity()
-        self.model: Any = _replaced(model, parts)
+        self.model: Any = replaced(model, parts)
         self._decoder: Any = self.model.get_submodule(_name(model, decoder))
         fewer = deepcopy(original.config)
         text = fewer.get_text_config()
@@ -85,7 +85,7 @@ class HeadModel:
         self._part = LayerSubset(model, LayerChoice.without(last + 1, others, others), headless=False)
         found = architectures.layers(self._part.model, self._part.model.config.get_text_config())
         assert found is not None, "a part keeps its layers as the model does"
-        self._layer = _twin(found[1][0])
+        self._layer = twin_of(found[1][0])
         found[1][0] = self._layer
 
     def __call__(self, tokens: Tensor, states: Tensor) -> Tensor:
@@ -124,7 +124,7 @@ def _depth(model: Any) -> int:
 
 def _renumbered(module: nn.Module, number: int) -> nn.Module:
     """The module as that of another layer, by which its attention finds its keys and values."""
-    twin = _twin(module)
+    twin = twin_of(module)
     if hasattr(twin, "layer_idx"):
         twin.layer_idx = number  # type: ignore[assignment]
     for name, child in module.named_children():
@@ -135,7 +135,7 @@ def _renumbered(module: nn.Module, number: int) -> nn.Module:
 
 def double(model: nn.Module, inner: Sequence[nn.Module]) -> tuple[Any, list[nn.Module]]:
     """A model of the same weights with modules of its own in place of these, free for hooks of their own; and them."""
-    twin = _replaced(model, {id(module): None for module in inner})
+    twin = replaced(model, {id(module): None for module in inner})
     return twin, [twin.get_submodule(_name(model, module)) for module in inner]
 
 
@@ -166,12 +166,12 @@ def _with(layer: nn.Module, attention: bool, mlp: bool) -> nn.Module:
             f"it is unclear which module of a {type(layer).__name__} is its {kind}, which is to be left out; leave out "
             "whole layers, as the drafter self can"
         )
-    twin = _twin(layer)
+    twin = twin_of(layer)
     setattr(twin, left_out[0], _Nothing(pair=not attention))
     return twin
 
 
-def _twin(module: nn.Module) -> nn.Module:
+def twin_of(module: nn.Module) -> nn.Module:
     """A module of the same weights and children, without the hooks."""
     twin = copy(module)
     for name, value in vars(module).items():
@@ -182,15 +182,15 @@ def _twin(module: nn.Module) -> nn.Module:
     return twin
 
 
-def _replaced(module: nn.Module, parts: dict[int, nn.Module | None]) -> nn.Module:
+def replaced(module: nn.Module, parts: dict[int, nn.Module | None]) -> nn.Module:
     """The module with parts exchanged, found by identity; submodules without them are shared."""
     if (part := parts.get(id(module))) is not None:
         return part
     if not any(id(inner) in parts for inner in module.modules()):
         return module
-    twin = _twin(module)
+    twin = twin_of(module)
     for name, child in module.named_children():
-        setattr(twin, name, _replaced(child, parts))
+        setattr(twin, name, replaced(child, parts))
     return twin
 
 

@@ -24,17 +24,18 @@ class State:
 
     def __init__(
         self,
+        memory: type[SlotCache],
         layers: int,
         slots: int,
         room: int,
         device: torch.device,
         widths: Callable[[int], int] | None = None,
     ) -> None:
-        """Begins with no rows, of at most `slots`, and with storage for the first positions of `room`.
+        """Begins with no rows, of at most `slots`, and with a memory for the first positions of `room`.
 
         Storage is doubled when it is full; with `widths` its sizes are those that it gives.
         """
-        self.cache = SlotCache(layers, min(room, FIRST) if widths is None else 1, slots, widths)
+        self.cache = memory(layers, min(room, FIRST) if widths is None else 1, slots, widths)
         self.slots = slots
         self.room = room
         self._begin(device)

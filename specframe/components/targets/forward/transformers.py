@@ -34,22 +34,25 @@ class TransformersForward:
         self.views = views if windows else {}
         self.windows = windows
         self.head: nn.Module = model.get_output_embeddings()  # type: ignore[operator]
-        self.trims = "logits_to_keep" in inspect.signature(model.forward).parameters
+        takes = inspect.signature(model.forward).parameters
+        self.trims = "logits_to_keep" in takes
         """True if the model can leave the LM head out at positions."""
         self._dtype: torch.dtype = model.dtype  # type: ignore[assignment]
         self._subsets: dict[tuple[LayerChoice, bool], LayerSubset] = {}
         self._cache_name = cache_name(model)
+        self._placed = "position_ids" in takes  # a model without attention has no use for positions
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the model, or a model of the chosen layers. See `Forward`."""
         sight = asked.sight
-        memory.aim(sight.slots, sight.end, asked.row)
+        memory.aim_at(sight, asked.row)
         options: dict[str, Any] = {
-            "position_ids": asked.positions,
             "attention_mask": masks_of(sight, asked.positions, self.views, self._dtype),
             "use_cache": True,
             self._cache_name: memory,
         }
+        if self._placed:
+            options["position_ids"] = asked.positions
         which = None
         if self.trims and isinstance(asked.keep, Tensor):
             options["logits_to_keep"], which = torch.unique(asked.keep, return_inverse=True)

@@ -1,0 +1,246 @@
+"""Memory of recurrent layers: a state and a window of the convolution's inputs per row, and the tree that is pending.
+
+A recurrent state cannot drop a token, so nothing of a tree enters it: a forward pass over a tree leaves its inputs
+here, and the commit makes one new state per layer from those of the accepted path ("activation replay" of STree, arXiv
+2505.14969). Memory does not grow with a row's length, nor with the number of nodes times the size of a state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specframe.kernel.errors import CompositionError
+from specframe.native.sight import Causal, Sight, Tree
+from specframe.neural.cache import SlotCache
+
+After = Callable[[Tensor, Tensor], Tensor]
+"""Function from accepted paths, nodes [B, A] int64 and their lengths [B], to the state behind each, [B, ..]."""
+
+
+@dataclass(frozen=True)
+class Ancestry:
+    """The paths to the nodes of trees, by depth; made once a forward pass for all layers."""
+
+    sees: Tensor  # [B, N, N] bool: a node sees its ancestors and itself, and none a later one
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """Depth of every node, the root's is 0: [B, N] int64."""
+        return self.sees.sum(-1) - 1
+
+    @cached_property
+    def at(self) -> Tensor:
+        """The node of each depth on the way to every node, [B, N, N]; anything beyond the node's own depth."""
+        nodes = self.sees.shape[-1]
+        depth = self.depth[:, None].expand_as(self.sees)
+        order = torch.arange(nodes, device=depth.device).expand_as(self.sees)
+        spare = torch.where(self.sees, depth, nodes)  # what is not on the path goes to a column that is cut off
+        return depth.new_zeros(*self.sees.shape[:2], nodes + 1).scatter(2, spare, order)[..., :nodes]
+
+    def windows(self, width: int) -> Tensor:
+        """The last `width` inputs on the way to every node, its own last: [B, N, width].
+
+        They count in the `width - 1` inputs before the tree, followed by the tree's.
+        """
+        back = torch.arange(width - 1, -1, -1, device=self.sees.device)
+        return _behind(self.at, self.depth[..., None] - back, width - 1)
+
+
+def _behind(path: Tensor, steps: Tensor, before: int) -> Tensor:
+    """The places of the given steps of paths [.., A], in `before` inputs followed by the nodes; negative steps lie in
+    the former."""
+    return torch.where(steps >= 0, before + path.gather(-1, steps.clamp(min=0)), before + steps)
+
+
+@dataclass
+class RecurrentLayer:
+    """Recurrent memory of one layer; its tensors have a row for each of the session's slots."""
+
+    windows: dict[int, Tensor] = field(default_factory=dict)
+    """The last inputs of each convolution, [R, C, width - 1]."""
+    state: Tensor | None = None
+    """The recurrent state, [R, ..]."""
+    inputs: dict[int, Tensor] = field(default_factory=dict)
+    """The convolutions' inputs at the pending tree's nodes, [B, C, N]."""
+    after: After | None = None
+    """The state behind a path of the pending tree."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All that is kept per row."""
+        return [*self.windows.values(), *([] if self.state is None else [self.state])]
+
+
+class RecurrentStates:
+    """Memory of a model's recurrent layers, of `rows` rows. Call `aim` before every forward pass."""
+
+    def __init__(self, rows: int) -> None:
+        self.layers: dict[int, RecurrentLayer] = {}  # by number; found in the first forward pass
+        self.rows = rows
+        self.sight: Causal | Tree = Causal(0, [0])
+        self.row = 0
+        self.paths: Ancestry | None = None
+
+    def aim(self, sight: Sight, row: int) -> None:
+        """Sets what the next forward pass reads, into the rows from `row` on.
+
+        Raises CompositionError for single nodes of a draft: a state follows texts and whole trees.
+        """
+        if not isinstance(sight, Causal | Tree):
+            raise CompositionError("recurrent layers read texts and whole trees, not some nodes of a draft")
+        self.sight, self.row = sight, row
+        self.paths = Ancestry(sight.sees) if isinstance(sight, Tree) else None
+
+    def layer(self, index: int) -> RecurrentLayer:
+        """The memory of a layer."""
+        return self.layers.setdefault(index, RecurrentLayer())
+
+    def widen(self, index: int, inputs: Tensor, width: int, which: int = 0) -> Tensor:
+        """The inputs [B, C, T] of a convolution over `width` of them, behind those before: [B, C, width - 1 + T].
+
+        The inputs of a text move the window to its end, those of a tree are pending.
+        """
+        layer, (first, last) = self.layer(index), self._span(inputs)
+        if which not in layer.windows:
+            with torch.inference_mode(False):  # sessions of either mode may follow
+                layer.windows[which] = inputs.new_zeros(self.rows, inputs.shape[1], width - 1)
+        window = layer.windows[which][first:last]
+        if self.paths is not None:
+            layer.inputs[which] = inputs
+            return torch.cat([window, inputs], 2)
+        assert isinstance(self.sight, Causal)
+        whole = torch.cat([window if self.sight.start else torch.zeros_like(window), inputs], 2)
+        ends = torch.tensor(self.sight.lengths, device=inputs.device)
+        places = ends[:, None] + torch.arange(width - 1, device=inputs.device)  # [B, width - 1]
+        layer.windows[which][first:last] = whole.gather(2, places[:, None].expand(-1, whole.shape[1], -1))
+        return whole
+
+    def before(self, index: int, rows: int) -> Tensor | None:
+        """The state that the forward pass begins from, [B, ..]; None where it begins with nothing."""
+        state = self.layer(index).state
+        if state is None or (isinstance(self.sight, Causal) and not self.sight.start):
+            return None
+        return state[self.row : self.row + rows]
+
+    def put(self, index: int, state: Tensor) -> None:
+        """Takes the states behind the texts of a forward pass; those of a tree wait for its commit."""
+        if self.paths is None:
+            layer, (first, last) = self.layer(index), self._span(state)
+            if layer.state is None:
+                with torch.inference_mode(False):
+                    layer.state = state.new_zeros(self.rows, *state.shape[1:])
+            layer.state[first:last] = state
+
+    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
+        """Takes in accepted paths, nodes [B, A] with the root first, of so many nodes each."""
+        rows, lengths = len(paths), torch.tensor(counts, device=paths.device)
+        for layer in self.layers.values():
+            for which, inputs in layer.inputs.items():
+                window = layer.windows[which]
+                before = window.shape[2]
+                steps = lengths[:, None] + torch.arange(-before, 0, device=paths.device)  # [B, width - 1]
+                places = _behind(paths, steps, before)[:, None].expand(-1, window.shape[1], -1)
+                window[:rows] = torch.cat([window[:rows], inputs], 2).gather(2, places)
+            if layer.after is not None:
+                assert layer.state is not None, "a tree stands behind a prompt"
+                layer.state[:rows] = layer.after(paths, lengths)
+            layer.inputs, layer.after = {}, None
+
+    def keep(self, rows: Tensor) -> None:
+        """Moves these rows, int64 [R], to the rows 0 .. R - 1."""
+        for layer in self.layers.values():
+            for tensor in layer.tensors:
+                tensor[: len(rows)] = tensor[rows]
+
+    def copy_row(self, source: int, destination: int) -> None:
+        """Copies a row to another."""
+        for layer in self.layers.values():
+            for tensor in layer.tensors:
+                tensor[destination] = tensor[source]
+
+    def clear(self) -> None:
+        """Zeroes all rows; the storage stays."""
+        for layer in self.layers.values():
+            layer.inputs, layer.after = {}, None
+            for tensor in layer.tensors:
+                tensor.zero_()
+
+    def _span(self, values: Tensor) -> tuple[int, int]:
+        return self.row, self.row + len(values)
+
+
+class HybridCache(SlotCache):
+    """Memory of a model with recurrent layers: keys and values at slots, and recurrent states.
+
+    A layer may have either, or both. It takes in what transformers' layers give a cache of theirs; what they read of
+    one is None, since their scans begin from these states by `specframe.components.targets.forward.recurrence`.
+    """
+
+    rewindable = False
+
+    def __init__(
+        self, layers: int, capacity: int, rows: int | None = None, widths: Callable[[int], int] | None = None
+    ) -> None:
+        """Allocates as a `SlotCache` does. `rows` are needed."""
+        super().__init__(layers, capacity, rows, widths)
+        assert rows is not None, "states are kept for every slot of a session"
+        self.states = RecurrentStates(rows)
+
+    def aim_at(self, sight: Sight, row: int) -> None:
+        """Sets what the next forward pass sees, and where it writes."""
+        super().aim_at(sight, row)
+        self.states.aim(sight, row)
+
+    def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
+        """Takes in accepted paths, nodes [B, A] with the root first, of so many nodes each."""
+        self.states.commit(paths, counts)
+
+    def keep(self, rows: Tensor) -> None:
+        """Moves these rows, int64 [R], to the rows 0 .. R - 1."""
+        super().keep(rows)
+        self.states.keep(rows)
+
+    def copy_row(self, source: int, destination: int, width: int) -> None:
+        """Copies the first `width` slots of a row to another, and its states."""
+        if source != destination:
+            super().copy_row(source, destination, width)
+            self.states.copy_row(source, destination)
+
+    def clear(self) -> None:
+        """Zeroes what was written; the storage stays."""
+        super().clear()
+        self.states.clear()
+
+    def place(self, index: int, keys: Tensor, values: Tensor) -> list[tuple[int, int]]:
+        """Returns storage of its own for a layer's keys and values: most layers of a hybrid have none."""
+        return [(self._allocate(1, states), 0) for states in (keys, values)]
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """None: `update_conv_state` gives the window."""
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """None: the scan has the state."""
+
+    def has_previous_state(self, layer_idx: int | None = None, state_idx: int | None = None) -> bool:
+        """False: transformers' own step of one token would write into the state."""
+        return False
+
+    def update_conv_state(
+        self, conv_states: Tensor, layer_idx: int, state_idx: int = 0, conv_kernel_size: int | None = None, **more: Any
+    ) -> Tensor:
+        """A convolution's inputs [B, C, T] behind the window of those before: [B, C, width - 1 + T]."""
+        assert conv_kernel_size is not None, "a layer names the width of its convolution"
+        return self.states.widen(layer_idx, conv_states, conv_kernel_size, state_idx)
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, layer_idx: int, state_idx: int = 0, **more: Any
+    ) -> Tensor:
+        """Takes the states behind a text; those behind a tree are left out."""
+        self.states.put(layer_idx, recurrent_states)
+        return recurrent_states

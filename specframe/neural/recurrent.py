@@ -178,8 +178,8 @@ class RecurrentStates:
 class HybridCache(SlotCache):
     """Memory of a model with recurrent layers: keys and values at slots, and recurrent states.
 
-    A layer may have either, or both. It takes in what transformers' layers give a cache of theirs; what they read of
-    one is None, since their scans begin from these states by `specframe.components.targets.forward.recurrence`.
+    A layer may have either, or both. The methods are those by which transformers' layers write into a cache and read
+    from one; what is read is None, since scans begin from these states by the forward pass's own functions.
     """
 
     rewindable = False

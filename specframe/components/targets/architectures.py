@@ -167,7 +167,7 @@ def views(config: Any) -> dict[str, AttentionView]:
     listed = set(getattr(config, "layer_types", None) or ())
     kinds = {BOTH.get(kind, kind) for kind in listed}
     if listed & BOTH.keys():
-        kinds.add("linear_attention")  # a mask of its own, for what these layers have beside attention
+        kinds.add("linear_attention")  # a mask of its own, for what these layers have in addition to attention
     window = getattr(config, "sliding_window", None)
     if not kinds and isinstance(window, int) and getattr(config, "use_sliding_window", True):
         return {"sliding_attention": AttentionView(window=window)}

@@ -152,7 +152,7 @@ def reads_the_neighbours_inputs(monkeypatch):
 
 
 def lets_padding_change_the_state(monkeypatch):
-    monkeypatch.setattr(scans.Steps, "ended", lambda self, lengths: self)
+    monkeypatch.setattr(scans.ScanInputs, "ended", lambda self, lengths: self)
 
 
 def lets_padding_change_the_window(monkeypatch):

@@ -35,7 +35,7 @@ class Scan(Protocol):
 
 
 @dataclass(frozen=True)
-class Steps:
+class ScanInputs:
     """The inputs of Mamba-2's recurrence, in the dtype of its sums."""
 
     x: Tensor  # [B, T, H, P]
@@ -45,7 +45,7 @@ class Steps:
     c: Tensor  # [B, T, G, S]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Steps:
+    def of(cls, given: Mapping[str, Any]) -> ScanInputs:
         """Reads the arguments of transformers' `mamba2_chunk_scan`."""
         x, dt = given["hidden_states"], given["dt"]
         wide = torch.promote_types(x.dtype, torch.float32)
@@ -57,24 +57,24 @@ class Steps:
         dt = dt.clamp(*given.get("dt_limit", (0.0, float("inf"))))
         return cls(x.to(wide), dt, *(given[name].to(wide) for name in "ABC"))
 
-    def part(self, start: int, end: int) -> Steps:
+    def part(self, start: int, end: int) -> ScanInputs:
         """The inputs of some positions."""
         x, dt, b, c = (part[:, start:end] for part in (self.x, self.dt, self.b, self.c))
-        return Steps(x, dt, self.a, b, c)
+        return ScanInputs(x, dt, self.a, b, c)
 
-    def ended(self, lengths: Tensor) -> Steps:
+    def ended(self, lengths: Tensor) -> ScanInputs:
         """The inputs with steps of nothing behind the rows' ends, [B]."""
         inside = torch.arange(self.dt.shape[1], device=lengths.device) < lengths[:, None]  # [B, T]
         return replace(self, dt=self.dt * inside[..., None])
 
-    def along(self, paths: Tensor) -> Steps:
+    def along(self, paths: Tensor) -> ScanInputs:
         """The inputs of nodes [B, A]."""
         rows = torch.arange(len(paths), device=paths.device)[:, None]
         x, dt, b, c = (part[rows, paths] for part in (self.x, self.dt, self.b, self.c))
-        return Steps(x, dt, self.a, b, c)
+        return ScanInputs(x, dt, self.a, b, c)
 
 
-def scan_nodes(steps: Steps, sees: Tensor, state: Tensor | None) -> Tensor:
+def scan_nodes(steps: ScanInputs, sees: Tensor, state: Tensor | None) -> Tensor:
     """The outputs [B, T, H, P] of nodes that see each other by [B or 1, T, T], behind a state [B, H, P, S] or none."""
     decay = (sees.to(steps.dt.dtype) @ (steps.dt * steps.a)).transpose(1, 2)  # [B, H, T], S of the module's formula
     mask = (decay[..., None] - decay[..., None, :]).masked_fill(~sees[:, None], -torch.inf).exp()  # [B, H, T, T], L
@@ -90,7 +90,7 @@ def scan_nodes(steps: Steps, sees: Tensor, state: Tensor | None) -> Tensor:
     return y.transpose(1, 2)
 
 
-def advance(steps: Steps, state: Tensor | None) -> Tensor:
+def advance(steps: ScanInputs, state: Tensor | None) -> Tensor:
     """The state [B, H, P, S] behind all steps, which follow each other: exp(S) H0, and what each adds."""
     total = (steps.dt * steps.a).cumsum(1)  # [B, T, H]
     inputs = steps.x * (steps.dt * (total[:, -1:] - total).exp())[..., None]  # [B, T, H, P]
@@ -104,7 +104,7 @@ class AncestorScan:
 
     def __call__(self, states: RecurrentStates, index: int, given: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
         """See `Scan`."""
-        steps = Steps.of(given)
+        steps = ScanInputs.of(given)
         state = states.before(index, len(steps.x))
         if states.paths is not None:
             y = scan_nodes(steps, states.paths.sees, state)
@@ -122,7 +122,7 @@ class AncestorScan:
         return _skip(torch.cat(parts, 1), text, given), state
 
 
-def _skip(y: Tensor, steps: Steps, given: Mapping[str, Any]) -> Tensor:
+def _skip(y: Tensor, steps: ScanInputs, given: Mapping[str, Any]) -> Tensor:
     """Adds D x to outputs [B, T, H, P], in contiguous memory."""
     d = given.get("D")
     return (y if d is None else y + d.to(y.dtype)[..., None] * steps.x).contiguous()

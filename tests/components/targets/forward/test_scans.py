@@ -136,7 +136,7 @@ def test_padding_that_does_not_leave_the_state_alone_is_found(monkeypatch):
     """Control: a scan that reads the positions behind a row's end as if they were tokens."""
     torch.manual_seed(0)
     inputs = mamba_inputs(2, 6)
-    monkeypatch.setattr(scans.Steps, "ended", lambda self, lengths: self)
+    monkeypatch.setattr(scans.ScanInputs, "ended", lambda self, lengths: self)
     states = RecurrentStates(2)
     read(scans.AncestorScan(), inputs, [6, 2], states)
     _, alone = behind(scans.AncestorScan(), [part(inputs, 2, 6, 1, [0, 1])])

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from specframe.native.draft import DraftParts, NativeDraft, NewPairs
 from specframe.native.linear import QuantizedLinear
+from specframe.native.norm import NativeNorm
 from specframe.neural.blocks import Blocks
 from specframe.neural.network import DraftSession, Embed, FeatureNetwork, LevelModules
 from specframe.neural.session import FeatureSession
@@ -40,10 +41,12 @@ def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft 
     fusion, norm = modules.fusion, modules.norm
     if fusion is not None and not isinstance(fusion, QuantizedLinear):
         return None
+    if norm is not None and not isinstance(norm, NativeNorm):
+        return None
     embeddings = head.embeddings
     if embeddings.dtype not in (torch.float32, torch.bfloat16):
         return None
-    weight: Tensor | None = None if norm is None else norm.weight  # type: ignore[assignment]
+    weight = None if norm is None else norm.weight
     return NativeDraft(
         DraftParts(modules.layer.packed, head.matrix, embeddings, head.support, fusion, weight, modules.feeds_normed)
     )

@@ -13,6 +13,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.native.blocks import BLOCK, Bits, round_to_blocks
 from specframe.native.build import load_kernels
 from specframe.native.linear import QuantizedLinear
+from specframe.native.norm import NativeNorm
 from specframe.neural.layer import DecoderLayer
 
 Quantization = Literal["int4", "int8"]
@@ -59,3 +60,10 @@ def round_linear(weight: Tensor, bias: Tensor | None, quantization: Quantization
     """A linear layer of these weights [N, K] in blocks; K is a multiple of 32."""
     with torch.autocast(weight.device.type, enabled=False):  # a training validates within it
         return QuantizedLinear(round_to_blocks(weight, BITS[quantization]), bias)
+
+
+def native_norm(norm: nn.Module) -> NativeNorm:
+    """The root mean square norm of a layer of transformers as the kernels compute it."""
+    weight, epsilon = norm.weight, norm.variance_epsilon
+    assert isinstance(weight, Tensor) and isinstance(epsilon, float)
+    return NativeNorm(weight, epsilon)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pytest
 import torch
@@ -22,14 +22,19 @@ from specframe.kernel.types import Committed, Context, Prompts, TokenTree
 from specframe.neural import NeuralDrafter
 from specframe.sampling.random import SeededRandom
 from specframe_eagle.drafter import Eagle
+from specframe_eagle.eagle3 import Eagle3
 
 VOCAB, SIZE, KEPT = 60, 64, 40
 FIELDS = ("tokens", "parent", "valid", "draw", "depth", "ancestors")
-METHODS = {"eagle": Eagle}
+METHODS = {
+    "eagle": Eagle,
+    "eagle3": partial(Eagle3, own_head=False),
+    "eagle3.1": partial(Eagle3, own_head=False, fc_norm=True, norm_output=True, norm_before_residual=True),
+}
 COSTS = Costs(((1, 1.0), (2, 1.1), (8, 1.3), (40, 4.0)), draft=0.05)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def pair_of(method: str, dtype: torch.dtype) -> tuple[NeuralDrafter, NeuralDrafter]:
     """Two drafters of the same weights."""
     target = HFTarget.from_model(random_model(vocab=VOCAB, size=SIZE, layers=8).to(dtype), None)

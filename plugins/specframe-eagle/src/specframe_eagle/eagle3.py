@@ -19,6 +19,8 @@ from specframe.neural import (
     TapFusion,
     checkpoint,
     layer_config,
+    native_norm,
+    round_layers,
     seeded,
     support_of,
 )
@@ -123,6 +125,13 @@ class Eagle3(NeuralDrafter[Wide]):
             network.embedding = nn.Embedding.from_pretrained(table.detach().to(target.device, target.dtype))
             log.info("the drafter in %s has a token embedding of its own", weights)
         return network
+
+    def round(self, network: Wide, quantization: Quantization) -> Wide:
+        """A copy of the network in few bits, its last norm computed as within whole drafts."""
+        rounded = round_layers(network, quantization)
+        if rounded.native is not None and rounded.layer.packed is not None:
+            rounded.norm = native_norm(rounded.norm)
+        return rounded
 
     def check_layout(self, layout: Layout3, weights: str) -> None:
         """Raises WeightsError where a checkpoint lacks something that the recipe asks for."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe import CompositionError
-from specframe.neural import DecoderLayer, FeatureNetwork, State, TapFusion
+from specframe.neural import DecoderLayer, FeatureNetwork, LevelModules, State, TapFusion
 from specframe.plugin import PairSpec, Predicted
 
 if TYPE_CHECKING:
@@ -138,6 +138,11 @@ class Wide(FeatureNetwork):
         if (own := self.embedding) is None:
             return embed
         return lambda tokens: own(tokens.clamp(max=own.num_embeddings - 1))
+
+    @property
+    def native(self) -> LevelModules | None:
+        """The modules by which kernels may compute it."""
+        return LevelModules(self.layer, None, self.norm, self.switches.norm_output)
 
     @property
     def width(self) -> int:

@@ -118,6 +118,11 @@ class Parallel(Wide):
         if embedding is not None:
             self.embedding = nn.Embedding.from_pretrained(embedding.detach().float().cpu().clone(), freeze=False)
 
+    @property
+    def native(self) -> None:
+        """No modules: it has mask rows."""
+        return None
+
     def mask(self, pairs: Tensor) -> Tensor:
         """The layer's inputs for the mask rows behind pairs, which are all the same: [.., 2H] -> [.., K - 1, 2H]."""
         return self.mask_pair().expand(*pairs.shape[:-1], self.levels - 1, -1)

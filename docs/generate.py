@@ -35,6 +35,7 @@ TITLES = {
     "loss": "Losses",
     "rollout": "Rollouts",
     "head": "Heads",
+    "sight": "Sights",
     "store": "Stores",
     "contestant": "Contestants of the bench",
     "model": "Embedded models",

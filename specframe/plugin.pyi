@@ -35,10 +35,13 @@ from specframe.kernel.interfaces import TreePolicy as TreePolicy
 from specframe.kernel.interfaces import Verifier as Verifier
 from specframe.kernel.interfaces import VisitingVerifier as VisitingVerifier
 from specframe.kernel.interfaces import text_of as text_of
+from specframe.kernel.layers import ChosenSlots as ChosenSlots
+from specframe.kernel.layers import CommittedMemory as CommittedMemory
 from specframe.kernel.layers import ExitingDrafter as ExitingDrafter
 from specframe.kernel.layers import ExitingModel as ExitingModel
 from specframe.kernel.layers import LayerChoice as LayerChoice
 from specframe.kernel.layers import LayeredTarget as LayeredTarget
+from specframe.kernel.layers import SightPolicy as SightPolicy
 from specframe.kernel.predictions import LazyStudent as LazyStudent
 from specframe.kernel.predictions import LazyTeacher as LazyTeacher
 from specframe.kernel.sampling import Laws as Laws

@@ -37,6 +37,7 @@ COMMANDS = {
     "loss": 'specframe train small/falcon "loss=[{use: $name}]"',
     "rollout": "specframe train small/falcon train.rollout.use=$name",
     "head": 'specframe run small/falcon "drafter.head={use: $name}"',
+    "sight": 'specframe run small/falcon tree.width=1 "drafter={use: self, sight: {use: $name}}"',
     "store": 'specframe run small/falcon tree=null "drafter={use: retrieval, store: {use: $name}}"',
     "contestant": "specframe bench small/falcon $name --limit 5",
 }

@@ -17,7 +17,7 @@ TARGETS: Parts = (
 DRAFTERS: Parts = (
     ("none", "none:NoDrafter", "drafts nothing: plain autoregressive decoding"),
     ("model", "model:ModelDrafter", "a smaller causal language model of the target's vocabulary, which can be trained"),
-    ("self", "own_layers:OwnLayers", "the target itself, some of its layers left out"),
+    ("self", "own_layers:OwnLayers", "the target itself, some of its layers left out, or on a part of the text"),
     ("lookup", "lookup:Lookup", "copies what followed the last time these tokens appeared"),
     ("suffix", "suffix:Suffix", "copies from the text so far, longer after longer matches"),
     ("recycling", "recycling:Recycling", "the target's own second choices, proposed again"),
@@ -107,6 +107,8 @@ ROLLOUTS: Parts = (
     ),
 )
 
+SIGHTS: Parts = (("window", "sights:SinkWindow", "StreamingLLM: the first tokens and the newest ones"),)
+
 STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, found by what stands before them"),)
 
 LEARNING: Parts = (("online", "online:Online", "another drafter, which keeps learning while it drafts"),)
@@ -128,6 +130,7 @@ COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("head", "components.heads", HEADS),
     ("loss", "components.losses", LOSSES),
     ("rollout", "components.rollouts", ROLLOUTS),
+    ("sight", "components.drafters", SIGHTS),
     ("store", "components.stores", STORES),
     ("contestant", "bench.contest", CONTESTANTS),
 )

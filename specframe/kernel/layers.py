@@ -1,4 +1,4 @@
-"""Models that draft with some of their layers: a target's own, or the first ones of a drafting model."""
+"""Models that draft with some of their layers, or on a part of the text: a target itself, or a drafting model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from specframe.kernel.training import LanguageModelDrafter
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.types import Frontier, Proposal, TokenTree
+    from specframe.kernel.types import Committed, Frontier, Proposal, TokenTree
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,83 @@ class LayerChoice:
         return LayerChoice(runs, runs)
 
 
+@dataclass(frozen=True)
+class ChosenSlots:
+    """The committed slots that every node of a draft sees, together with its own path and nothing else.
+
+    Those of a row ascend, and are as many for all layers and heads of keys; -1 stands behind them where a row has
+    fewer. Keys keep the positions of the text.
+    """
+
+    slots: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
+
+
+class CommittedMemory(Protocol):
+    """A target's keys and values of what is committed, to be read alone. A slot is a position of the row's text."""
+
+    @property
+    def count(self) -> Tensor:
+        """The committed slots of each row, the first ones: [B] int64."""
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """The same on the host."""
+
+    @property
+    def keys(self) -> Tensor:
+        """The keys of all layers, rotated: [layers, B, heads of keys, S, D]."""
+
+    @property
+    def values(self) -> Tensor:
+        """The values of all layers: [layers, B, heads of keys, S, D]."""
+
+
+class SightPolicy(Protocol):
+    """Chooses the committed slots that a draft sees. It may look at anything committed, and never at the draft."""
+
+    budget: int
+    """The most slots it chooses."""
+    per_head: bool
+    """True if it may choose other slots for every layer and head of keys."""
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
+
+    def commit(self, committed: Committed, memory: CommittedMemory) -> None:
+        """Takes in what was committed. The rows of a commit with a prompt are new: they are the memory's last ones."""
+
+    def choose(self, memory: CommittedMemory) -> ChosenSlots:
+        """The slots that the next draft sees."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order; the others are finished."""
+
+
 @runtime_checkable
 class LayeredTarget(NeuralTarget, Protocol):
     """A target whose own layers a drafter can run over a draft, on the keys and values of the committed text."""
 
-    def check_layers(self, chosen: LayerChoice) -> None:
-        """Raises CompositionError where the target cannot draft with the chosen layers. A running session goes on."""
+    def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
+        """Raises CompositionError where the target cannot draft with the chosen layers, on what a sight chooses.
 
-    def run_layers(self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor) -> Mapping[str, Tensor]:
+        A running session goes on.
+        """
+
+    def run_layers(
+        self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, slots: ChosenSlots | None = None
+    ) -> Mapping[str, Tensor]:
         """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: `last`, and `layer.K`.
 
         K is `chosen.whole - 1`, the last layer that none was left out before. The tree is a frontier's: its first is
         the root alone, and a node's parent ran before. `score` does not run the first `chosen.whole` layers again over
         nodes that they ran over here, by their paths.
+
+        With chosen `slots` the nodes see these of the committed ones alone, and their own paths. There is `last` alone
+        then, and what is written for the nodes serves this draft only: `score` runs all layers over them.
         """
+
+    def memory(self) -> CommittedMemory:
+        """The keys and values of what the running session has committed."""
 
     def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
         """The feature `last` [B, W, D] of each row's last W processed tokens [B, W], when the chosen layers alone run.

@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Literal, Union
 
-from specframe.kernel import interfaces, sampling, training
+from specframe.kernel import interfaces, layers, sampling, training
 from specframe.kernel import types as values
 from specframe.kernel.errors import PluginError
 from specframe.kernel.registry import KINDS
@@ -179,7 +179,7 @@ def _hints(component: Any) -> dict[str, Any]:
     """Type hints, resolved also when a module imports kernel names for type checking only."""
     function = component.__init__ if inspect.isclass(component) else component
     kernel: dict[str, Any] = {"Path": Path}
-    for module in (values, sampling, interfaces, training):
+    for module in (values, sampling, interfaces, training, layers):
         kernel |= vars(module)
     try:
         return typing.get_type_hints(function, {**kernel, **getattr(function, "__globals__", {})})

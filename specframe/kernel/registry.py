@@ -12,6 +12,7 @@ from typing import Any
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import PluginError
 from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verifier
+from specframe.kernel.layers import SightPolicy
 from specframe.kernel.store import Store
 from specframe.kernel.training import Loss, Rollout
 from specframe.kernel.versions import Renamed
@@ -24,6 +25,7 @@ KINDS: dict[str, type] = {
     "loss": Loss,
     "rollout": Rollout,
     "head": Head,
+    "sight": SightPolicy,
     "store": Store,
     "contestant": Contestant,
 }

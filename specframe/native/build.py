@@ -67,7 +67,8 @@ class Batch(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "nodes", "first", "width", "cache_rows", "slots", "base")),
         *((name, c_void_p) for name in ("sees", "length", "visible", "places")),
-        *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings")),
+        *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings", "listed")),
+        *((name, c_int64) for name in ("list_layers", "list_heads", "list_slots")),
     )
 
 

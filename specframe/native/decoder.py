@@ -13,7 +13,7 @@ from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
 from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
 from specframe.native.linear import QuantizedLinear
-from specframe.native.sight import Mask, Tree
+from specframe.native.sight import Listed, Mask, Tree
 
 FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
 """transformers' model types whose layers the kernels compute."""
@@ -71,7 +71,7 @@ class PackedLayers:
         self,
         hidden: Tensor,
         positions: Tensor,
-        sight: Tree | Mask,
+        sight: Tree | Mask | Listed,
         cache: KeysAndValues,
         row: int = 0,
         taps: Mapping[int, Tensor] | None = None,
@@ -105,6 +105,11 @@ class PackedLayers:
         if isinstance(sight, Tree):
             seen, other = sight.sees.contiguous(), sight.length.contiguous()
             where.base, where.sees, where.length = sight.base, seen.data_ptr(), other.data_ptr()
+        elif isinstance(sight, Listed):
+            seen, other, listed = sight.path.contiguous(), sight.places.contiguous(), sight.listed.contiguous()
+            where.base, where.visible, where.places = sight.base, seen.data_ptr(), other.data_ptr()
+            where.listed = listed.data_ptr()
+            where.list_layers, _, where.list_heads, where.list_slots = listed.shape
         else:
             seen, other = sight.visible.contiguous(), sight.places.contiguous()
             where.visible, where.places = seen.data_ptr(), other.data_ptr()
@@ -143,7 +148,13 @@ class PackedLayers:
             raise ValueError(f"the cache has other layers or heads than the decoder: {list(blocks.shape)}")
 
     def _check(
-        self, hidden: Tensor, blocks: Tensor, positions: Tensor, sight: Tree | Mask, row: int, taps: Collection[Tensor]
+        self,
+        hidden: Tensor,
+        blocks: Tensor,
+        positions: Tensor,
+        sight: Tree | Mask | Listed,
+        row: int,
+        taps: Collection[Tensor],
     ) -> int:
         """The first position beyond those of the nodes.
 
@@ -160,10 +171,21 @@ class PackedLayers:
         if isinstance(sight, Tree):
             _check_sight(sight.sees, (rows, nodes, nodes))
             _check_integers("lengths", sight.length, (rows,), sight.base + 1)
+        elif isinstance(sight, Listed):
+            _check_sight(sight.path, (rows, nodes, sight.end - sight.base))
+            _check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
+            self._check_lists(sight.listed, rows, sight.base)
         else:
             _check_sight(sight.visible, (rows, nodes, sight.end))
             _check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
         return end
+
+    def _check_lists(self, listed: Tensor, rows: int, base: int) -> None:
+        """Raises ValueError unless these are lists of slots before `base`, for all layers and heads or for each."""
+        layers, _, heads, slots = listed.shape
+        if layers not in (1, self.shape.layers) or heads not in (1, self.shape.kv_heads):
+            raise ValueError(f"lists of slots are for each layer and head, or for all, not {list(listed.shape)}")
+        _check_integers("listed slots", listed + 1, (layers, rows, heads, slots), base + 1)
 
     def _angles_to(self, end: int) -> Tensor:
         """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""

@@ -33,7 +33,8 @@ struct Shape {
 };
 
 // A node sees the slots below its row's `length` and, from `base` on, the nodes that `sees` has; or, without `sees`, the
-// slots that `visible` has, and its own keys and values go to its place.
+// slots that `visible` has, and its own keys and values go to its place. Where slots are listed, it sees those up to the
+// first -1 and, from `base` on, the slots that `visible` has, [B, N, width - base].
 struct Batch {
   int64_t rows, nodes;         // B, N: B * N rows of `hidden`
   int64_t first, width;        // the cache's row of the first, and the first slot that no node sees
@@ -46,10 +47,18 @@ struct Batch {
   const int64_t* positions;    // [B, N]
   const float *cosine, *sine;  // [.., rotary / 2], of every position
   const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
+  const int64_t* listed;       // [list_layers, B, list_heads, list_slots], or null
+  int64_t list_layers, list_heads, list_slots;  // of layers and heads 1 where the lists of all are the same
+
+  int64_t lists() const { return listed ? list_layers * list_heads : 1; }
+  // The number of the list of a layer and a head of keys.
+  int64_t list_of(int64_t layer, int64_t head) const {
+    return listed ? layer % list_layers * list_heads + head % list_heads : 0;
+  }
 };
 
-// What `count` queries from `first` on see, of a row's nodes in turns of `sharing`.
-View view_of(const Batch& b, int64_t row, int64_t first, int64_t count, int64_t sharing) {
+// What `count` queries from `first` on see by a list, of a row's nodes in turns of `sharing`.
+View view_of(const Batch& b, int64_t list, int64_t row, int64_t first, int64_t count, int64_t sharing) {
   const int64_t high = (first + count - 1) / sharing;  // the last node
   View view;
   const auto look = [&](int64_t slot, auto sees) {
@@ -64,6 +73,13 @@ View view_of(const Batch& b, int64_t row, int64_t first, int64_t count, int64_t 
     const uint8_t* sees = b.sees + row * b.nodes * b.nodes;
     for (int64_t j = 0; j <= high; ++j)
       look(b.base + j, [&](int64_t node) { return j <= node && sees[node * b.nodes + j]; });
+  } else if (b.listed) {
+    const int64_t *slots = b.listed + ((list / b.list_heads * b.rows + row) * b.list_heads + list % b.list_heads) * b.list_slots;
+    for (int64_t k = 0; k < b.list_slots && slots[k] >= 0; ++k) view.add(slots[k]);
+    const int64_t width = b.width - b.base;
+    const uint8_t* visible = b.visible + row * b.nodes * width;
+    for (int64_t j = 0; j < width; ++j)
+      look(b.base + j, [&](int64_t node) { return visible[node * width + j]; });
   } else {
     const uint8_t* visible = b.visible + row * b.nodes * b.width;
     for (int64_t slot = 0; slot < b.width; ++slot)
@@ -186,7 +202,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   const Shape s = *shape;
   const Batch b = *batch;
   const int64_t rows = b.rows * b.nodes, queries = s.heads * s.head_size, keys = s.kv_heads * s.head_size;
-  const int64_t line = queries + 2 * keys, most = b.width, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
+  const int64_t line = queries + 2 * keys, most = b.width + b.list_slots, wide = std::max({layers[0].qkv.inputs, queries, s.mlp});
   const int64_t head_stride = b.slots * s.head_size, plane = b.cache_rows * s.kv_heads * head_stride;
   Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
@@ -194,7 +210,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   int64_t together = LANE;
   while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < omp_get_max_threads()) together /= 2;
   const int64_t groups = (asking + together - 1) / together;  // of each row
-  std::vector<View> views(b.rows * groups);
+  std::vector<View> views(b.lists() * b.rows * groups);
   const int64_t each = (most + 2 * LANE) * LANE + wide;  // of a thread: an attention's weights, a row's values
   const std::unique_ptr<float[]> scratch(new float[omp_get_max_threads() * each]);
   Team team;
@@ -204,11 +220,11 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
     Worker worker(team);
     float* const shares = scratch.get() + worker.id * each;
     float* const values = shares + (most + 2 * LANE) * LANE;
-    worker.share(b.rows * groups, [&](int64_t at) {
+    worker.share(b.lists() * b.rows * groups, [&](int64_t at) {
       if (full) return;
-      const int64_t row = at / groups, first = at % groups * together;
+      const int64_t list = at / (b.rows * groups), row = at / groups % b.rows, first = at % groups * together;
       try {
-        views[at] = view_of(b, row, first, std::min(together, asking - first), sharing);
+        views[at] = view_of(b, list, row, first, std::min(together, asking - first), sharing);
       } catch (const std::bad_alloc&) {
         full = true;
       }
@@ -252,7 +268,8 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
             query[q] = qkv.get() + node * line + head * s.head_size;
             out[q] = attended.get() + node * queries + head * s.head_size;
           }
-          attend(query, out, count, s.head_size, s.scale, key_plane + place, value_plane + place, views[at], shares);
+          const View& view = views[b.list_of(l, h) * b.rows * groups + at];
+          attend(query, out, count, s.head_size, s.scale, key_plane + place, value_plane + place, view, shares);
         });
         worker.share(rows, [&](int64_t row) {
           codes.set(row, attended.get() + row * queries, queries);

@@ -67,4 +67,27 @@ class Mask:
         return self.places
 
 
-Sight = Causal | Tree | Mask
+@dataclass(frozen=True)
+class Listed:
+    """N nodes of each row's draft that see listed slots, the same ones, and of the draft's M slots their own paths.
+
+    The listed slots ascend. Those of a row are as many for all layers and heads; -1 stands behind them.
+    """
+
+    listed: Tensor  # [layers or 1, B, heads of keys or 1, K] int64
+    path: Tensor  # [B, N, M] bool
+    places: Tensor  # [B, N] int64, where their own entries go
+    base: int  # the first of the draft's slots; the listed ones stand before it
+
+    @property
+    def end(self) -> int:
+        """The first slot that no position sees."""
+        return self.base + self.path.shape[2]
+
+    @property
+    def slots(self) -> Tensor:
+        """The slots of the entries, [B, N] int64."""
+        return self.places
+
+
+Sight = Causal | Tree | Mask | Listed

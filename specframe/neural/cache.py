@@ -20,7 +20,8 @@ from torch.utils.dlpack import from_dlpack
 from transformers.cache_utils import Cache, CacheLayerMixin
 from transformers.masking_utils import create_causal_mask
 
-from specframe.native.sight import Sight
+from specframe.kernel.errors import CompositionError
+from specframe.native.sight import Listed, Sight
 
 
 def cache_name(module: nn.Module) -> str:
@@ -58,6 +59,7 @@ class SlotCache(Cache):
         self.slots: int | Tensor = 0
         self.width = 0
         self.row = 0
+        self.listed: Listed | None = None
         self.guarded = False
         """True if the last row holds entries of no row of the session yet: it must not be written as padding."""
         self._reached = 0  # slots from here on are zero in every row
@@ -74,11 +76,13 @@ class SlotCache(Cache):
         self.slots = slots
         self.width = width
         self.row = row
+        self.listed = None
         self._reached = max(self._reached, width)
 
     def aim_at(self, sight: Sight, row: int) -> None:
         """Sets what the next forward pass sees, and where it writes."""
         self.aim(sight.slots, sight.end, row)
+        self.listed = sight if isinstance(sight, Listed) else None
 
     def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
         """Takes note of accepted paths, nodes [B, A] with the root first; here, `compact` moves their entries."""
@@ -179,6 +183,16 @@ class SlotCache(Cache):
             self._allocate(2 * len(self.layers), sample)
         return self._blocks[0]
 
+    @property
+    def every(self) -> Tensor:
+        """All layers' keys and values in one tensor [2 * layers, B, H, S, D]; there was a forward pass.
+
+        Raises CompositionError where layers have other shapes than each other.
+        """
+        if len(self._blocks) != 1:
+            raise CompositionError("its layers keep keys and values of different shapes, which are not read together")
+        return self._blocks[0]
+
     def _allocate(self, planes: int, states: Tensor) -> int:
         batch, heads, _, size = states.shape
         self.rows = self.rows or batch
@@ -210,7 +224,7 @@ class SlotLayer(CacheLayerMixin):
         self.keys, self.values = (self.cache.plane(place) for place in self.places)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Writes [B, H, T, D] at the aimed slots; returns the visible slots, [B, H, width, D]."""
+        """Writes [B, H, T, D] at the aimed slots; returns the visible slots, [B, H, width, D], or those listed."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
@@ -225,7 +239,13 @@ class SlotLayer(CacheLayerMixin):
             rows = torch.arange(len(slots), device=slots.device)[:, None]  # [B, 1]
             keys[rows, :, slots] = key_states.transpose(1, 2).to(keys.dtype)  # [B, T, H, D]
             values[rows, :, slots] = value_states.transpose(1, 2).to(values.dtype)  # autocast gives the two unlike ones
-        return keys[:, :, :width], values[:, :, :width]
+        listed = self.cache.listed
+        if listed is None:
+            return keys[:, :, :width], values[:, :, :width]
+        chosen = listed.listed[self.index % len(listed.listed)].clamp(min=0)[..., None]  # [B, H or 1, K, 1]
+        seen = [part.gather(2, chosen.expand(-1, part.shape[1], -1, part.shape[3])) for part in (keys, values)]
+        own = [part[:, :, listed.base : width] for part in (keys, values)]
+        return torch.cat([seen[0], own[0]], 2), torch.cat([seen[1], own[1]], 2)  # [B, H, K + M, D]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Keys a query may see, and the first one's position."""

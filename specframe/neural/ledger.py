@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.errors import CompositionError
+from specframe.kernel.layers import ChosenSlots
 from specframe.kernel.types import TokenTree
-from specframe.native.sight import Mask, Tree
+from specframe.native.sight import Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 
 
@@ -51,6 +52,16 @@ class Rows:
     def even(self) -> bool:
         """True if all rows fill the slots below `base`."""
         return min(self.counts, default=0) == self.base
+
+    @property
+    def keys(self) -> Tensor:
+        """All layers' keys, [layers, B, H, S, D]; a row's first `count` slots are committed."""
+        return self.memory.every[0::2, : len(self.counts)]
+
+    @property
+    def values(self) -> Tensor:
+        """All layers' values, [layers, B, H, S, D]."""
+        return self.memory.every[1::2, : len(self.counts)]
 
     def join(self, count: Tensor, counts: Sequence[int]) -> None:
         """Adds rows of so many entries, behind the others."""
@@ -120,6 +131,14 @@ class Rows:
         committed = torch.arange(origin, device=nodes.device) < self.count[:, None]  # [B, origin]
         visible = torch.cat([committed[:, None].expand(-1, path.shape[1], -1), path], 2)
         return Mask(visible, origin + nodes, positions)
+
+    def chosen(self, tree: TokenTree, nodes: Tensor, slots: ChosenSlots) -> Listed:
+        """The sight of nodes [B, F] of a tree that see chosen slots and their paths; the tree's root is not committed.
+
+        Their entries go where those of `nodes` go: a verification writes over them.
+        """
+        path = tree.ancestors.gather(1, nodes[..., None].expand(-1, -1, tree.tokens.shape[1]))  # [B, F, N]
+        return Listed(slots.slots, path, self.base + nodes, self.base)
 
 
 def _settled(path: Sequence[int], width: int) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from specframe.kernel.capabilities import Promise, Untrained
+from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.layers import LayerChoice, LayeredTarget
 from specframe.kernel.types import Committed, Context, Frontier, Proposal, TokenTree
@@ -16,25 +16,32 @@ from specframe.neural.heads import make_proposal
 
 if TYPE_CHECKING:
     from specframe.kernel.interfaces import Head, Target, TreePolicy
+    from specframe.kernel.layers import ChosenSlots, SightPolicy
 
 PARTS = ("attention", "mlp")
 
 
 class OwnLayers:
-    """The target's own layers, all but some: it leaves early, or skips layers (self-speculative decoding).
+    """The target's own layers, all but some, or on a part of the text (self-speculative decoding).
 
     Weights are the target's, and so are the keys and values of the committed text: nothing is loaded, trained or
     remembered. Verification reuses the outputs of the layers before the first gap, and starts above them: with `exit:
     6` the target runs its first six layers once over every node.
+
+    With a `sight` a draft sees some of the committed tokens alone, and its own path: on a long text, where a forward
+    pass is bound by reading keys and values, it takes a fraction of the target's time (MagicDec). Nothing that it
+    writes is used by a verification then.
 
     Options:
         exit: how many layers to run, from the first on; the target's final norm and LM head read them
         skip: the layers to leave out, counted from 0; or `{attention: [..], mlp: [..]}`, those whose attention or MLP
             is left out
         head: how the final norm's output becomes logits; none: the target's LM head
+        sight: what chooses the committed tokens that a draft sees; none: all of them
 
     Sources: Draft & Verify (Zhang et al. 2024) and SWIFT (Xia et al. 2025) for skipping; LayerSkip (Elhoushi et al.
-    2024) for early exits and for the reuse in verification.
+    2024) for early exits and for the reuse in verification; MagicDec (Sadhukhan et al. 2025) for drafts on a part of
+    the text.
     """
 
     taps: frozenset[str] = frozenset()
@@ -46,20 +53,30 @@ class OwnLayers:
         exit: int | None = None,
         skip: list[int] | dict[str, list[int]] | None = None,
         head: Head | None = None,
+        sight: SightPolicy | None = None,
     ) -> None:
-        if (exit is None) == (skip is None):
-            raise InputError("the drafter self needs exactly one of `exit` and `skip`")
+        if exit is not None and skip is not None:
+            raise InputError("the drafter self takes one of `exit` and `skip`, not both")
+        if exit is None and skip is None and sight is None:
+            raise InputError("the drafter self needs `exit`, `skip` or a `sight`: without, it is the target itself")
         if exit is not None and exit < 1:
             raise InputError(f"self: exit must leave at least 1 layer, not {exit}")
         self.exit = exit
         self.skip = None if skip is None else _checked(skip)
         self.head = head
+        self.sight = sight
+        self._slots: ChosenSlots | None = None
         self._bound: tuple[LayeredTarget, LayerChoice] | None = None
 
     def untrained(self, vocab: int) -> OwnLayers:
-        """The same for a target of two layers: the first one drafts, or all but such parts as are skipped here."""
+        """The same for a target of two layers: the first one drafts, or all but such parts as are skipped here.
+
+        A sight is in its small form.
+        """
         small = copy(self)
-        small.exit, small.skip = (1, None) if self.skip is None else (None, _of_two_layers(self.skip))
+        small.exit = None if self.exit is None else 1
+        small.skip = None if self.skip is None else _of_two_layers(self.skip)
+        small.sight = self.sight.smaller() if isinstance(self.sight, Shrinkable) else self.sight
         small.head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
         small._bound = None
         return small
@@ -71,11 +88,13 @@ class OwnLayers:
         if self.head is not None:
             self.head.bind(target)
         chosen = self._choice(target.config.num_hidden_layers)
-        target.check_layers(chosen)
+        target.check_layers(chosen, self.sight)
         self._bound = target, chosen
 
     def open(self, slots: int, room: int) -> None:
-        """Does nothing: there is no state to clear."""
+        """Begins a session of the sight, where there is one."""
+        if self.sight is not None:
+            self.sight.open(slots, room)
 
     def propose(self, root: Tensor, tree: TreePolicy | None, context: Context) -> TokenTree:
         """A draft below root [B], grown by the tree policy. Raises CompositionError without one."""
@@ -89,16 +108,24 @@ class OwnLayers:
         if self._bound is None:
             raise CompositionError("drafter self was used before bind(target)")
         target, chosen = self._bound
-        last = target.run_layers(chosen, frontier.tree, frontier.nodes)["last"][:, :, None]  # [B, F, 1, D]
+        if self.sight is not None and frontier.tree.levels == 0:
+            self._slots = self.sight.choose(target.memory())
+        last = target.run_layers(chosen, frontier.tree, frontier.nodes, self._slots)["last"][:, :, None]  # [B, F, 1, D]
         return make_proposal(target.head(last) if self.head is None else self.head(last), self.head, last)
 
     def commit(self, committed: Committed) -> None:
-        """Does nothing: the target keeps all state."""
+        """Lets the sight see what was committed, where there is one: the target keeps all other state."""
+        if self.sight is not None and self._bound is not None:
+            self.sight.commit(committed, self._bound[0].memory())
 
     def keep(self, rows: Tensor) -> None:
-        """Does nothing: there is no state to keep."""
+        """Keeps these rows of the sight, where there is one."""
+        if self.sight is not None:
+            self.sight.keep(rows)
 
     def _choice(self, layers: int) -> LayerChoice:
+        if self.skip is None and self.exit is None:
+            return LayerChoice.first(layers, layers)
         if self.skip is None:
             assert self.exit is not None
             if self.exit >= layers:

@@ -19,7 +19,7 @@ from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.identity import TargetIdentity, identify
 from specframe.components.targets.shared_head import Sharing
 from specframe.kernel.errors import InputError
-from specframe.kernel.layers import LayerChoice
+from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.forward import NONE, Features, Forward, HookedForward
@@ -180,7 +180,6 @@ class HFTarget:
         check_prompts(prompts, self.context, self.vocab_size)
         sight = state.place_prompts(prompts)
         last = prompts.count[:, None] - 1  # [A, 1]
-        self._require_evaluation()
         tokens, row = prompts.tokens[:, sight.start :], len(state.rows.counts)
         logits, features = state.read(self.forward, tokens, sight, row, self._taps.wanted, last - sight.start)
         assert logits is not None  # [A, 1, V]
@@ -198,7 +197,6 @@ class HFTarget:
         if piece := state.place_ahead(prompt, limit):
             tokens = torch.tensor([piece], device=self.device)
             asked = tokens, Causal(len(state.ahead), [len(piece)]), state.slots - 1
-            self._require_evaluation()
             features = state.read(self.forward, *asked, self._taps.wanted, NONE)[1]
             state.add_ahead(piece, self._cast(features))
         return len(state.ahead)
@@ -212,7 +210,6 @@ class HFTarget:
         """One forward over all nodes of the tree, each seeing the committed tokens and its ancestors."""
         state = self._running()
         state.require_nodes(tree.tokens.shape[1])
-        self._require_evaluation()
         drafted, state.drafted = state.drafted, None
         given = self.computing, self._taps.wanted, tree, state.rows, self.context
         logits, features = resume.score(*given, drafted)
@@ -220,25 +217,26 @@ class HFTarget:
         return Scores(logits, state.features)
 
     @torch.no_grad()
-    def run_layers(self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor) -> Mapping[str, Tensor]:
+    def run_layers(
+        self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, slots: ChosenSlots | None = None
+    ) -> Mapping[str, Tensor]:
         """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: see `LayeredTarget`."""
-        state = self._running()
-        self._require_evaluation()
-        features = resume.run_over(self.computing, self._taps.wanted, chosen, tree, nodes, state.rows, self.context)
-        above = 0 < chosen.whole < chosen.layers  # else nothing is left for a verification to start from
-        state.drafted = resume.Drafted.put(state.drafted, chosen, tree, nodes, features) if above else None
-        return self._cast(features)
+        given = self._taps.wanted, self.context, chosen, tree, nodes, slots
+        return self._cast(self._running().run_layers(self.computing, *given))
 
     @torch.no_grad()
     def replay_layers(self, chosen: LayerChoice, tokens: Tensor) -> Tensor:
         """The feature `last` [B, W, D] of the last processed tokens [B, W] after some layers: see `LayeredTarget`."""
         rows = self._running().rows.before(tokens.shape[1])
-        self._require_evaluation()
         return resume.replay(self.computing, chosen, tokens, rows, self.context).to(self.dtype)
 
     def commit(self, tree: TokenTree, verdict: Verdict) -> Committed:
         """Commits a verdict; keeps the keys and values of the root and the accepted path, drops the rest."""
         return self._running().commit(tree, verdict)
+
+    def memory(self) -> CommittedMemory:
+        """The keys and values of what is committed."""
+        return self._running().rows
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order."""
@@ -277,10 +275,10 @@ class HFTarget:
         """Scores a small batch, tree and each of their paths, outside of the session; raises CompositionError."""
         self._refuse(probe.find_fault, probe.WHAT)
 
-    def check_layers(self, chosen: LayerChoice) -> None:
+    def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
         """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
         self.parts.require_rewindable(what := "draft with its own layers")
-        self._refuse(lambda target: probe.find_layer_fault(target, chosen), what)
+        self._refuse(lambda target: probe.find_layer_fault(target, chosen, sight), what)
 
     def _refuse(self, find: Callable[[HFTarget], str | None], what: str) -> None:
         running, self._state = self._state, None
@@ -292,6 +290,7 @@ class HFTarget:
     def _running(self) -> State:
         if self._state is None:
             raise InputError("the target has no session: call open first")
+        self._require_evaluation()
         return self._state
 
     def _require_evaluation(self) -> None:

@@ -11,13 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from specframe.components.targets.architectures import require_sight
 from specframe.components.targets.forward.recurrence import unknown_of
 from specframe.components.targets.kind import TransformersTarget, fingerprint, type_name
 from specframe.components.targets.rounding import LOOSE, agree, differences, limit_of
 from specframe.components.targets.source import first_line
 from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import CompositionError, SpecframeError
-from specframe.kernel.layers import LayerChoice
+from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.neural.cache import cache_name
 
@@ -192,22 +193,42 @@ def _mixes(module: nn.Module, states: Any, output: Any) -> bool:
 
 
 @torch.no_grad()
-def find_layer_fault(target: TransformersTarget, chosen: LayerChoice) -> str | None:
-    """Returns the fault of the target's scores of trees that the chosen layers ran over before, or None."""
+def find_layer_fault(target: TransformersTarget, chosen: LayerChoice, sight: SightPolicy | None = None) -> str | None:
+    """Returns the fault of the target's scores of trees that the chosen layers ran over before, or None.
+
+    With a sight these layers see chosen slots: here all of them, as if without, and for each head where it has lists.
+    """
+    if sight is not None:
+        require_sight(target.config, sight.budget, target.context)
     if target.reach[0] < ROOM:
         return None
     tree = _begin(target)[1]
     wanted = target.score(tree).logits
     everything = torch.arange(tree.tokens.shape[1], device=target.device).expand(tree.tokens.shape)
     try:
-        target.run_layers(chosen, tree, everything[:, :1])
-        target.run_layers(chosen, tree, everything[:, 1:3])
+        without = [target.run_layers(chosen, tree, everything[:, part])["last"] for part in (slice(1), slice(1, 3))]
+        if sight is not None:
+            slots = _every_slot(target.memory(), sight.per_head)
+            for part, wanted_states in zip((slice(1), slice(1, 3)), without, strict=True):
+                states = target.run_layers(chosen, tree, everything[:, part], slots)["last"]
+                if not agree(states, wanted_states, _limit(target)):
+                    return "drafts that see all committed tokens differ from drafts without a `sight`"
         found = target.score(tree).logits
     except (SpecframeError, torch.cuda.OutOfMemoryError):
         raise
     except Exception as error:
         return f"its forward pass fails with some of them alone{_words(error)}"
     return None if agree(found, wanted, _limit(target)) else "verification above them differs from a whole one"
+
+
+def _every_slot(memory: CommittedMemory, per_head: bool) -> ChosenSlots:
+    """All committed slots of every row."""
+    place = torch.arange(max(memory.counts), device=memory.count.device)
+    slots = place.expand(len(memory.counts), -1).masked_fill(place >= memory.count[:, None], -1)[None, :, None]
+    if per_head:
+        layers, _, heads = memory.keys.shape[:3]
+        slots = slots.expand(layers, -1, heads, -1)
+    return ChosenSlots(slots)
 
 
 def refuse(target: TransformersTarget, fault: str | None, what: str) -> None:

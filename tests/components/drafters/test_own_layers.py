@@ -261,8 +261,8 @@ def test_it_keeps_the_contract_of_drafters(options):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({}, "exactly one of"),
-        ({"exit": 1, "skip": [0]}, "exactly one of"),
+        ({}, "needs `exit`, `skip` or a `sight`"),
+        ({"exit": 1, "skip": [0]}, "not both"),
         ({"exit": 0}, "at least 1 layer"),
         ({"skip": []}, "each once"),
         ({"skip": [1, 1]}, "each once"),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specframe.kernel.types import Drafts
-from specframe.native.sight import Causal, Mask, Sight, Tree
+from specframe.native.sight import Causal, Listed, Mask, Sight, Tree
 from specframe.neural.masks import draft_positions, visible_drafts
 
 
@@ -76,6 +76,10 @@ def mask_of(sight: Sight, positions: Tensor, view: AttentionView, dtype: torch.d
         return _of_texts(sight, positions, view, dtype)
     if isinstance(sight, Tree):
         return _of_trees(sight, positions, view, dtype)
+    if isinstance(sight, Listed):
+        absent = (sight.listed[0, :, :1] < 0).expand(-1, positions.shape[1], -1)  # [B, N, K]
+        hidden = torch.cat([absent, ~sight.path], 2)
+        return torch.zeros_like(hidden, dtype=dtype).masked_fill_(hidden, -torch.inf)[:, None]
     hidden = ~sight.visible
     if view is not ALL:
         keys = torch.arange(sight.end, device=positions.device).expand(len(positions), -1)  # [B, S]

@@ -16,7 +16,7 @@ from specframe.native.blocks import BLOCK
 from specframe.native.build import load_kernels
 from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
 from specframe.native.linear import QuantizedLinear, logits_of
-from specframe.native.sight import Causal, Mask, Tree
+from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Output, Pass
 
@@ -89,7 +89,7 @@ class NativeForward:
             first += count
         return found.pop(""), found
 
-    def decode(self, asked: Pass, sight: Tree | Mask, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
+    def decode(self, asked: Pass, sight: Tree | Mask | Listed, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
         """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
         entry = self._embedding(asked.tokens) if asked.states is None else asked.states.clone()
         hidden = entry.float().contiguous()  # [B, T, D]

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specframe.kernel.layers import LayerChoice
+from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import TokenTree
+from specframe.native.sight import Listed, Mask
 from specframe.neural.forward import NONE, Features, Pass, Run
 from specframe.neural.ledger import Rows
 
@@ -83,20 +84,33 @@ def score(
 
 
 def run_over(
-    run: Run, taps: frozenset[str], chosen: LayerChoice, tree: TokenTree, nodes: Tensor, rows: Rows, context: int
+    run: Run,
+    taps: frozenset[str],
+    chosen: LayerChoice,
+    tree: TokenTree,
+    nodes: Tensor,
+    rows: Rows,
+    context: int,
+    slots: ChosenSlots | None = None,
 ) -> Features:
     """The features [B, F, D] of nodes [B, F] of a tree after the chosen layers alone.
 
-    They are `last`, the taps of the first `chosen.whole` layers, and that of the last of these.
+    They are `last`, the taps of the first `chosen.whole` layers, and that of the last of these; `last` alone where the
+    nodes see chosen slots in place of all.
     """
     rows.memory.reserve(rows.origin + tree.tokens.shape[1])
     positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
     below = {f"layer.{layer}" for layer in range(chosen.whole)}
     wanted = (taps & below) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
+    sight: Mask | Listed
+    if slots is None:
+        sight = rows.nodes(tree, nodes, positions)
+    else:
+        wanted, sight = frozenset({"last"}), rows.chosen(tree, nodes, slots)
     asked = Pass(
         tree.tokens.gather(1, nodes),
         positions.gather(1, nodes),
-        rows.nodes(tree, nodes, positions),
+        sight,
         layers=chosen,
         taps=frozenset(wanted),
         keep=NONE,

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from specframe.components.targets.forward.resume import Drafted
+from specframe.components.targets.forward import resume
 from specframe.kernel.errors import InputError
+from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import Committed, Prompts, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Forward, Keep, Output, Pass
+from specframe.neural.forward import Features, Forward, Keep, Output, Pass, Run
 from specframe.neural.ledger import Rows
 
 FIRST = 1024
@@ -54,7 +55,7 @@ class State:
     def _begin(self, device: torch.device) -> None:
         self.rows = Rows(self.cache, rooted=False, device=device)
         self.features: Mapping[str, Tensor] = {}  # of the last forward
-        self.drafted: Drafted | None = None  # the layers that ran over the unfinished draft
+        self.drafted: resume.Drafted | None = None  # the layers that ran over the unfinished draft
         self.admitted: Prompts | None = None  # new rows, until their commit
         self._counts: list[int] = []  # tokens of each of them
         self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
@@ -125,6 +126,25 @@ class State:
         self.rows.join(prompts.count, self._counts)
         self.admitted = self.drafted = None
         return Committed(tokens, prompts.count, self.features, bonus, prompts, self._counts)
+
+    def run_layers(
+        self,
+        run: Run,
+        taps: frozenset[str],
+        context: int,
+        chosen: LayerChoice,
+        tree: TokenTree,
+        nodes: Tensor,
+        slots: ChosenSlots | None,
+    ) -> Features:
+        """The features of draft nodes [B, F] when the chosen layers alone run; their outputs are kept for `score`.
+
+        Where they see chosen slots, or nothing is left for a verification to start from, nothing is kept.
+        """
+        features = resume.run_over(run, taps, chosen, tree, nodes, self.rows, context, slots)
+        serves = slots is None and 0 < chosen.whole < chosen.layers
+        self.drafted = resume.Drafted.put(self.drafted, chosen, tree, nodes, features) if serves else None
+        return features
 
     def require_nodes(self, count: int) -> None:
         """Makes room for a tree of so many nodes. Raises InputError when positions are used up, or before a commit."""

@@ -15,8 +15,9 @@ from specframe.files.text import printable
 
 if TYPE_CHECKING:
     from specframe.bench.measure import Figures, Spread
+    from specframe.decoding.clock import Clock
     from specframe.decoding.pipeline import Pipeline
-    from specframe.decoding.stats import Result
+    from specframe.decoding.stats import Acceptance, Result
     from specframe.kernel.build import Plan
 
 
@@ -128,6 +129,7 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         "plain_vs_hf": figures.plain_vs_hf.median if figures and figures.plain_vs_hf else None,
         "overhead": clock.overhead,
         "phases": clock.shares,
+        "ahead": ahead_of(acceptance, clock),
         "forward_ms": {
             name: 1000 * clock.seconds[name] / clock.calls[name] for name in ("target", "drafter") if clock.calls[name]
         },
@@ -136,6 +138,20 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         "divergences": [vars(d) | {"tie": d.tie} for d in figures.divergences] if figures else [],
         "repeats": pipeline.run.repeats,
         "peak_memory_bytes": _peak_memory(),
+    }
+
+
+def ahead_of(acceptance: Acceptance, clock: Clock) -> dict[str, float] | None:
+    """The figures of a drafter that worked while the target scored; None of others."""
+    if not clock.calls["aside"]:
+        return None
+    cycles = clock.calls["aside"]
+    return {
+        "hits": (acceptance.possible[0] if acceptance.possible else 0) / max(acceptance.cycles, 1),
+        "window": len(acceptance.possible),
+        "aside_ms": 1000 * clock.seconds["aside"] / cycles,
+        "hidden_ms": 1000 * clock.hidden / cycles,
+        "wait_ms": 1000 * clock.seconds["wait"] / cycles,
     }
 
 

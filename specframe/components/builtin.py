@@ -26,6 +26,7 @@ DRAFTERS: Parts = (
     ("logitspec", "logitspec:LogitSpec", "the last logits' runners-up, and copies behind them"),
     ("retrieval", "retrieval:Retrieval", "what followed the last tokens in a store of texts"),
     ("fused", "fused:Fused", "two drafters in one tree"),
+    ("ahead", "ahead:Ahead", "another drafter, which drafts the next chain while the target scores the last one"),
 )
 
 TREES: Parts = (

@@ -14,7 +14,10 @@ from typing import Any
 
 import torch
 
+from specframe.components.drafters.ahead import Ahead
 from specframe.components.drafters.fused import Fused
+from specframe.components.trees.fixed import Chain
+from specframe.decoding.alongside import using
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import alone
 from specframe.decoding.requests import Request, budget
@@ -80,12 +83,13 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
     if model is None or text.device is None or text.device.type != "cpu":
         return None
     kind = (EDITION, model, json.dumps(drafter or type(parts.drafter).__name__, sort_keys=True, default=str))
-    note = cache_folder() / "costs" / f"{_digest(*kind, processor(), torch.get_num_threads())}.json"
-    with suppress(InputError):  # not there, or not whole: it is timed
-        return read_costs(note)
-    with alone(target):
-        seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
-    draft = _draft_seconds(parts)
+    with using(parts.threads.target if parts.threads else None):
+        note = cache_folder() / "costs" / f"{_digest(*kind, processor(), torch.get_num_threads())}.json"
+        with suppress(InputError):  # not there, or not whole: it is timed
+            return read_costs(note)
+        with alone(target):
+            seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
+        draft = _draft_seconds(parts)
     with suppress(SpecframeError):  # a cache that cannot be written only makes the next start slower
         write_json(note, {"cycle_seconds": seconds, "draft_seconds": draft})
     return Costs.of(seconds, draft)
@@ -122,12 +126,15 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
 def _draft_seconds(parts: Parts) -> float:
     """The seconds of a drafter's forward pass, on average over a short text; 0 where no tree policy asks for one.
 
-    For a fused drafter it is the first one's. A drafter that learns from or remembers decoded text is not run for it.
+    For a fused drafter it is the first one's, and for one that drafts ahead that of the drafter in it. A drafter that
+    learns from or remembers decoded text is not run for it.
     """
     drafter, tree, target = parts.drafter, parts.tree, parts.target
-    while isinstance(drafter, Fused):
-        tree = drafter.tree
-        drafter = drafter.first
+    while isinstance(drafter, Fused | Ahead):
+        if isinstance(drafter, Ahead):
+            tree, drafter = Chain(), drafter.drafter
+        else:
+            tree, drafter = drafter.tree, drafter.first
     if tree is None or isinstance(drafter, Observer):
         return 0.0
     untimed = replace(parts, drafter=drafter, tree=tree, costs=None)

@@ -14,6 +14,7 @@ import torch
 
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.verifiers.match import Match
+from specframe.decoding.alongside import threads_of
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
 from specframe.decoding.exclusive import alone
@@ -55,12 +56,13 @@ class Pipeline:
 
         A `target` that is given, loaded from the recipe's target section before, is taken instead.
         """
+        drafter = plan.parts["drafter"].build()
+        threads = threads_of(plan.settings["run"].threads, drafter)
         if target is None:
             target = plan.parts["target"].build()
             report_unused(target, plan.recipe.data.get("sampling") or ())
-        drafter = plan.parts["drafter"].build()
         drafter.bind(target)
-        parts = Parts(target, drafter, plan.tree, plan.verifier)
+        parts = Parts(target, drafter, plan.tree, plan.verifier, threads=threads)
         pipeline = cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
         return pipeline.with_parts(costs=costs_of(parts, pipeline.run, plan.recipe.data.get("drafter")))
 

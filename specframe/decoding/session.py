@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
+from specframe.decoding.alongside import Alongside, Threads
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import claim, require_claim
 from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, refilled, register, sampling_of
@@ -18,46 +18,11 @@ from specframe.kernel.composition import draft_of, greedy_of, visiting_of
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
-from specframe.kernel.sampling import RandomSource
+from specframe.kernel.sampling import RandomSource, Streams
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.lazy import Visits
 from specframe.sampling.random import SeededRandom
-
-
-class Streams(Protocol):
-    """A session's random streams; `SeededRandom` in production, an enumerator in a certificate."""
-
-    @property
-    def draft(self) -> RandomSource:
-        """The drafter's noise, independent of the verifier's."""
-        ...
-
-    @property
-    def verify(self) -> RandomSource:
-        """The verifier's noise."""
-        ...
-
-    @property
-    def position(self) -> RandomSource:
-        """The noise of a verifier that draws one token for each place of the text."""
-        ...
-
-    def start(self, seeds: Sequence[int]) -> Self:
-        """The streams of new rows, which have not joined these yet."""
-        ...
-
-    def join(self, new: Self) -> None:
-        """Puts the streams of new rows behind these."""
-        ...
-
-    def advance(self, count: Tensor, most: int) -> None:
-        """Ends a cycle that committed count [B] tokens, `most` at most: fresh noise in every stream."""
-        ...
-
-    def keep(self, rows: Tensor) -> None:
-        """Keeps the streams of these rows, int64 [R], in this order."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -70,6 +35,8 @@ class Parts:
     verifier: Verifier
     costs: Costs | None = None
     """Costs of forward passes, for trees that draft as much as pays."""
+    threads: Threads | None = None
+    """Numbers of threads of the target and of a drafter that works while it scores; None: all for both."""
 
     @property
     def promise(self) -> Promise:
@@ -134,6 +101,7 @@ class Session:
         self._by_position = parts.verifier.needs.by_position
         self._observers, self._stateful = parts.observers, parts.stateful
         self._watch, self._room = watch, room
+        self._alongside = Alongside(parts.drafter, self.clock, parts.threads)
         self._concluding = False  # rows keep their places until the cycle is over
         self._ahead: Sequence[int] | None = None  # the prompt that is being read before its admission
         self._open()
@@ -199,7 +167,7 @@ class Session:
             costs = parts.costs and parts.costs.together(len(self.live), self._pause)
             context = Context(sampling, self._random.draft, costs)
             draft = parts.drafter.propose(self._root, parts.tree, context)
-        with self.clock.phase("score"):
+        with self._alongside.drafting(draft, context), self.clock.phase("score"):
             scores = parts.target.score(draft)
         cycle = self._conclude(list(self.live), draft, scores, self._random, sampling)
         self._root = cycle.committed.root
@@ -281,6 +249,7 @@ class Session:
     def _open(self) -> None:
         """Begins with no rows: parts need not know how to keep none, but for a target that reads a prompt ahead."""
         claim(self.parts.target, self)
+        self._alongside.end()
         self._pause = Pause()
         for part in self._stateful:
             if part is self.parts.target and self._ahead is not None:

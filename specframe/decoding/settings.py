@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from math import isfinite
@@ -73,6 +74,8 @@ class RunSettings:
         repeats: how many alternating runs the speed figures are medians of; 0 measures nothing.
         costs: times of forward passes, for drafts of as many nodes as pay: `measured` on this machine, once, or the
             file of `specframe profile --out`; none: drafts are as large as the recipe has them.
+        threads: how many threads target and drafter compute with while both do, such as `{target: 1, drafter: 1}`;
+            none: all for both. Only for a drafter that drafts `ahead`.
     """
 
     prompts: list[str] = field(default_factory=list)
@@ -81,6 +84,7 @@ class RunSettings:
     seed: int = 0
     repeats: int = 3
     costs: Literal["measured"] | Path | None = None
+    threads: dict[str, int] | None = None
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -89,6 +93,14 @@ class RunSettings:
             raise InputError(f"repeats {self.repeats} is negative; 0 measures nothing")
         if isinstance(self.costs, Path) and not self.costs.is_file():
             raise InputError(f"there is no file {self.costs} of costs; `measured` times this machine")
+        if self.threads is not None:
+            if set(self.threads) != {"target", "drafter"} or min(self.threads.values()) < 1:
+                raise InputError(f"threads are {{target: N, drafter: N}}, each at least 1, not {self.threads}")
+            if sum(self.threads.values()) > (cores := os.cpu_count() or 1):
+                raise InputError(
+                    f"threads {self.threads} are {sum(self.threads.values())}, and this machine has {cores} cores: "
+                    "lower them, or leave them out, and both use all"
+                )
 
 
 log = logging.getLogger(__name__)

@@ -29,6 +29,12 @@ class Promise:
     alone: bool = True
     """True if a row's draft follows from that row alone. Where it depends on the other rows, the distribution of what a
     row emits is the same; its sample is its own only if the verifier draws by position, as `match` does."""
+    borrows: bool = False
+    """True if drafting runs layers of the target, or reads its keys and values: then nothing is drafted while it
+    scores, nor on another device."""
+    ahead: bool = False
+    """True if a draft may be drawn while the target scores the one before it: a draft drawn at random is then the one
+    that would be drawn now, under other noise."""
 
     @property
     def complete(self) -> bool:

@@ -13,7 +13,8 @@ def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
     """Returns the promise of a composition's drafts: the drafter's own, or that of the tree policy that it grows."""
     if tree is None or drafter.promise.complete:
         return drafter.promise
-    return replace(tree.promise, alone=tree.promise.alone and drafter.promise.alone)
+    own = drafter.promise
+    return replace(tree.promise, alone=tree.promise.alone and own.alone, borrows=own.borrows)
 
 
 def misfits(

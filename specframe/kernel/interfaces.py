@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -125,7 +125,7 @@ class TextTarget(Protocol):
 
 def text_of(target: Target) -> TextTarget:
     """The further things that this target offers, with defaults for those that it does not."""
-    return _Offers(target)
+    return cast("TextTarget", _Offers(target))
 
 
 class _Offers:
@@ -134,39 +134,18 @@ class _Offers:
     def __init__(self, target: Target) -> None:
         self._target = target
 
-    @property
-    def device(self) -> torch.device | None:
-        return getattr(self._target, "device", None)
+    def __getattr__(self, name: str) -> Any:
+        if name not in _DEFAULTS:
+            raise AttributeError(f"a target offers {', '.join(_DEFAULTS)}, not {name!r}")
+        return getattr(self._target, name, _DEFAULTS[name])
 
-    @property
-    def tokenizer(self) -> Any:
-        return getattr(self._target, "tokenizer", None)
 
-    @property
-    def ends(self) -> Collection[int]:
-        ends: Collection[int] = getattr(self._target, "ends", ())
-        return ends
+def _nothing() -> None:
+    """Returns None, as a target that offers no such thing."""
 
-    @property
-    def model(self) -> Any:
-        return getattr(self._target, "model", None)
 
-    @property
-    def gguf(self) -> Path | None:
-        return getattr(self._target, "gguf", None)
-
-    @property
-    def computing(self) -> Any:
-        return getattr(self._target, "computing", None)
-
-    def fingerprint(self) -> str | None:
-        make = getattr(self._target, "fingerprint", None)
-        return None if make is None else str(make())
-
-    def sibling(self) -> Target | None:
-        make = getattr(self._target, "sibling", None)
-        made: Target | None = None if make is None else make()
-        return made
+_DEFAULTS: dict[str, Any] = dict.fromkeys(("device", "tokenizer", "model", "gguf", "computing"))
+_DEFAULTS |= {"ends": (), "fingerprint": _nothing, "sibling": _nothing}
 
 
 @runtime_checkable
@@ -234,6 +213,18 @@ class Drafter(Protocol):
 
     def keep(self, rows: Tensor) -> None:
         """Keeps these rows, int64 [R], in this order; the others are finished."""
+
+
+@runtime_checkable
+class AheadDrafter(Drafter, Protocol):
+    """A drafter that goes on while the target scores its last draft; its promise says `ahead`."""
+
+    def run_ahead(self, draft: TokenTree, context: Context) -> None:
+        """Drafts behind a draft that is being scored, in a thread of its own, in which alone the drafter runs then.
+
+        The thread is joined before anything is verified, so random draws come in the order draft, ahead, verify. What
+        is drafted may be proposed by the next `propose`, where the commit before it shows that its prefix was emitted.
+        """
 
 
 class TextDrafter(Drafter, Protocol):

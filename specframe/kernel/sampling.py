@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torch import Tensor
 
     from specframe.kernel.tree import TokenTree
@@ -24,6 +26,41 @@ class RandomSource(Protocol):
 
     def without_replacement(self, probs: Tensor, k: int) -> Tensor:
         """k indices in draw order: probs [B, ..., V] -> [B, ..., k] int64; -1 once the mass is used up."""
+
+
+class Streams(Protocol):
+    """A session's random streams; `SeededRandom` in production, an enumerator in a certificate."""
+
+    @property
+    def draft(self) -> RandomSource:
+        """The drafter's noise, independent of the verifier's."""
+        ...
+
+    @property
+    def verify(self) -> RandomSource:
+        """The verifier's noise."""
+        ...
+
+    @property
+    def position(self) -> RandomSource:
+        """The noise of a verifier that draws one token for each place of the text."""
+        ...
+
+    def start(self, seeds: Sequence[int]) -> Self:
+        """The streams of new rows, which have not joined these yet."""
+        ...
+
+    def join(self, new: Self) -> None:
+        """Puts the streams of new rows behind these."""
+        ...
+
+    def advance(self, count: Tensor, most: int) -> None:
+        """Ends a cycle that committed count [B] tokens, `most` at most: fresh noise in every stream."""
+        ...
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps the streams of these rows, int64 [R], in this order."""
+        ...
 
 
 class SamplingRule(Protocol):

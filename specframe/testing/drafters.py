@@ -18,7 +18,7 @@ from specframe.decoding.requests import Request, as_prompts
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, Verifier
+from specframe.kernel.interfaces import AheadDrafter, Drafter, Observer, Target, TreePolicy, Verifier
 from specframe.kernel.types import Committed, Context, Cycle, Draw, Scores, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom, row_seed
@@ -99,8 +99,14 @@ def check_greedy(parts: Callable[[], Parts]) -> None:
 
 
 def check_traces(parts: Callable[[], Parts]) -> None:
-    """Drafting leaves no trace: twins that drafted more, less or in between draft the same."""
-    sampling = Sampling(temperature=1.0)
+    """Drafting leaves no trace: twins that drafted more, less or in between draft the same.
+
+    Of a drafter that drafts ahead the twins draft once or twice in every cycle, and what it drew at random is left out:
+    it is drawn under other noise then.
+    """
+    sampling, promise = Sampling(temperature=1.0), parts().promise
+    if promise.ahead and promise.sampled:
+        return
     cycles = [cycle for _, cycle in drafts(parts(), PROMPTS, sampling)]
     for count in range(1, len(cycles) + 1):
         busy, idle = opened(parts()), opened(parts())
@@ -109,6 +115,9 @@ def check_traces(parts: Callable[[], Parts]) -> None:
             replay(idle, cycle)
             if index + 1 < count:
                 propose(busy, cycle.committed.root, sampling, seed=index)  # this draft is as good as rejected
+                if promise.ahead:
+                    propose(busy, cycle.committed.root, sampling, seed=index)
+                    propose(idle, cycle.committed.root, sampling, seed=index)
         root = cycles[count - 1].committed.root
         first = propose(busy, root, sampling, seed=99)
         again = propose(busy, root, sampling, seed=99)
@@ -205,7 +214,7 @@ def drafts(
         random.advance(verdict.count, draft.levels + 1)
         cycle = Cycle(draft, scores, verdict, committed)
         take_in(parts.drafter, cycle)
-        draft = parts.drafter.propose(committed.root, parts.tree, Context(sampling, random.draft))
+        draft = _propose(parts, committed.root, Context(sampling, random.draft))
         found.append((draft, cycle))
         scores = parts.target.score(draft)
     return found
@@ -248,7 +257,15 @@ def propose(
     random = SeededRandom(seed, batch or len(root))
     if rows is not None:
         random.keep(rows)
-    return parts.drafter.propose(root, parts.tree, Context(sampling, random.draft))
+    return _propose(parts, root, Context(sampling, random.draft))
+
+
+def _propose(parts: Parts, root: torch.Tensor, context: Context) -> TokenTree:
+    """A draft, behind which a drafter that drafts ahead goes on, as it does while the target scores."""
+    draft = parts.drafter.propose(root, parts.tree, context)
+    if isinstance(parts.drafter, AheadDrafter):
+        parts.drafter.run_ahead(draft, context)
+    return draft
 
 
 def chosen(cycle: Cycle, rows: torch.Tensor) -> Cycle:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ from torch import Tensor
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.enumeration import Enumeration, Outcome, enumerate_outcomes
 from specframe.decoding.session import Parts
-from specframe.kernel.types import Context, Cycle, Draw, Prompts, TokenTree, Verdict
+from specframe.kernel.interfaces import AheadDrafter
+from specframe.kernel.types import Context, Cycle, Draw, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 
 FIELDS = 5
@@ -119,7 +120,10 @@ def audit_drafts(
 def first_draft(
     parts: Parts, sampling: Sampling, random: Forks, rows: int, prompt: tuple[int, ...], first: int
 ) -> TokenTree:
-    """The draft after a prompt and one given token, in `rows` rows."""
+    """The draft after a prompt and one given token, in `rows` rows.
+
+    Of a drafter that drafts ahead, whose first draft is empty, it is the one after a second token, each as likely.
+    """
     tokens = torch.tensor(prompt).expand(rows, -1)
     prompts = Prompts(tokens, torch.full((rows,), len(prompt)))
     for part in parts.stateful:
@@ -127,11 +131,23 @@ def first_draft(
     tree, scores = parts.target.admit(prompts)
     bonus = torch.full((rows,), first)
     verdict = Verdict(path=tree.tokens[:, :0], length=torch.zeros_like(bonus), bonus=bonus)
+    context = Context(sampling, random)
+    draft = _next_draft(parts, tree, scores, verdict, context)
+    if not isinstance(parts.drafter, AheadDrafter):
+        return draft
+    parts.drafter.run_ahead(draft, context)
+    scores = parts.target.score(draft)
+    drawn = random.categorical(torch.full_like(scores.logits[:, 0], 1 / scores.logits.shape[-1]))
+    return _next_draft(parts, draft, scores, replace(verdict, bonus=drawn), context)
+
+
+def _next_draft(parts: Parts, tree: TokenTree, scores: Scores, verdict: Verdict, context: Context) -> TokenTree:
+    """Commits a verdict and drafts."""
     committed = parts.target.commit(tree, verdict)
     parts.drafter.commit(committed)
     for observer in parts.observers:
         observer.observe(Cycle(tree, scores, verdict, committed))
-    return parts.drafter.propose(committed.root, parts.tree, Context(sampling, random))
+    return parts.drafter.propose(committed.root, parts.tree, context)
 
 
 def recorded_laws(tree: TokenTree) -> Tensor | None:

@@ -17,7 +17,8 @@ from specframe.certify.compositions.enumeration import (
     enumerate_outcomes,
 )
 from specframe.decoding.requests import Request, as_prompts, pad
-from specframe.decoding.session import Parts, Session, Streams
+from specframe.decoding.session import Parts, Session
+from specframe.kernel.sampling import Streams
 from specframe.sampling.laws import History, Sampling
 
 END = -1

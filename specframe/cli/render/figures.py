@@ -47,12 +47,22 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("nodes", f"{nodes} {summary['nodes_at_most']} (`run.costs`)"))
     rows.append(("overhead", f"{summary['overhead']:.1%} of the forward passes' time"))
     rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
+    if summary["ahead"] is not None:
+        rows.append(("ahead", _ahead(summary["ahead"])))
     rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
     if summary["identical_to_generate"] is not None:
         rows.append(("identical", _identity(summary)))
     rows.append(("lossless", LOSSLESS if summary["lossless"] else LOSSY))
     rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
     return rows
+
+
+def _ahead(found: dict[str, float]) -> str:
+    return (
+        f"chains of {found['window']} tokens, ready in {found['hits']:.0%} of the cycles; drafting "
+        f"{found['aside_ms']:.2f} ms a cycle, {found['hidden_ms']:.2f} hidden behind the target, "
+        f"{found['wait_ms']:.2f} waited for"
+    )
 
 
 def _list(values: list[float]) -> str:

@@ -73,6 +73,8 @@ class Fused:
             raise CompositionError("the first drafter of fused builds its own tree: remove fused's `tree`")
         if second.promise.draws != {Draw.TOP}:
             raise CompositionError("the second drafter of fused must build its own tree, and must not sample")
+        if first.promise.ahead or second.promise.ahead:
+            raise CompositionError("a drafter that drafts `ahead` stands alone: fused takes the drafter in it")
         if tail < 0 or not 0 <= plausible < 1:
             raise InputError(
                 f"fused needs a tail of at least 0 and plausible from 0 to below 1, got {tail} and {plausible:g}"
@@ -98,6 +100,7 @@ class Fused:
             depth=None,
             settled=False,
             alone=own.alone and other.alone,
+            borrows=own.borrows or other.borrows,
         )
         self.taps: frozenset[str] = first.taps | second.taps
         self._paying = Paying()

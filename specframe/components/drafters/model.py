@@ -97,6 +97,7 @@ class ModelDrafter:
         name = weights or model or ""
         if weights is not None:
             fresh = layers = None  # trained weights have these sizes, and these layers
+        self.promise = replace(self.promise, borrows=layers is not None)  # perhaps the target's
         self._begin(Checkpoint(name, fresh, dtype, device, revision, attention, layers, quantize, group).load)
 
     @classmethod

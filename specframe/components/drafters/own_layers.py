@@ -45,7 +45,7 @@ class OwnLayers:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise()
+    promise = Promise(borrows=True)
 
     def __init__(
         self,

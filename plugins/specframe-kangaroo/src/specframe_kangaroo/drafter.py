@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from specframe import CompositionError, InputError
 from specframe.neural import DraftSession, NeuralDrafter, neural_target
-from specframe.plugin import Frontier, LayerChoice, LayeredTarget
+from specframe.plugin import Frontier, LayerChoice, LayeredTarget, Promise
 from specframe_kangaroo.network import Adapter
 from specframe_kangaroo.session import Exits
 
@@ -32,6 +32,7 @@ class Kangaroo(NeuralDrafter[Adapter]):
     """
 
     name = "kangaroo"
+    promise = Promise(borrows=True)
 
     def __init__(self, *, exit: int, weights: str | None = None, head: Head | None = None) -> None:
         if exit < 1:

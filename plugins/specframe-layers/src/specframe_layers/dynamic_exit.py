@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -75,7 +76,7 @@ class DEL:
         self.decay = decay
         self.stopping = stopping
         self.draw = draw
-        self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True, alone=False)
+        self.promise = Promise(frozenset({draw}), depth + 1, depth, settled=True, alone=False, borrows=True)
         self.choices: Counter[tuple[int, int]] = Counter()
         """Number of times each exit and length was chosen."""
         self._guess: float | None = None
@@ -94,7 +95,7 @@ class DEL:
         """The same with drafts of two tokens at most."""
         small = copy(self)
         small.depth = min(self.depth, 2)
-        small.promise = Promise(frozenset({self.draw}), small.depth + 1, small.depth, settled=True, alone=False)
+        small.promise = replace(self.promise, nodes=small.depth + 1, depth=small.depth)
         return small
 
     def watched(self, wrap: Callable[[Expand], Expand], wrap_search: object = None) -> DEL:

@@ -51,7 +51,7 @@ class SWIFT:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise(alone=False)
+    promise = Promise(alone=False, borrows=True)
     _text: CommittedText
     _prompt: Tensor  # [B] tokens of the prompts
     _cycles: int

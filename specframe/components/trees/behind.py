@@ -1,0 +1,171 @@
+"""What a drafter drafts behind a draft that is being scored: a chain below each guess of the token that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specframe.components.trees.growth import Growth
+from specframe.components.trees.search import one_of
+from specframe.kernel.capabilities import Promise
+from specframe.kernel.errors import CompositionError
+from specframe.kernel.types import Committed, Context, Draw, Expand, Frontier, Proposal, TokenTree
+
+
+@dataclass(frozen=True)
+class Chains:
+    """A chain of every row, for the next draft; a row without one has invalid nodes."""
+
+    tokens: Tensor  # [B, W] int64
+    valid: Tensor  # [B, W] bool
+    q: Tensor | None = None  # [B, W, V], where they are drawn
+
+    @classmethod
+    def none(cls, like: Tensor) -> Chains:
+        """No chain for the rows of a tensor [B]."""
+        return cls(like.new_zeros(len(like), 0, dtype=torch.int64), like.new_zeros(len(like), 0, dtype=torch.bool))
+
+    def below(self, root: Tensor, draw: Draw) -> TokenTree:
+        """The chains as a draft below root [B]."""
+        if not self.valid.any():
+            return TokenTree.root_only(root)
+        tokens = torch.cat([root[:, None], self.tokens], 1)
+        count = tokens.shape[1]
+        places = torch.arange(count, device=root.device).expand_as(tokens)
+        return TokenTree(
+            tokens=tokens,
+            parent=places - 1,
+            valid=pad(self.valid, (1, 0), value=True),
+            draw=torch.full_like(tokens, draw),
+            levels=count - 1,
+            q=self.q,
+            q_row=None if self.q is None else (places - 1).clamp(min=0),
+        )
+
+    def take(self, rows: Tensor) -> Chains:
+        """The chains of these rows, int64 [R], in this order."""
+        return Chains(self.tokens[rows], self.valid[rows], None if self.q is None else self.q[rows])
+
+    def joined(self, more: int) -> Chains:
+        """The same with so many rows behind them that have none."""
+        q = None if self.q is None else pad(self.q, (0, 0, 0, 0, 0, more))
+        return Chains(pad(self.tokens, (0, 0, 0, more)), pad(self.valid, (0, 0, 0, more)), q)
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """What was drafted behind a draft: a chain below each of M guesses of the bonus token."""
+
+    accepted: Tensor  # [B, M] int64, how many tokens of the draft stand before the guess
+    guess: Tensor  # [B, M] int64
+    real: Tensor  # [B, M] bool
+    chains: Chains  # [B, W, M], and laws [B, W, M, V]
+
+    def after(self, committed: Committed) -> Chains:
+        """The chains below what was committed, of the rows whose bonus token was guessed."""
+        last = committed.count[:, None] - 1  # [B, 1]
+        bonus = committed.tokens.gather(1, last)
+        found = self.real & (self.accepted == last) & (self.guess == bonus)  # [B, M], at most one a row
+        which = found.byte().argmax(1)  # [B]
+        rows = torch.arange(len(which), device=which.device)
+        tokens, valid, q = self.chains.tokens, self.chains.valid, self.chains.q
+        valid = valid[rows, :, which] & found.any(1)[:, None]
+        return Chains(tokens[rows, :, which] * valid, valid, None if q is None else q[rows, :, which])
+
+
+class Behind:
+    """A tree policy that reads a draft again, and grows a chain below each guess of the token that follows it.
+
+    Nodes are the draft's, then the guesses, then the chains level by level.
+    """
+
+    def __init__(self, draft: TokenTree, window: int, guesses: int | None, draw: Draw, nodes: int) -> None:
+        self.promise = Promise(frozenset({draw, Draw.TOP}), nodes)
+        self._draft, self._window, self._guesses, self._draw = draft, window, guesses, draw
+        self._ends = torch.zeros(0)
+
+    def grow(self, expand: Expand, root: Tensor, context: Context) -> TokenTree:
+        """The draft, the guesses and the chains below root [B]."""
+        draft = self._draft
+        growth = Growth(root)
+        proposals = [_one_level(expand(Frontier(growth.tree, _nodes(draft, 0, 1))))]
+        for level in range(1, draft.levels + 1):
+            nodes = _nodes(draft, level, 1)
+            growth.add(draft.tokens[:, level, None], nodes - 1, valid=draft.valid[:, level, None])
+            proposals.append(_one_level(expand(Frontier(growth.tree, nodes))))
+        tokens, self._ends, real = self._guessed(proposals)
+        nodes = _nodes(draft, growth.size, tokens.shape[1])
+        growth.add(tokens, self._ends, valid=real)
+        for _ in range(self._window):
+            below = _nodes(draft, growth.size, tokens.shape[1])
+            self._lengthen(growth, nodes, _one_level(expand(Frontier(growth.tree, nodes))), context)
+            nodes = below
+        return growth.tree
+
+    def drafted(self, tree: TokenTree) -> Drafted | None:
+        """The chains of the tree, as the drafter gave it back; None where it drafted nothing, at its context's end."""
+        first, guesses = self._draft.tokens.shape[1], self._ends.shape[-1]
+        if tree.tokens.shape[1] <= first:
+            return None
+
+        def levels(values: Tensor) -> Tensor:
+            return values[:, first + guesses :].unflatten(1, (self._window, guesses))
+
+        q = None if tree.q is None else tree.q.unflatten(1, (self._window, guesses))
+        chains = Chains(levels(tree.tokens), levels(tree.valid), q)
+        guessed = slice(first, first + guesses)
+        return Drafted(self._ends, tree.tokens[:, guessed], tree.valid[:, guessed], chains)
+
+    def _guessed(self, proposals: Sequence[Proposal]) -> tuple[Tensor, Tensor, Tensor]:
+        """The guessed tokens, the draft's nodes that they follow, and which are real, each [B, M]."""
+        draft = self._draft
+        if self._guesses is None:
+            best = torch.cat([found.tokens(found.logits[:, 0].argmax(-1)) for found in proposals], 1)  # [B, N]
+            end = draft.valid.sum(1, keepdim=True) - 1  # [B, 1]
+            return best.gather(1, end), end, torch.ones_like(end, dtype=torch.bool)
+        following = pad(draft.tokens.masked_fill(~draft.valid, -1), (0, 1), value=-1)  # [B, N + 1]
+        found = [self._others(proposal, following[:, level + 1]) for level, proposal in enumerate(proposals)]
+        tokens = torch.stack(found, 1)  # [B, N, F]
+        ends = _nodes(draft, 0, len(found))[..., None].expand_as(tokens)
+        real = draft.valid[..., None] & (tokens >= 0)
+        return tokens.flatten(1), ends.flatten(1), real.flatten(1)
+
+    def _others(self, proposal: Proposal, drafted: Tensor) -> Tensor:
+        """The best tokens but the drafted one [B], which the target refused: [B, F], -1 where there is none."""
+        assert self._guesses is not None
+        logits = proposal.logits[:, 0, 0]  # [B, v]
+        best = proposal.tokens(logits.topk(min(self._guesses + 1, logits.shape[1])).indices)
+        others = (best == drafted[:, None]).byte().sort(stable=True, dim=1).indices  # the drafted one comes last
+        found = best.gather(1, others).masked_fill(best.gather(1, others) == drafted[:, None], -1)
+        return pad(found, (0, max(0, self._guesses - found.shape[1])), value=-1)[:, : self._guesses]
+
+    def _lengthen(self, growth: Growth, nodes: Tensor, proposal: Proposal, context: Context) -> None:
+        """Appends a token below each of the nodes [B, M]."""
+        if self._draw is Draw.TOP:
+            growth.add(proposal.tokens(proposal.logits[:, :, 0].argmax(-1)), nodes)
+            return
+        law = context.sampling.law(proposal.whole.logits[:, :, 0], growth.tree, nodes)  # [B, M, V]
+        first = growth.record(law)
+        above = growth.tree.valid.gather(1, nodes)
+        tokens = context.random.categorical(one_of(law, above.to(law.dtype)))  # a draw that is not used is no fork
+        rows = torch.arange(first, first + nodes.shape[1], device=nodes.device).expand_as(nodes)
+        growth.add(tokens, nodes, self._draw, q_rows=rows)
+
+
+def _nodes(draft: TokenTree, first: int, count: int) -> Tensor:
+    """The node indices from `first` on, for every row: [B, count]."""
+    return torch.arange(first, first + count, device=draft.tokens.device).expand(len(draft.tokens), -1)
+
+
+def _one_level(proposal: Proposal) -> Proposal:
+    """The proposal. Raises CompositionError for one of several levels."""
+    if proposal.logits.shape[2] != 1:
+        raise CompositionError(
+            f"the drafter of ahead proposes {proposal.logits.shape[2]} levels a forward pass, and chains of different "
+            "lengths need one of one level, such as `model` or `eagle`"
+        )
+    return proposal

@@ -1,0 +1,106 @@
+"""A drafter's work while the target scores: a thread of its own, joined before anything is verified."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from time import perf_counter
+
+import torch
+
+from specframe.decoding.clock import Clock
+from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import AheadDrafter, Drafter
+from specframe.kernel.types import Context, TokenTree
+
+
+@dataclass(frozen=True)
+class Threads:
+    """Numbers of OpenMP threads of two models that compute at the same time."""
+
+    target: int
+    drafter: int
+
+
+def threads_of(asked: Mapping[str, int] | None, drafter: Drafter) -> Threads | None:
+    """The numbers of `run.threads`. Raises InputError for a drafter that does not work while the target scores."""
+    if asked is None:
+        return None
+    if not drafter.promise.ahead:
+        raise InputError(
+            "run.threads is for a target and a drafter that compute at the same time, and this drafter waits for the "
+            "target: leave it out, or put the drafter into `ahead`"
+        )
+    return Threads(**asked)
+
+
+class Alongside:
+    """A session's second thread, in which a drafter that drafts ahead works while the target scores.
+
+    It begins with a cycle and ends when no row is left, or with an exception. Inference mode and the number of OpenMP
+    threads belong to a thread, so they are set in it. Other drafters have no thread.
+    """
+
+    def __init__(self, drafter: Drafter, clock: Clock, threads: Threads | None = None) -> None:
+        """The thread of a session's drafter; its time is booked on the session's clock."""
+        self._drafter = drafter if isinstance(drafter, AheadDrafter) else None
+        self._clock = clock
+        self._threads = threads
+        self._worker: ThreadPoolExecutor | None = None
+
+    @contextmanager
+    def drafting(self, draft: TokenTree, context: Context) -> Iterator[None]:
+        """Drafts behind a draft while the with block runs, which ends when both are done.
+
+        An exception of the drafter is raised there, once; one of the block goes first.
+        """
+        if self._drafter is None:
+            yield
+            return
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, "ahead", self._begin)
+        running = self._worker.submit(self._run, self._drafter, draft, context)
+        try:
+            with using(self._threads.target if self._threads else None):
+                yield
+            with self._clock.phase("wait"):
+                seconds = running.result()
+        except BaseException:
+            self.end()
+            raise
+        self._clock.seconds["aside"] += seconds
+        self._clock.calls["aside"] += 1
+
+    def end(self) -> None:
+        """Ends the thread, after what it is doing now; the next cycle begins another."""
+        if self._worker is not None:
+            self._worker.shutdown()
+            self._worker = None
+
+    def _begin(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads.drafter)
+
+    @staticmethod
+    @torch.inference_mode()
+    def _run(drafter: AheadDrafter, draft: TokenTree, context: Context) -> float:
+        """Runs in the thread; returns the seconds that it took."""
+        start = perf_counter()
+        drafter.run_ahead(draft, context)
+        return perf_counter() - start
+
+
+@contextmanager
+def using(threads: int | None) -> Iterator[None]:
+    """Computes with so many OpenMP threads in this thread inside the with block; None: as before."""
+    before = torch.get_num_threads()
+    if threads is None or threads == before:
+        yield
+        return
+    torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -71,6 +71,49 @@ class Forward(Protocol):
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the pass. Keys and values are written into the memory, at the slots that the sight names."""
+
+
+class GroupedForward:
+    """A forward pass whose layers get one input in groups of `together`, and their outputs are added (EasySpec).
+
+    Of a group with input x and layers L it is x + sum over L of (L(x) - x). Where each layer of a group has a device of
+    its own, a group takes the time of one layer. What was computed so is an approximation: keys and values included.
+
+    Args:
+        inner: the model's own forward pass.
+        together: how many layers a group has; the last one has what is left.
+        count: how many layers there are.
+        embed: the tokens' embeddings, as the first layer gets them, [B, T] -> [B, T, D].
+        end: the logits [B, E, V] that a pass keeps, given the states [B, T, D] behind the last layer.
+    """
+
+    def __init__(
+        self,
+        inner: Forward,
+        together: int,
+        count: int,
+        embed: Callable[[Tensor], Tensor],
+        end: Callable[[Pass, Tensor, SlotCache], Tensor],
+    ) -> None:
+        self.head, self.windows, self.widths = inner.head, inner.windows, inner.widths
+        self._inner, self._together, self._count, self._embed, self._end = inner, together, count, embed, end
+
+    def run(self, asked: Pass, memory: SlotCache) -> Output:
+        """Runs all layers, or the chosen ones as a whole; such a pass has no taps."""
+        assert not asked.taps, "what a group of layers computes has no taps"
+        states = self._embed(asked.tokens) if asked.states is None else asked.states
+        chosen = range(self._count) if asked.layers is None else asked.layers.kept
+        for first in range(0, len(chosen), self._together):
+            group = chosen[first : first + self._together]
+            found = [self._layer(asked, states, layer, memory) for layer in group]  # each [B, T, D]
+            states = found[0] if len(group) == 1 else states + sum(output - states for output in found)
+        return None if asked.headless else self._end(asked, states, memory), {}
+
+    def _layer(self, asked: Pass, states: Tensor, layer: int, memory: SlotCache) -> Tensor:
+        tap = f"layer.{layer}"
+        runs = tuple(index == layer for index in range(self._count))
+        alone = replace(asked, states=states, layers=LayerChoice(runs, runs), taps=frozenset({tap}), keep=NONE)
+        return self._inner.run(alone, memory)[1][tap]
 
 
 class HookedForward(nn.Module):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -24,31 +24,25 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
 from specframe.kernel.types import Committed, Context, Drafts, Frontier, Proposal, TokenTree
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
 
 class ModelDrafter:
     """A causal language model with the target's vocabulary (Leviathan et al. 2023; Chen et al. 2023).
 
-    Of a padded vocabulary, or one with tokens added, it proposes those that both have under the same number. It
-    proposes one level a forward and serves every tree policy: a forward reads the frontier's nodes, each seeing the
-    committed tokens and its own path. Options are those of the `hf` target. Beyond the model's own context a row drafts
-    nothing, and decoding goes on a token at a time.
+    Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass, in which
+    each node of the frontier sees the committed tokens and its own path. Options are those of the `hf` target. Beyond
+    the model's own context a row drafts nothing.
 
-    It can be trained, from its own weights or as a `fresh` Llama of the target's tokenizer (FastDraft, Zafrir et al.
-    2024).
+    It can be trained, also as a `fresh` Llama of the target's tokenizer (FastDraft, Zafrir et al. 2024).
 
-    With `layers` it is the same checkpoint with these decoder layers alone. Where that is the target's own checkpoint,
-    and dtype, device and rounding are the target's or left out, it has no weights of its own but reads the target's,
-    until it is trained. With `quantize` it is the checkpoint in few bits, on a CPU; that of the target's own checkpoint
-    is the weights' half of QuantSpec (Tiwari et al. 2025, arXiv 2502.10424), its keys and values being whole.
+    With `layers` it is the checkpoint with these decoder layers alone, on the target's weights where those are the same
+    and until it is trained. With `quantize` it is the checkpoint in few bits, on a CPU; that of the target's own
+    checkpoint is the weights' half of QuantSpec (Tiwari et al. 2025, arXiv 2502.10424).
 
     With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
-    `masked_text`) proposes `masks` + 1 levels in one forward, the same below all nodes; a deeper tree is refused.
+    `masked_text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees.
 
-    With the head `acceptance` it rates its tokens (SpecDec++), by which the tree `threshold` stops. Only the head is
-    then trained.
+    With the head `acceptance`, which alone is trained then, it rates its tokens (SpecDec++) for the tree `threshold`.
+    With `together` drafts are approximate (EasySpec, arXiv 2502.02493); what was committed is read exactly.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
@@ -62,11 +56,11 @@ class ModelDrafter:
             no others
         quantize: in how many bits the layers' matrices are kept; int3 takes the storage of int4 and is as fast, a
             rounding to measure with
-        group: how many inputs share a scale there, a multiple of 32; a checkpoint's own blocks are used where it has
-            such and `group` is 32
+        group: how many inputs share a scale there, a multiple of 32; at 32 a checkpoint's own blocks are used
         masks: how many mask tokens stand behind the text (PARD); 0: none
         mask_token: the token that they are; none: the `pard_token` of the model's config
         head: the head that rates its tokens, `acceptance`; none: no rating
+        together: how many layers get one input when a draft's nodes are read, their outputs being added
     """
 
     taps: frozenset[str] = frozenset()
@@ -88,17 +82,18 @@ class ModelDrafter:
         masks: int = 0,
         mask_token: int | None = None,
         head: Head | None = None,
+        together: int = 1,
     ) -> None:
         if (model is None) == (fresh is None) and weights is None:
             raise InputError(
                 "a model drafter needs one of `model`, the one that drafts, and `fresh`, a new one's sizes"
             )
         self._equip(Masks(masks, mask_token), head)
-        name = weights or model or ""
         if weights is not None:
-            fresh = layers = None  # trained weights have these sizes, and these layers
+            model, fresh, layers = weights, None, None  # trained weights have these sizes, and these layers
         self.promise = replace(self.promise, borrows=layers is not None)  # perhaps the target's
-        self._begin(Checkpoint(name, fresh, dtype, device, revision, attention, layers, quantize, group).load)
+        self._begin(Checkpoint(model or "", fresh, dtype, device, revision, attention, layers, quantize, group).load)
+        self.read_together(together)
 
     @classmethod
     def from_model(
@@ -111,7 +106,7 @@ class ModelDrafter:
         return drafter
 
     def _begin(self, load: Callable[[Target | None], Loaded]) -> None:
-        self._load = load
+        self._load, self._together = load, 1
         self._target: Target | None = None
         self._exits: tuple[int, ...] = ()
         self.open(1, 0)
@@ -119,7 +114,15 @@ class ModelDrafter:
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
         head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
-        return ModelDrafter.from_model(tiny_llama(vocab, seed=7), masks=self.masks.small(vocab), head=head)
+        small = ModelDrafter.from_model(tiny_llama(vocab, seed=7), masks=self.masks.small(vocab), head=head)
+        return small.read_together(self._together)
+
+    def read_together(self, together: int) -> ModelDrafter:
+        """This drafter, which reads so many layers at once as it drafts. Raises InputError for a number it cannot."""
+        if together < 1 or (together > 1 and (self.masks.count or self.head is not None)):
+            raise InputError(f"a model drafter's `together` is at least 1, and 1 with masks or a head, not {together}")
+        self._together = together
+        return self
 
     def _equip(self, masks: Masks, head: Head | None) -> None:
         if masks.count and head is not None:
@@ -149,6 +152,7 @@ class ModelDrafter:
             loaded, sizes = self._loaded, (self._reader.context, self._slots, self._room)
             forward, parts = self._rating.rated(loaded.forward), loaded.parts(self._exits)
             self._session = ModelReading(forward, parts, loaded.planes, *sizes, self.masks, self._rating.known)
+            self._session.drafting = loaded.together(self._together) or forward
         return self._session
 
     @property
@@ -157,7 +161,7 @@ class ModelDrafter:
         return self._reader.vocab_size
 
     @property
-    def tokenizer(self) -> PreTrainedTokenizerBase | None:
+    def tokenizer(self) -> Any:
         """The model's own tokenizer; loads the model."""
         return self._reader.tokenizer
 
@@ -173,10 +177,7 @@ class ModelDrafter:
 
     @property
     def module(self) -> nn.Module:
-        """The model, with gradients enabled. Weights that it shared with the target are copied from then on.
-
-        With a head it is that one alone.
-        """
+        """The model, or its head alone, with gradients; weights shared with the target are copied from then on."""
         if self._rating.head is not None:
             return self._rating.module
         if not self._loaded.own:
@@ -209,17 +210,14 @@ class ModelDrafter:
     def read_exits(
         self, tokens: Tensor, exits: Sequence[int], kept: Tensor | None = None
     ) -> Sequence[Callable[[], Tensor]]:
-        """Returns for each exit, a number of layers, a function that computes its logits [B, L, V] of texts [B, L].
+        """Returns for each exit, a number of layers, a function that computes its logits [B, L, V], with gradients.
 
-        Gradients reach the module. Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
+        Where `kept` [layers, B] is False, a layer passes a text's states on unchanged.
         """
         return read_exits(self._reader.model, self._ending, tokens, checked_exits(exits, self.depth), kept)
 
     def continue_text(self, tokens: Tensor, start: Tensor, temperature: float) -> Tensor:
-        """The texts [B, L] with samples of the model in place of the tokens from `start` [B] on, [B, L].
-
-        `start` is at least 1. Nothing is dropped out, and there are no gradients.
-        """
+        """The texts [B, L] with samples of the model in place of the tokens from `start` [B] >= 1 on, [B, L]."""
         return sample_on(self._reader.model, tokens, start, temperature)
 
     def bind(self, target: Target) -> None:
@@ -263,9 +261,9 @@ class ModelDrafter:
 
         Raises InputError for numbers that the model does not have, CompositionError with masks.
         """
-        if self.masks.count or self.head is not None:
+        if self.masks.count or self.head is not None or self._together != 1:
             raise CompositionError(
-                "a model drafter with masks or a head answers with all its layers: leave out masks or head, or exits"
+                "a model drafter answers with all its layers: leave out masks, head, together or exits"
             )
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
         self.open(self._slots, self._room)

@@ -59,6 +59,8 @@ class ModelReading:
         """The rows' entries of the first part of the layers."""
         self.slots = slots
         self._forward = forward
+        self.drafting = forward
+        """The forward pass over a draft's nodes, which may be another."""
         self._parts = parts
         self._context = context
         self._masks = masks
@@ -122,7 +124,7 @@ class ModelReading:
         """The logits after nodes [B, F], none of them the root, whose ancestors have been read: [B, F, V]."""
         for part in self.deeper:
             part.await_nodes(nodes)
-        logits = self.run(0, self.place_nodes(tree, nodes))
+        logits = self.run(0, self.place_nodes(tree, nodes), self.drafting)
         assert logits is not None
         return logits
 
@@ -132,7 +134,7 @@ class ModelReading:
         sight = self.rows.nodes(tree, nodes, positions)
         return Pass(tree.tokens.gather(1, nodes), positions.gather(1, nodes), sight)
 
-    def run(self, part: int, asked: Pass) -> Tensor | None:
+    def run(self, part: int, asked: Pass, forward: Forward | None = None) -> Tensor | None:
         """The logits [B, E, V] of the tokens to keep, by one part of the layers; the input of the next one is noted."""
         chosen = self._parts[part]
         taps = frozenset[str]()
@@ -142,7 +144,7 @@ class ModelReading:
         positions = asked.positions.clamp(max=self._context - 1)
         asked = replace(asked, tokens=tokens, positions=positions, layers=chosen, taps=taps)
         self.rows.memory.reserve(asked.sight.end)
-        logits, states = self._forward.run(asked, self.rows.memory)
+        logits, states = (forward or self._forward).run(asked, self.rows.memory)
         for values in states.values():
             self.deeper[part].take(values, asked)
         return logits

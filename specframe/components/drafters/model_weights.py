@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from specframe.components.drafters.model_training import checked_sizes, fresh_model
 from specframe.components.targets import architectures, loading
-from specframe.components.targets.forward.layer_subset import take_layers
+from specframe.components.targets.forward.layer_subset import HeadModel, take_layers
 from specframe.components.targets.forward.native import NativeForward, native_forward, unfit
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.pack import quantize
@@ -21,7 +21,8 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import BLOCK
-from specframe.neural.forward import Forward
+from specframe.neural.cache import SlotCache
+from specframe.neural.forward import Forward, GroupedForward, Pass
 from specframe.neural.quantize import Quantization
 
 Coarseness = Literal["int3", "int4", "int8"]
@@ -47,6 +48,24 @@ class Loaded:
     def forward(self) -> Forward:
         """The forward pass."""
         return self.native or self.reader.forward
+
+    def together(self, count: int) -> Forward | None:
+        """The forward pass in which groups of so many layers get one input; None for groups of one."""
+        return None if count == 1 else GroupedForward(self.forward, count, self.planes, self.reader.embed, self._end())
+
+    def _end(self) -> Callable[[Pass, Tensor, SlotCache], Tensor]:
+        """The final norm and LM head, for the states behind the last layer."""
+        if self.native is not None:
+            native, nothing = self.native, LayerChoice(*2 * ((False,) * self.planes,))
+
+            def end(asked: Pass, states: Tensor, memory: SlotCache) -> Tensor:
+                logits, _ = native.run(replace(asked, states=states, layers=nothing), memory)
+                assert logits is not None
+                return logits
+
+            return end
+        model = HeadModel(self.reader.model)
+        return lambda asked, states, memory: asked.kept(model(asked.tokens, states))
 
     def parts(self, exits: Sequence[int] = ()) -> list[LayerChoice | None]:
         """The layers of each of the parts that end after these numbers of layers; None: all that there are."""

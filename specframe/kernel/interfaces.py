@@ -217,7 +217,7 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class AheadDrafter(Drafter, Protocol):
-    """A drafter that goes on while the target scores its last draft; its promise says `ahead`."""
+    """A drafter that goes on while the target scores its last draft; its promise has `ahead`."""
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
         """Drafts behind a draft that is being scored, in a thread of its own, in which alone the drafter runs then.

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specframe.components.trees.behind import Behind, Chains, Drafted
+from specframe.components.trees.behind import Behind, Chains, Guesses
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import CompositionError, InputError
@@ -27,7 +27,7 @@ class Ahead:
 
     By default it is PEARL (Liu et al. 2024, arXiv 2408.11850): one guess, the drafter's best token after the whole
     chain (post-verify), and after a miss the chain below the root, whose first token is the guess (pre-verify). With
-    `guesses` it is SSD (speculative speculative decoding, Kumar et al. 2026): so many guesses after each accepted
+    `guesses` it is SSD (Kumar et al. 2026, arXiv 2603.03251): so many guesses after each accepted
     prefix of the chain, the empty one included. There the refused token is none of them, since the target does not emit
     it.
 
@@ -80,7 +80,7 @@ class Ahead:
             frozenset({draw}), longest + 1, longest, exact=own.exact, settled=True, alone=own.alone, ahead=True
         )
         self.taps = drafter.taps
-        self._drafted: Drafted | None = None
+        self._drafted: Guesses | None = None
         self._ready = Chains.none(torch.zeros(0))
 
     def untrained(self, vocab: int) -> Ahead:

@@ -160,12 +160,12 @@ def test_control_a_chain_kept_though_the_token_before_it_was_refused() -> None:
 class Sleepy(Ahead):
     """It sleeps before, within and after its work."""
 
-    luck = Random(0)
+    chance = Random(0)
 
     def run_ahead(self, draft: TokenTree, context: Context) -> None:
-        sleep(self.luck.choice([0, 0, 0.002]))
+        sleep(self.chance.choice([0, 0, 0.002]))
         super().run_ahead(draft, context)
-        sleep(self.luck.choice([0, 0, 0.002]))
+        sleep(self.chance.choice([0, 0, 0.002]))
 
 
 class Inline(Alongside):
@@ -212,7 +212,7 @@ class Joining(Match):
 
     def verify_on_demand(self, tree: TokenTree, laws: Any, random: Any) -> Any:
         running, Late.running = Late.running, None
-        if running is not None and Sleepy.luck.random() < 0.5:
+        if running is not None and Sleepy.chance.random() < 0.5:
             running.join()
         verdict = super().verify_on_demand(tree, laws, random)
         if running is not None:

@@ -115,7 +115,7 @@ class Exact(Chain):
 
 
 class Lying:
-    """A drafter of groups, beside the same model read exactly."""
+    """A drafter of groups, next to the same model read exactly."""
 
     def __init__(self, together: int) -> None:
         self.fuzzy, self.exact = drafter(together), drafter(1)

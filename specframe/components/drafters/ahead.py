@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specframe.components.trees.behind import Behind, Chains, Guesses
+from specframe.components.trees.behind import Behind, Chains, Prepared
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import CompositionError, InputError
@@ -80,7 +80,7 @@ class Ahead:
             frozenset({draw}), longest + 1, longest, exact=own.exact, settled=True, alone=own.alone, ahead=True
         )
         self.taps = drafter.taps
-        self._drafted: Guesses | None = None
+        self._drafted: Prepared | None = None
         self._ready = Chains.none(torch.zeros(0))
 
     def untrained(self, vocab: int) -> Ahead:

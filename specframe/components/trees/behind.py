@@ -57,7 +57,7 @@ class Chains:
 
 
 @dataclass(frozen=True)
-class Guesses:
+class Prepared:
     """M guesses of the bonus token behind a draft, and a chain below each."""
 
     accepted: Tensor  # [B, M] int64, how many tokens of the draft stand before the guess
@@ -106,7 +106,7 @@ class Behind:
             nodes = below
         return growth.tree
 
-    def drafted(self, tree: TokenTree) -> Guesses | None:
+    def drafted(self, tree: TokenTree) -> Prepared | None:
         """The chains of the tree, as the drafter gave it back; None where it drafted nothing, at its context's end."""
         first, guesses = self._draft.tokens.shape[1], self._ends.shape[-1]
         if tree.tokens.shape[1] <= first:
@@ -118,7 +118,7 @@ class Behind:
         q = None if tree.q is None else tree.q.unflatten(1, (self._window, guesses))
         chains = Chains(levels(tree.tokens), levels(tree.valid), q)
         guessed = slice(first, first + guesses)
-        return Guesses(self._ends, tree.tokens[:, guessed], tree.valid[:, guessed], chains)
+        return Prepared(self._ends, tree.tokens[:, guessed], tree.valid[:, guessed], chains)
 
     def _guessed(self, proposals: Sequence[Proposal]) -> tuple[Tensor, Tensor, Tensor]:
         """The guessed tokens, the draft's nodes that they follow, and which are real, each [B, M]."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModel
+from transformers import AttentionInterface, AutoConfig, AutoModel, LlamaConfig
 
 from specframe.kernel.errors import CompositionError
 from specframe.native.decoder import PackedLayers, odd_outputs, unlike
@@ -141,8 +141,8 @@ class DecoderLayer(nn.Module):
 
 
 def _bare_model(config: PretrainedConfig) -> Any:
-    """A model of one layer with no vocabulary, of the config's kind."""
-    small = copy.deepcopy(config)
+    """A model of one layer with no vocabulary, of the config's kind; of Llama's where that has recurrent layers."""
+    small = copy.deepcopy(config) if all(map(_attends, _layer_types(config))) else _of_llama(config)
     small.num_hidden_layers = 1
     small.vocab_size = 1  # the embedding is the target's business; don't build a second one
     small.pad_token_id = small.bos_token_id = small.eos_token_id = None
@@ -157,6 +157,32 @@ def _bare_model(config: PretrainedConfig) -> Any:
             "separate decoder layers with one rotary embedding; use a target such as Llama or Qwen3"
         )
     return model
+
+
+def _layer_types(config: PretrainedConfig) -> Sequence[str]:
+    return getattr(config, "layer_types", None) or getattr(config, "layers_block_type", None) or ()
+
+
+def _attends(kind: str) -> bool:
+    return "attention" in kind and kind != "linear_attention"
+
+
+def _of_llama(config: Any) -> PretrainedConfig:
+    """A Llama's config of the same sizes: a drafter's draft needs keys and values, which are dropped with it."""
+    size = config.hidden_size
+    heads = getattr(config, "num_attention_heads", None) or max(1, size // 64)
+    rope = getattr(config, "rope_parameters", None) or {}
+    return LlamaConfig(
+        hidden_size=size,
+        intermediate_size=getattr(config, "intermediate_size", None) or 4 * size,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or size // heads,
+        max_position_embeddings=getattr(config, "max_position_embeddings", None) or 2048,
+        rms_norm_eps=getattr(config, "rms_norm_eps", None) or 1e-5,
+        initializer_range=getattr(config, "initializer_range", 0.02),
+        rope_parameters={"rope_type": "default", "rope_theta": rope.get("rope_theta", 10000.0)},
+    )
 
 
 def _rotary_options(model: Any) -> dict[str, str]:

@@ -44,6 +44,8 @@ class Miniature:
     """Number of tokens whose joint distribution is observed."""
     costs: Costs | None = None
     """Costs that decide how much of a draft pays, where the recipe asks for that."""
+    model: Callable[[int, int], Any] | None = None
+    """Function from a vocabulary's size and a seed to the model that is the target; None: a table, where it will do."""
 
     @classmethod
     def of(cls, plan: Plan) -> Miniature:
@@ -104,8 +106,14 @@ class Miniature:
         return Emission(name, parts, sampling, self.length, tuple(t % vocab for t in PROMPT), ends)
 
     def _bound(self, vocab: int, seed: int, eos: int | None) -> tuple[Target, Drafter]:
-        """A table target, or a tiny random Llama in float64 where the drafter needs hidden states; both bound."""
-        target: Target = TableTarget(vocab=vocab, order=2, seed=seed, eos=eos)
+        """The target, by default a table, or a tiny random Llama in float64 where the drafter needs hidden states, and
+        the drafter bound to it."""
+        if self.model is not None:
+            target: Target = HFTarget.from_model(self.model(vocab, seed))
+            drafter = self.make_drafter(vocab)
+            drafter.bind(target)
+            return target, drafter
+        target = TableTarget(vocab=vocab, order=2, seed=seed, eos=eos)
         drafter = self.make_drafter(vocab)
         try:
             drafter.bind(target)

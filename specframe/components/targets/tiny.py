@@ -52,6 +52,44 @@ def tiny_llama(vocab: int, seed: int) -> Any:
     return random_model(vocab=vocab, seed=seed)
 
 
+@lru_cache(maxsize=8)
+def tiny_hybrid(vocab: int, seed: int) -> Any:
+    """A random hybrid in float64, a layer of Mamba-2 and one of attention: the same object at every call.
+
+    Its convolution and its state weigh enough that earlier tokens show in the next one's law.
+    """
+    from transformers import BambaConfig, BambaForCausalLM
+
+    size = 8
+    config = BambaConfig(
+        vocab_size=vocab,
+        hidden_size=size,
+        intermediate_size=2 * size,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        attn_layer_indices=[1],
+        mamba_n_heads=4,
+        mamba_d_head=size // 2,
+        mamba_d_state=4,
+        mamba_chunk_size=16,
+        max_position_embeddings=CONTEXT,
+        initializer_range=SPREAD / sqrt(size),
+        bos_token_id=None,
+        eos_token_id=None,
+        pad_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: Any = BambaForCausalLM(config).double().eval()
+        mixer = model.model.layers[0].mamba
+        with torch.no_grad():
+            mixer.A_log.copy_(torch.linspace(0.02, 0.5, 4).log())
+            mixer.D.fill_(0.3)
+            mixer.conv1d.weight.mul_(3)
+        return model
+
+
 @lru_cache(maxsize=2)
 def tiny_model(vocab: int) -> Path:
     """A folder with such a model, for drafters that load one; it lives as long as the process."""

@@ -138,7 +138,11 @@ def takes_in_a_rejected_node(monkeypatch):
     commit = RecurrentStates.commit
 
     def spoiled(self, paths, counts):
-        commit(self, torch.cat([paths, torch.full_like(paths[:, :1], 3)], 1), [count + 1 for count in counts])
+        if last := self.paths.sees.shape[-1] - 1:
+            behind = torch.full_like(paths[:, :1], last)
+            paths = torch.cat([paths, behind], 1).scatter(1, torch.tensor(counts)[:, None], behind)
+            counts = [count + 1 for count in counts]
+        commit(self, paths, counts)
 
     monkeypatch.setattr(RecurrentStates, "commit", spoiled)
 

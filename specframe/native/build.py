@@ -23,7 +23,7 @@ from specframe.kernel.errors import InputError
 
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(
-    Path(__file__).with_name(f"{name}.h") for name in ("gemm", "attention", "team", "topk", "search", "draft")
+    Path(__file__).with_name(f"{name}.h") for name in ("gemm", "attention", "team", "topk", "search", "lstm", "draft")
 )
 FLAGS = (
     *("-std=c++17", "-O3", "-march=native", "-fopenmp", "-shared", "-fPIC"),
@@ -101,7 +101,11 @@ def load_kernels(flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     kernels.specframe_normalize.argtypes = [c_void_p, c_void_p, c_float, c_int64, c_int64, c_int64, c_void_p]
     kernels.specframe_normalize.restype = None
     kernels.specframe_draft.argtypes = [c_void_p] * 5
-    for function in (kernels.specframe_multiply, kernels.specframe_decode, kernels.specframe_draft):
+    kernels.specframe_recur.argtypes = [
+        *(c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p, c_int64, c_void_p),
+    ]
+    for name in ("multiply", "decode", "recur", "draft"):
+        function = getattr(kernels, f"specframe_{name}")
         function.restype = _succeed
     return kernels
 

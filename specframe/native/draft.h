@@ -14,7 +14,10 @@ namespace {
 struct Network {
   Shape shape;             // of its decoder layers
   const Layer* layers;
-  Weight fusion;           // of a pair, [2 D] -> [D]; without outputs, the first layer reads embedding and state side by side
+  int64_t block;           // K, the pairs that are read at once, and the levels that a pass proposes
+  Weight fusion;           // of a pair, [2 D] -> [D]; or, without outputs,
+  const Cell* cells;       // an LSTM over pairs, [2 D] -> [D]; or, null, the first layer reads both parts side by side
+  int64_t recurrent;       // the LSTM's layers
   const float* norm;       // before the head, or null
   int64_t feeds_normed;    // whether the state that is fed back has passed that norm
   Weight head;
@@ -29,11 +32,13 @@ struct Rows {
   float* cache;
   const float *cosine, *sine;       // [.., rotary / 2], of every position
   const int64_t* held;              // [B], pairs of each, the new ones included
-  float* outputs;                   // [B, D], of the layers at each row's last pair
+  float* outputs;                   // [B, K, D], of the layers at each row's last K pairs
+  const float* states;              // [B, recurrent, 2, D], of the LSTM behind them
+  int64_t shift;                    // a row's pairs begin at this slot
   const int64_t* roots;             // [B], the last committed tokens
 };
 
-// Newly committed pairs, of the rows from `first` on.
+// Newly committed pairs, of the rows from `first` on, for K = 1.
 struct Pairs {
   int64_t first, most;   // rows before the first have none; none has more than the most
   const void* values;    // [B - first, most, 2 D], embedding and feature side by side
@@ -45,7 +50,7 @@ struct Passes {
   const Network& n;
   const Rows& m;
   const int64_t width;
-  std::vector<float> pairs, states, embeddings, normed, logits;
+  std::vector<float> pairs, states, embeddings, normed, logits, carried;
   std::vector<uint8_t> visible;
   std::vector<int64_t> places, positions;
 
@@ -61,12 +66,16 @@ struct Passes {
   }
 
   // The states of `nodes` pairs of every row from `first` on, which see the slots below `end` that are visible to them.
+  // An LSTM runs over each K pairs, on from what is `carried`.
   void run(int64_t first, int64_t nodes, int64_t end) {
     const int64_t rows = m.rows - first, many = rows * nodes;
     states.resize(many * width);
     if (n.fusion.outputs) {
       if (specframe_multiply(&n.fusion, pairs.data(), many, states.data())) throw std::bad_alloc();
       round(states.data(), many * width);
+    } else if (n.recurrent) {
+      if (specframe_recur(n.cells, n.recurrent, many / n.block, n.block, pairs.data(), carried.data(), n.halves, states.data()))
+        throw std::bad_alloc();
     } else {
       embeddings.resize(many * width);
       for (int64_t i = 0; i < many; ++i) {
@@ -86,7 +95,7 @@ struct Passes {
     batch.positions = positions.data();
     batch.cosine = m.cosine;
     batch.sine = m.sine;
-    batch.embeddings = n.fusion.outputs ? nullptr : embeddings.data();
+    batch.embeddings = n.fusion.outputs || n.recurrent ? nullptr : embeddings.data();
     const std::vector<float*> taps(n.shape.layers, nullptr);
     if (specframe_decode(&n.shape, n.layers, &batch, m.cache, states.data(), nullptr, taps.data(), nullptr))
       throw std::bad_alloc();
@@ -114,8 +123,9 @@ struct Passes {
                   width * sizeof(float));
   }
 
-  // The `count` most probable columns below each of so many outputs, which become what is fed back.
-  void propose(float* outputs, int64_t many, int64_t count, const double* power, float* gains, int64_t* columns) {
+  // The `count` most probable columns of `many` outputs, of so many levels in turns; they become what is fed back.
+  void propose(float* outputs, int64_t many, int64_t levels, int64_t count, const double* powers, float* gains,
+               int64_t* columns) {
     const float* read = outputs;
     if (n.norm) {
       normed.resize(many * width);
@@ -124,8 +134,9 @@ struct Passes {
     }
     logits.resize(many * n.head.outputs);
     if (specframe_multiply(&n.head, read, many, logits.data())) throw std::bad_alloc();
-    if (power)
-      for (float& logit : logits) logit *= static_cast<float>(*power);
+    if (powers)
+      for (int64_t i = 0; i < many * n.head.outputs; ++i)
+        logits[i] *= static_cast<float>(powers[i / n.head.outputs % levels]);
     specframe_rank(logits.data(), many, n.head.outputs, count, gains, columns);
     if (n.norm && n.feeds_normed) std::memcpy(outputs, read, many * width * sizeof(float));
   }
@@ -140,78 +151,90 @@ extern "C" int specframe_draft(const Network* network, const Rows* rows, const P
   const Search& s = *search;
   Passes passes(n, m);
   if (pairs) passes.take(*pairs);
-  const int64_t width = n.shape.width, count = std::min(s.width, n.head.outputs);
-  const int64_t base = *std::max_element(m.held, m.held + m.rows);  // the slot of the first expansion below the root
+  const int64_t width = n.shape.width, block = n.block, part = block * width, state = n.recurrent * 2 * width;
+  const int64_t count = std::min(s.width, n.head.outputs);
+  const int64_t base = *std::max_element(m.held, m.held + m.rows) + m.shift;  // the slot of the first expansion below the root
   std::vector<Candidates> found(m.rows);
   struct {
     std::vector<int64_t> above, position;  // [E, B], the expansion above each, and where the next pair below it stands
-    std::vector<float> outputs;            // [E, B, D]
+    std::vector<float> outputs, states;    // [E, B, K, D] and [E, B, recurrent, 2, D]
   } e;                                     // the nodes that were expanded, the root first
   e.above.assign(m.rows, -1);
   e.position.assign(m.held, m.held + m.rows);
-  e.outputs.assign(m.outputs, m.outputs + m.rows * width);
+  e.outputs.assign(m.outputs, m.outputs + m.rows * part);
+  if (state) e.states.assign(m.states, m.states + m.rows * state);
   int64_t begin = 0;  // the first expansion of the frontier
   std::vector<float> gains, outputs;
   std::vector<int64_t> columns;
   for (int64_t level = 0;;) {
     const int64_t frontier = static_cast<int64_t>(found[0].beam.size()), many = m.rows * frontier;
+    const int64_t total = static_cast<int64_t>(e.position.size()) / m.rows, levels = std::min(block, s.depth - level);
     if (level) {
-      passes.pairs.resize(many * 2 * width);
-      passes.places.resize(many);
-      passes.positions.resize(many);
-      const int64_t total = static_cast<int64_t>(e.position.size()) / m.rows, end = base + total - 1 + frontier;
-      passes.visible.assign(many * end, 0);
+      passes.pairs.resize(many * 2 * part);
+      passes.places.resize(many * block);
+      passes.positions.resize(many * block);
+      passes.carried.resize(many * state);
+      const int64_t end = base + (total - 1 + frontier) * block;
+      passes.visible.assign(many * block * end, 0);
       for (int64_t i = 0; i < many; ++i) {
-        const int64_t b = i / frontier, at = i % frontier, up = found[b].above[at], column = found[b].columns[found[b].beam[at]];
-        float* pair = passes.pairs.data() + 2 * i * width;
-        for (int64_t j = 0; j < width; ++j) pair[j] = passes.number(n.embeddings, column * width + j);
-        std::memcpy(pair + width, e.outputs.data() + (up * m.rows + b) * width, width * sizeof(float));
-        uint8_t* sees = passes.visible.data() + i * end;
-        std::memset(sees, 1, m.held[b]);
-        for (int64_t one = up; one > 0; one = e.above[one * m.rows + b]) sees[base + one - 1] = 1;
-        passes.places[i] = base + total - 1 + at;
-        sees[passes.places[i]] = 1;
-        passes.positions[i] = e.position[up * m.rows + b];
+        const int64_t b = i / frontier, at = i % frontier, up = begin + found[b].places[at];
+        const float* above = e.outputs.data() + (up * m.rows + b) * part;
+        int64_t node = found[b].beam[at];
+        for (int64_t j = block - 1; j >= 0; --j, node = found[b].parents[node]) {
+          float* pair = passes.pairs.data() + (i * block + j) * 2 * width;
+          for (int64_t k = 0; k < width; ++k) pair[k] = passes.number(n.embeddings, found[b].columns[node] * width + k);
+          std::memcpy(pair + width, above + j * width, width * sizeof(float));
+        }
+        uint8_t* sees = passes.visible.data() + i * block * end;
+        std::memset(sees + m.shift, 1, m.held[b]);
+        for (int64_t one = up; one > 0; one = e.above[one * m.rows + b]) std::memset(sees + base + (one - 1) * block, 1, block);
+        std::memset(sees + base + (total - 1 + at) * block, 1, block);
+        for (int64_t j = 0; j < block; ++j) {
+          if (j) std::memcpy(sees + j * end, sees, end);
+          passes.places[i * block + j] = base + (total - 1 + at) * block + j;
+          passes.positions[i * block + j] = e.position[up * m.rows + b] + j;
+        }
+        if (state) std::memcpy(passes.carried.data() + i * state, e.states.data() + (up * m.rows + b) * state, state * sizeof(float));
       }
-      passes.run(0, frontier, end);
-      begin = total;
+      passes.run(0, frontier * block, end);
       for (int64_t at = 0; at < frontier; ++at)
         for (int64_t b = 0; b < m.rows; ++b) {
-          const int64_t up = found[b].above[at];
+          const int64_t up = begin + found[b].places[at], i = b * frontier + at;
           e.above.push_back(up);
-          e.position.push_back(e.position[up * m.rows + b] + 1);
-          const float* state = passes.states.data() + (b * frontier + at) * width;
-          e.outputs.insert(e.outputs.end(), state, state + width);
+          e.position.push_back(e.position[up * m.rows + b] + block);
+          e.outputs.insert(e.outputs.end(), passes.states.begin() + i * part, passes.states.begin() + (i + 1) * part);
+          e.states.insert(e.states.end(), passes.carried.begin() + i * state, passes.carried.begin() + (i + 1) * state);
         }
+      begin = total;
+      for (Candidates& row : found) row.expand();
     }
     ++out->passes;
-    outputs.resize(many * width);
-    for (int64_t i = 0; i < many; ++i)
-      std::memcpy(outputs.data() + i * width, e.outputs.data() + ((begin + i % frontier) * m.rows + i / frontier) * width,
-                  width * sizeof(float));
-    gains.resize(many * count);
-    columns.resize(many * count);
-    passes.propose(outputs.data(), many, count, s.powers ? s.powers + level : nullptr, gains.data(), columns.data());
+    outputs.resize(many * levels * width);
+    const auto own = [&](int64_t i) { return e.outputs.data() + ((begin + i % frontier) * m.rows + i / frontier) * part; };
+    for (int64_t i = 0; i < many; ++i) std::memcpy(outputs.data() + i * levels * width, own(i), levels * width * sizeof(float));
+    gains.resize(many * levels * count);
+    columns.resize(many * levels * count);
+    passes.propose(outputs.data(), many * levels, levels, count, s.powers ? s.powers + level : nullptr, gains.data(), columns.data());
     if (n.norm && n.feeds_normed)
-      for (int64_t i = 0; i < many; ++i)
-        std::memcpy(e.outputs.data() + ((begin + i % frontier) * m.rows + i / frontier) * width, outputs.data() + i * width,
-                    width * sizeof(float));
-    bool ended = true;
-    for (int64_t b = 0; b < m.rows; ++b) found[b].add(gains.data() + b * frontier * count, columns.data() + b * frontier * count, count);
-    ++level;
-    for (Candidates& row : found) {
-      if (s.gain == 0.) break;
-      const double before = row.expected;
-      row.expected = row.expect(s.nodes);
-      row.ended = row.expected - before <= s.gain;
+      for (int64_t i = 0; i < many; ++i) std::memcpy(own(i), outputs.data() + i * levels * width, levels * width * sizeof(float));
+    for (int64_t j = 0; j < levels; ++j) {
+      const int64_t line = frontier * levels * count;
+      for (int64_t b = 0; b < m.rows; ++b) found[b].add(gains.data() + b * line, columns.data() + b * line, j, levels, count);
+      ++level;
+      if (s.gain != 0.)
+        for (Candidates& row : found) {
+          const double before = row.expected;
+          row.expected = row.expect(s.nodes);
+          row.ended = row.expected - before <= s.gain;
+        }
+      if (s.scores && j == levels - 1) end(s, found, levels);
+      const bool ended = std::all_of(found.begin(), found.end(), [](const Candidates& row) { return row.ended; });
+      if (level == s.depth || ended) {
+        write(s, m.roots, n.support, found, level, out);
+        return 0;
+      }
+      for (Candidates& row : found) row.choose(s.width, count);
     }
-    if (s.scores) end(s, found);
-    for (const Candidates& row : found) ended = ended && row.ended;
-    if (level == s.depth || ended) {
-      write(s, m.roots, n.support, found, level, out);
-      return 0;
-    }
-    for (Candidates& row : found) row.choose(s.width, count, begin);
   }
 } catch (const std::bad_alloc&) {
   return 1;

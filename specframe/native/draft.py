@@ -16,13 +16,14 @@ from specframe.kernel.types import BeamSearch, TokenTree
 from specframe.native.build import DecoderSizes, Weight, load_kernels
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
+from specframe.native.lstm import Cells
 
 NO_WEIGHT = Weight(None, None, 0, 0, 0)
 
 
 @dataclass(frozen=True)
 class DraftParts:
-    """A drafter's network as data: of a pair of embedding and feature it makes the next feature, and its logits.
+    """A drafter's network as data: of `block` pairs of embedding and feature it makes the next features, and logits.
 
     Values between the parts are of the embeddings' dtype, bfloat16 or float32.
     """
@@ -31,7 +32,9 @@ class DraftParts:
     head: QuantizedLinear
     embeddings: Tensor  # [v, D] of the tokens that it drafts
     support: Tensor | None = None  # [v] int64, these tokens; None: the whole vocabulary
-    fusion: QuantizedLinear | None = None  # of a pair, [2D] -> [D]; None: the first layer reads both parts side by side
+    fusion: QuantizedLinear | None = None  # of a pair, [2D] -> [D]; None: `cells`, or
+    cells: Cells | None = None  # an LSTM over pairs; None: the first layer reads both parts side by side
+    block: int = 1
     norm: Tensor | None = None  # [D], the weight of a norm before the head
     feeds_normed: bool = False  # True if the feature that is fed back has passed that norm
 
@@ -47,7 +50,8 @@ class NewPairs:
 
 class _Network(Structure):
     _fields_ = (
-        *(("shape", DecoderSizes), ("layers", c_void_p), ("fusion", Weight), ("norm", c_void_p)),
+        *(("shape", DecoderSizes), ("layers", c_void_p), ("block", c_int64), ("fusion", Weight)),
+        *(("cells", c_void_p), ("recurrent", c_int64), ("norm", c_void_p)),
         *(("feeds_normed", c_int64), ("head", Weight), ("embeddings", c_void_p), ("support", c_void_p)),
         ("halves", c_int64),
     )
@@ -56,7 +60,8 @@ class _Network(Structure):
 class _Rows(Structure):
     _fields_ = (
         *((name, c_int64) for name in ("rows", "cache_rows", "slots")),
-        *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "roots")),
+        *((name, c_void_p) for name in ("cache", "cosine", "sine", "held", "outputs", "states")),
+        *(("shift", c_int64), ("roots", c_void_p)),
     )
 
 
@@ -91,6 +96,9 @@ class NativeDraft:
         self._network = _Network(
             shape=layers.shape,
             layers=ctypes.addressof(layers.records),
+            block=parts.block,
+            cells=None if parts.cells is None else ctypes.addressof(parts.cells.records),
+            recurrent=0 if parts.cells is None else len(parts.cells.records),
             fusion=NO_WEIGHT if parts.fusion is None else parts.fusion.record,
             norm=None if self._norm is None else self._norm.data_ptr(),
             feeds_normed=parts.feeds_normed,
@@ -108,15 +116,18 @@ class NativeDraft:
         outputs: Tensor,
         cache: KeysAndValues,
         pairs: NewPairs | None = None,
+        states: Tensor | None = None,
+        shift: int = 0,
     ) -> tuple[TokenTree, int]:
         """The trees below roots [B] and the number of the drafter's forward passes, over levels of all rows.
 
-        `held` are the pairs of each row, the new ones included, and `outputs` [B, D], float32, the features behind each
-        row's last pair: those of rows with new pairs are written. The cache has room for the new pairs and the levels.
+        `held` are the pairs of each row, the new ones included, from slot `shift` on, and `outputs` [B, K, D], float32,
+        the features behind each row's last K pairs: those of rows with new pairs, for K = 1, are written. `states`
+        [B, L, 2, D], float32, are those of an LSTM. The cache has room for the new pairs and the levels.
         """
         batch, new_pairs = len(held), 0 if pairs is None else pairs.values.shape[1]
-        blocks, angles = self.parts.layers.memory(cache, max(held) + new_pairs + search.depth * search.width)
-        self._check(roots, held, outputs, blocks, pairs)
+        blocks, angles = self.parts.layers.memory(cache, slots_for(search, held, new_pairs, self.parts.block))
+        self._check(roots, held, outputs, blocks, pairs, states)
         self._network.shape = self.parts.layers.shape  # its rotary table may have become known
         rows = _Rows(
             rows=batch,
@@ -127,6 +138,8 @@ class NativeDraft:
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
             held=ctypes.addressof(numbers := (c_int64 * batch)(*held)),
             outputs=outputs.data_ptr(),
+            states=None if states is None else states.data_ptr(),
+            shift=shift,
             roots=roots.data_ptr(),
         )
         new = None
@@ -151,25 +164,42 @@ class NativeDraft:
         return _tree(trees, whole, marks, batch, search.nodes), trees.passes
 
     def _check(
-        self, roots: Tensor, held: Sequence[int], outputs: Tensor, blocks: Tensor, pairs: NewPairs | None
+        self,
+        roots: Tensor,
+        held: Sequence[int],
+        outputs: Tensor,
+        blocks: Tensor,
+        pairs: NewPairs | None,
+        states: Tensor | None,
     ) -> None:
         """Raises ValueError for tensors that the kernels would read or write beyond, or take for something else."""
-        batch, width = len(held), self.parts.layers.shape.width
+        batch, width, block, cells = len(held), self.parts.layers.shape.width, self.parts.block, self.parts.cells
         if roots.dtype != torch.int64 or roots.shape != (batch,) or not roots.is_contiguous():
             raise ValueError(f"roots are contiguous int64 [{batch}], not {roots.dtype} {list(roots.shape)}")
-        if outputs.dtype != torch.float32 or outputs.shape != (batch, width) or not outputs.is_contiguous():
-            raise ValueError(f"outputs are contiguous float32 [{batch}, {width}]")
+        wanted: list[tuple[Tensor, tuple[int, ...]]] = [(outputs, (batch, block, width))]
+        if cells is not None:
+            wanted.append((outputs if states is None else states, (batch, len(cells.records), 2, width)))
+        for tensor, shape in wanted:
+            if tensor.dtype != torch.float32 or tensor.shape != shape or not tensor.is_contiguous():
+                raise ValueError(f"outputs and states are contiguous float32 {list(shape)}, not {list(tensor.shape)}")
         if batch > blocks.shape[1] or min(held) < 1:
             raise ValueError(f"the cache has {blocks.shape[1]} rows, not {batch}; each has a pair or more")
         if pairs is None:
             return
         shape, values = (batch - pairs.first, max(pairs.fresh), 2 * width), pairs.values
+        if block > 1:
+            raise ValueError("a draft takes in new pairs one by one, not in blocks")
         if values.shape != shape or values.dtype != self._embeddings.dtype or not values.is_contiguous():
             raise ValueError(
                 f"pairs are contiguous {self._embeddings.dtype} {list(shape)}, not {values.dtype} {list(values.shape)}"
             )
         if not 0 <= pairs.first < batch or len(pairs.fresh) != shape[0] or min(pairs.fresh) < 1:
             raise ValueError("the rows with new pairs are the last, and each has one or more")
+
+
+def slots_for(search: BeamSearch, held: Sequence[int], new: int, block: int) -> int:
+    """The slots that a draft may write, behind rows of so many pairs, up to `new` of them new: blocks of K pairs."""
+    return max(held) + new + (search.depth + 1) * search.width * block
 
 
 @lru_cache(maxsize=64)

@@ -309,4 +309,5 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   return 1;
 }
 
-#include "draft.h"  // which calls these functions
+#include "lstm.h"   // which calls these functions, and
+#include "draft.h"  // which calls all

@@ -27,9 +27,13 @@ struct Trees {
   int64_t nodes, levels, passes;       // N, and the forward passes that it took
 };
 
+// A product that is rounded before anything is added to it.
+[[gnu::noinline]] double times(double a, double b) { return a * b; }
+
 // One row's candidates, in order of birth; 0 is the root. What is not a number is above nothing.
 struct Candidates {
-  std::vector<int64_t> columns{-1}, parents{-1}, beam{0}, above{0};  // of the beam: the expansion that it is below
+  std::vector<int64_t> columns{-1}, parents{-1};
+  std::vector<int64_t> beam{0}, places{0};  // the beam, and where the frontier's node that each is, or is below, stands there
   std::vector<double> values{0.};                                     // log-probabilities of the paths
   size_t newest = 0;
   double expected = 1.;
@@ -51,22 +55,29 @@ struct Candidates {
     return found;
   }
 
-  // The children of the beam: `count` of each.
-  void add(const float* gains, const int64_t* found, int64_t count) {
+  // The beam becomes the frontier.
+  void expand() {
+    for (size_t i = 0; i < places.size(); ++i) places[i] = static_cast<int64_t>(i);
+  }
+
+  // The children of the beam, `count` of each, from a level of the `levels` that were proposed below the frontier.
+  void add(const float* gains, const int64_t* found, int64_t level, int64_t levels, int64_t count) {
     newest = values.size();
     for (size_t i = 0; i < beam.size(); ++i)
       for (int64_t child = 0; child < count; ++child) {
-        values.push_back((ended ? -INFINITY : values[beam[i]]) + gains[i * count + child]);
-        columns.push_back(found[i * count + child]);
+        const int64_t at = (places[i] * levels + level) * count + child;
+        values.push_back((ended ? -INFINITY : values[beam[i]]) + gains[at]);
+        columns.push_back(found[at]);
         parents.push_back(beam[i]);
       }
   }
 
-  void choose(int64_t width, int64_t count, int64_t expansion) {  // children `count` of each, the beam's expansions from there
-    std::vector<int64_t> chosen = best(width, newest);
-    above.clear();
-    for (int64_t one : chosen) above.push_back(expansion + (one - static_cast<int64_t>(newest)) / count);
+  // The best of the newest level become the beam; a node had `count` children.
+  void choose(int64_t width, int64_t count) {
+    std::vector<int64_t> chosen = best(width, newest), below;
+    for (int64_t one : chosen) below.push_back(places[(one - static_cast<int64_t>(newest)) / count]);
     beam = std::move(chosen);
+    places = std::move(below);
   }
 
   double expect(int64_t count) const {
@@ -75,8 +86,8 @@ struct Candidates {
     return total;
   }
 
-  // How many more tokens a further level would bring among the best `most`, if it keeps as much as the newest did.
-  double promise(int64_t most) const {
+  // How many more tokens further levels would bring among the best `most`, if each keeps as much as the newest did.
+  double promise(int64_t most, int64_t levels) const {
     const std::vector<int64_t> chosen = best(most);
     const auto in = [&](int64_t one) { return std::find(chosen.begin(), chosen.end(), one) != chosen.end(); };
     double found = 0., before = 0.;
@@ -84,7 +95,10 @@ struct Candidates {
       if (in(one)) found += std::exp(values[one]);
     for (int64_t one : beam)
       if (in(one)) before += std::exp(values[one]);
-    return before != 0. ? found * std::min(found / before, 1.) : 0.;
+    const double share = before != 0. ? std::min(found / before, 1.) : 0.;
+    double total = 0.;
+    for (int64_t level = 0; level < levels; ++level) total += found = times(found, share);
+    return total;
   }
 };
 
@@ -124,13 +138,13 @@ std::vector<int64_t> count(const Search& s, const std::vector<Candidates>& rows)
   return counts;
 }
 
-// Ends rows to which a further level brings less than it costs.
-void end(const Search& s, std::vector<Candidates>& rows) {
+// Ends rows to which a further forward pass, over `levels` levels, brings less than it costs.
+void end(const Search& s, std::vector<Candidates>& rows, int64_t levels) {
   const std::vector<int64_t> counts = count(s, rows);
   std::vector<double> gains;
   double total = 0.;
   for (size_t b = 0; b < rows.size(); ++b) {
-    gains.push_back(rows[b].promise(counts[b]));
+    gains.push_back(rows[b].promise(counts[b], levels));
     total += gains[b];
   }
   for (size_t b = 0; b < rows.size(); ++b) {

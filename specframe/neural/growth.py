@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from specframe.native.draft import DraftParts, NativeDraft, NewPairs
+from specframe.native.draft import DraftParts, NativeDraft, NewPairs, slots_for
 from specframe.native.linear import QuantizedLinear
 from specframe.native.norm import NativeNorm
 from specframe.neural.blocks import Blocks
@@ -46,9 +46,18 @@ def native_draft(modules: LevelModules | None, head: NativeHead) -> NativeDraft 
     embeddings = head.embeddings
     if embeddings.dtype not in (torch.float32, torch.bfloat16):
         return None
-    weight = None if norm is None else norm.weight
     return NativeDraft(
-        DraftParts(modules.layer.packed, head.matrix, embeddings, head.support, fusion, weight, modules.feeds_normed)
+        DraftParts(
+            layers=modules.layer.packed,
+            head=head.matrix,
+            embeddings=embeddings,
+            support=head.support,
+            fusion=fusion,
+            cells=modules.cells,
+            block=modules.block,
+            norm=None if norm is None else norm.weight,
+            feeds_normed=modules.feeds_normed,
+        )
     )
 
 
@@ -59,22 +68,31 @@ class NativeSearch:
         self._session = session
         self._draft = draft
 
+    @torch.no_grad()
     def __call__(self, search: BeamSearch, root: Tensor) -> tuple[TokenTree, int]:
         """The trees below root [B], and the number of the drafter's forward passes."""
-        session, pending, new = self._session, self._session.pending, None
-        held, known = session.counts, len(root)
-        outputs = torch.empty(len(root), session.network.layer.config.hidden_size)
+        session, block = self._session, self._draft.parts.block
+        if block > 1:
+            session.settle()
+        pending, new = session.pending, None
+        held, known, states = session.counts, len(root), None
+        outputs = torch.empty(len(root), block, session.network.layer.config.hidden_size)
         if pending is not None:
             known = pending.first
             new = NewPairs(known, pending.pairs[0].contiguous(), pending.fresh)
             held = [*session.counts[:known], *pending.held]
         if known:
-            outputs[:known] = session.draft[0].outputs[:, 0, 0]
-        session.aim(max(held) + (0 if new is None else new.values.shape[1]) + search.depth * search.width)
-        tree, passes = self._draft.grow(search, root.contiguous(), held, outputs, session.cache, new)
+            outputs[:known] = session.draft[0].outputs[:, 0]
+        if self._draft.parts.cells is not None:
+            parts = [part[:, :, 0] for part in session.draft[0].state]  # [L, B, D] each
+            states = torch.stack(parts, 2).transpose(0, 1).float().contiguous()
+        shift = session.asking - 1
+        session.aim(shift + slots_for(search, held, 0 if new is None else new.values.shape[1], block))
+        grow = self._draft.grow
+        tree, passes = grow(search, root.contiguous(), held, outputs, session.cache, new, states, shift)
         if pending is not None:
-            block = outputs[known:, None].to(pending.pairs[0].dtype)  # [B, 1, D]
-            session.settle_by(pending, Blocks.of_root(block, (), torch.tensor(pending.held)))
+            rows = outputs[known:].to(pending.pairs[0].dtype)  # [B, 1, D]
+            session.settle_by(pending, Blocks.of_root(rows, (), torch.tensor(pending.held)))
         return tree, passes
 
 

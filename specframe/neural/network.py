@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
+from specframe.native.lstm import Cells
 from specframe.neural.blocks import State
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal
@@ -66,10 +67,15 @@ class DraftNetwork:
 
 @dataclass(frozen=True)
 class LevelModules:
-    """A network of one level a forward pass as its modules, in order: nothing else happens between pair and head."""
+    """A network that proposes `block` levels a forward pass as its modules, in order: pairs, layer, head, nothing else.
+
+    Pairs go through `fusion` or `cells`, or the layer reads both parts side by side.
+    """
 
     layer: DecoderLayer
-    fusion: nn.Module | None  # of a pair, [2D] -> [D]; None: the layer reads both parts side by side
+    fusion: nn.Module | None = None  # [2D] -> [D]
+    cells: Cells | None = None  # an LSTM along the pairs, 2D -> D
+    block: int = 1
     norm: nn.Module | None = None  # before the head
     feeds_normed: bool = False  # True if what is fed back has passed that norm
 

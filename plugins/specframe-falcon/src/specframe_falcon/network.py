@@ -12,7 +12,17 @@ from torch.nn.functional import dropout, linear
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from specframe import CompositionError
-from specframe.neural import DecoderLayer, FeatureNetwork, Quantization, State, block_causal, round_layers, round_linear
+from specframe.neural import (
+    Cells,
+    DecoderLayer,
+    FeatureNetwork,
+    LevelModules,
+    Quantization,
+    State,
+    block_causal,
+    round_layers,
+    round_linear,
+)
 from specframe.plugin import PairSpec
 from specframe_falcon.recurrence import recur
 
@@ -49,8 +59,13 @@ class FalconNetwork(FeatureNetwork):
         hidden = config.hidden_size
         self.lstm = nn.LSTM(2 * hidden, hidden, LSTM_LAYERS, batch_first=True, dropout=dropout)
         self.layer = DecoderLayer(config)
-        self.cells: list[Cell] = []
+        self.cells: Cells | None = None
         """The LSTM's layers in few bits, where the network was rounded."""
+
+    @property
+    def native(self) -> LevelModules | None:
+        """The modules by which kernels may compute it, where its LSTM is rounded."""
+        return None if self.cells is None else LevelModules(self.layer, cells=self.cells, block=self.block)
 
     def forward(
         self, pairs: Tensor, positions: Tensor | None = None, mask: Tensor | None = None, cache: Cache | None = None
@@ -117,8 +132,10 @@ class FalconNetwork(FeatureNetwork):
 
     def _unroll(self, pairs: Tensor, state: State) -> tuple[Tensor, State]:
         """Computes the LSTM pair by pair and without dropout: on a CPU this saves packing its weights."""
+        if self.cells is not None and not torch.is_grad_enabled():
+            return self.cells.run(pairs, *state)
         outputs, ends = pairs, []
-        for (into, back), hidden, cell in zip(self.cells or self._cells(), *state, strict=True):
+        for (into, back), hidden, cell in zip(self._maps(), *state, strict=True):
             steps = []
             for x in into(outputs).unbind(1):  # [B, 4H]
                 gates = x + back(hidden)
@@ -132,7 +149,7 @@ class FalconNetwork(FeatureNetwork):
         hidden, cell = (torch.stack(parts) for parts in zip(*ends, strict=True))
         return outputs, (hidden, cell)
 
-    def _cells(self) -> list[Cell]:
+    def _maps(self) -> list[Cell]:
         return [
             (partial(linear, weight=into, bias=bias_into + bias_back), partial(linear, weight=back))
             for into, back, bias_into, bias_back in self.lstm.all_weights
@@ -142,8 +159,10 @@ class FalconNetwork(FeatureNetwork):
         """A copy in few bits; the LSTM, which is most of it, where a cycle runs it, pair by pair."""
         network = round_layers(self, quantization)
         if self.lstm.hidden_size % 32 == 0:
-            network.cells = [
-                (round_linear(into, bias_into + bias_back, quantization), round_linear(back, None, quantization))
-                for into, back, bias_into, bias_back in self.lstm.all_weights
-            ]
+            network.cells = Cells(
+                [
+                    (round_linear(into, bias_into + bias_back, quantization), round_linear(back, None, quantization))
+                    for into, back, bias_into, bias_back in self.lstm.all_weights
+                ]
+            )
         return network

@@ -16,7 +16,7 @@ from specframe.kernel.types import BeamSearch, TokenTree
 from specframe.native.build import DecoderSizes, Weight, load_kernels
 from specframe.native.decoder import KeysAndValues, PackedLayers
 from specframe.native.linear import QuantizedLinear
-from specframe.native.lstm import Cells
+from specframe.native.modules import Cells
 
 NO_WEIGHT = Weight(None, None, 0, 0, 0)
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from specframe.native.draft import DraftParts, NativeDraft, NewPairs, slots_for
 from specframe.native.linear import QuantizedLinear
-from specframe.native.norm import NativeNorm
+from specframe.native.modules import NativeNorm
 from specframe.neural.blocks import Blocks
 from specframe.neural.network import DraftSession, Embed, FeatureNetwork, LevelModules
 from specframe.neural.session import FeatureSession

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
-from specframe.native.lstm import Cells
+from specframe.native.modules import Cells
 from specframe.neural.blocks import State
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.masks import block_causal

@@ -13,7 +13,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.native.blocks import BLOCK, Bits, round_to_blocks
 from specframe.native.build import load_kernels
 from specframe.native.linear import QuantizedLinear
-from specframe.native.norm import NativeNorm
+from specframe.native.modules import NativeNorm
 from specframe.neural.layer import DecoderLayer
 
 Quantization = Literal["int4", "int8"]

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specframe.cli.candidates import complete_override, complete_recipe
+from specframe.cli.target import UNTRAINED, model_overrides, names_model, report_model
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Prompt
     from specframe.kernel.build import Plan
 
-RECIPE = "a recipe file, or the name of one that `specframe recipes` lists"
+RECIPE = (
+    "a recipe file, or the name of one that `specframe recipes` lists; or a model: a folder, a GGUF file or a Hub name"
+)
 
 
 class UserPath(click.Path):
@@ -73,6 +76,8 @@ def recipe_command(function: Callable[..., int]) -> click.Command:
         recipe: str, overrides: Sequence[str], no_local_code: bool, allow_env: bool, **options: Any
     ) -> int:
         plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
+        if names_model(recipe):
+            report_model(recipe, plan.settings["run"].chat)
         return function(plan, **options)
 
     command: Callable[..., Any] = read_and_call
@@ -82,11 +87,13 @@ def recipe_command(function: Callable[..., int]) -> click.Command:
 
 
 def read_plan(recipe: str, overrides: Sequence[str], *, local_code: bool, environment: bool) -> Plan:
-    """The plan of a recipe, by file or name. Raises RecipeError with every problem."""
+    """The plan of a recipe, by file or name, or of a model. Raises RecipeError with every problem."""
     from specframe.kernel.build import plan
     from specframe.kernel.discovery import discover
     from specframe.kernel.recipe import Recipe
 
+    if names_model(recipe):
+        recipe, overrides = UNTRAINED, [*model_overrides(recipe), *overrides]
     return plan(Recipe.read(recipe, list(overrides), environment=environment), discover(), local_code=local_code)
 
 

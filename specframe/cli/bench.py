@@ -13,6 +13,7 @@ import click
 
 from specframe.cli.arguments import PATH, allow_env_option, json_option, no_local_code_option, split_overrides
 from specframe.cli.candidates import complete_recipe
+from specframe.cli.target import recipes_of
 from specframe.files.text import counted, open_console, printable
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ OPPONENTS = ("plain", "hf:generate")
     "contestants",
     nargs=-1,
     metavar="CONTESTANT...",
-    help="a recipe, by file or name; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup or hf:assisted; "
+    help="a recipe, by file or name; a model; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup or hf:assisted; "
     "a plugin's contestant; or KEY=VALUE, which replaces a value in every recipe",
     shell_complete=complete_recipe,
 )
@@ -126,7 +127,7 @@ def bench(
     from specframe.kernel.errors import InputError
 
     terms = Terms(batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit, pause=pause, bound=bound)
-    words, overrides = split_overrides(contestants)
+    words, overrides = recipes_of(*split_overrides(contestants))
     if max_new_tokens is not None:
         overrides.append(f"sampling.max_new_tokens={max_new_tokens}")
     selection = Selection(

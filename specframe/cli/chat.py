@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NEW = "/new"
 """Command that begins another conversation."""
+NO_TEMPLATE = "this target cannot chat: its tokenizer has no chat template; use `specframe run`"
 HALVES = ("\ufffd", "\r")
 """Endings of a text whose last character or line end is still incomplete."""
 
@@ -29,7 +30,7 @@ HALVES = ("\ufffd", "\r")
 @click.option("--system", metavar="TEXT", help="the system message that the conversation begins with")
 def chat(plan: Plan, system: str | None) -> int:
     """Chat with the recipe's target in the terminal, with drafted tokens in colour."""
-    from specframe.cli.target import choose_target, describe_target
+    from specframe.cli.target import choose_target, describe_target, has_template
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.text import open_console
     from specframe.kernel.errors import InputError
@@ -37,9 +38,11 @@ def chat(plan: Plan, system: str | None) -> int:
     plan, target = choose_target(plan, local_code_allowed())
     console = open_console()
     console.print(describe_target(target))
+    if has_template(str(plan.parts["target"].options.get("model", "zoo://"))) is False:
+        raise InputError(NO_TEMPLATE)
     pipeline = Pipeline.build(plan)
     if not getattr(pipeline.tokenizer, "chat_template", None):
-        raise InputError("this target cannot chat: its tokenizer has no chat template; use `specframe run`")
+        raise InputError(NO_TEMPLATE)
     console.print(f"Drafted tokens are green, the target's own are plain. {NEW} begins anew, Ctrl-D ends.", style="dim")
     first = [{"role": "system", "content": system}] if system else []
     turns = list(first)

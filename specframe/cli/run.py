@@ -34,7 +34,7 @@ def run(
 
     Texts are printed as they come, then the figures, which run.json holds with the recipe, versions and hardware.
     """
-    from specframe.cli.target import choose_target, describe_target, drafter_of
+    from specframe.cli.target import choose_target, describe_target, drafter_of, require_template
     from specframe.kernel.errors import InputError
 
     texts = list(prompt) or plan.settings["run"].prompts
@@ -58,6 +58,7 @@ def run(
     folder = out or Path("runs") / plan.recipe.path.stem
     make_folder(folder)
     valid, target = choose_target(plan, local_code_allowed())
+    require_template(valid)
     if not as_json:
         print(f"{describe_target(target)}\n", flush=True)
     pipeline = Pipeline.build(valid)
@@ -159,14 +160,17 @@ def _range(spread: Spread | None) -> list[float] | None:
     return [spread.low, spread.high] if spread else None
 
 
-def _peak_memory() -> int:
-    """The process's largest resident set, or the accelerator's largest allocation, in bytes."""
-    import resource
+def _peak_memory() -> int | None:
+    """The process's largest resident set, or the accelerator's largest allocation, in bytes; None where not counted."""
     import sys
 
     import torch
 
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -2,11 +2,75 @@
 
 from __future__ import annotations
 
+import json
+import re
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from specframe.files.text import printable
 
 if TYPE_CHECKING:
     from specframe.kernel.build import Plan
     from specframe.kernel.interfaces import Target
+
+UNTRAINED = "suffix-recycling"
+"""The recipe for a model that is given in place of one: the best of those that need no training."""
+HUB = re.compile(r"[\w.-]+/[\w.-]+")
+"""Matches owner/name, a model on the Hub."""
+
+
+def names_model(word: str) -> bool:
+    """True for a model in place of a recipe: zoo://NAME, a GGUF file, a model's folder, or a name on the Hub.
+
+    Recipes come first: files, and names that begin with a folder of those that come with specframe.
+    """
+    from specframe.kernel.shipped import shipped_recipes
+
+    path = Path(word).expanduser()
+    if word.startswith("zoo:/") or path.suffix == ".gguf":
+        return True
+    if path.is_dir():
+        return any(path.glob("*.gguf")) or any((path / f"{n}config.json").exists() for n in ("", "adapter_"))
+    if HUB.fullmatch(word) is None or word.startswith(".") or path.suffix in (".yaml", ".yml") or path.exists():
+        return False
+    return all(name.partition("/")[0] != path.parts[0] for name, _ in shipped_recipes())
+
+
+def model_overrides(model: str) -> list[str]:
+    """The values that make the recipe for a model that needs no training that model's."""
+    plain = ["run.chat=false"] if has_template(model) is False else []
+    return [f"target.model={json.dumps(model)}", "target.otherwise=null", *plain]
+
+
+def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[str]]:
+    """The contestants and overrides of a bench, with the recipe for a model in place of the model.
+
+    Raises InputError for several models: the contestants of a bench share a target.
+    """
+    from specframe.kernel.discovery import discover
+    from specframe.kernel.errors import InputError
+
+    contestants = {entry.qualified for entry in discover().of("contestant")}
+    models = [word for word in dict.fromkeys(words) if word not in contestants and names_model(word)]
+    if not models:
+        return words, overrides
+    if len(models) > 1:
+        raise InputError(f"one model at a time: {' and '.join(models)}; recipes may have targets of their own")
+    report_model(models[0], has_template(models[0]))
+    return [UNTRAINED if word == models[0] else word for word in words], [*model_overrides(models[0]), *overrides]
+
+
+def report_model(model: str, chat: bool | None) -> None:
+    """Prints the recipe that a model is decoded with, and the next step, on standard error."""
+    text = "" if chat is not False else "; it has no chat template, so prompts are continued"
+    print(
+        printable(
+            f"{model}: decoded with the recipe {UNTRAINED}, the best one without training{text}; next: `specframe bench "
+            f"{model}` measures the gain, `specframe profile {model} --precisions` finds the fastest settings here"
+        ),
+        file=sys.stderr,
+    )
 
 
 def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
@@ -57,6 +121,26 @@ def fetch_target(plan: Plan) -> None:
     model = plan.parts["target"].options.get("model")
     if isinstance(model, str) and model.startswith(ZOO):
         model_folder(model)
+
+
+def has_template(model: str) -> bool | None:
+    """Returns whether a model on this machine has a chat template; None where that is not known before it is loaded.
+
+    Raises InputError for a GGUF file that cannot be read.
+    """
+    from specframe.components.targets.loading import find_template
+    from specframe.kernel.zoo import ZOO
+
+    return None if model.startswith(ZOO) else find_template(model)
+
+
+def require_template(plan: Plan) -> None:
+    """Raises InputError where prompts become turns of a chat and the target's model has no template, before it loads."""
+    from specframe.kernel.errors import InputError
+
+    model = plan.parts["target"].options.get("model")
+    if isinstance(model, str) and plan.settings["run"].chat and has_template(model) is False:
+        raise InputError(f"run.chat is true, but the tokenizer of {model} has no chat template; set run.chat=false")
 
 
 def describe_target(chosen: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ def validate(plan: Plan, as_json: bool, show: bool) -> int:
     from specframe.kernel.recipe import dotted
 
     recipe = plan.recipe
+    require_places(plan)
     values: dict[str, tuple[Any, str]] = {}
     for key, origin in sorted(recipe.origins.items(), key=lambda item: dotted(item[0])):
         value: Any = recipe.data
@@ -40,3 +41,20 @@ def validate(plan: Plan, as_json: bool, show: bool) -> int:
     names = ", ".join(f"{name} {part.entry.name}" for name, part in plan.parts.items())
     print(printable(f"{asked_recipe()}: valid ({names})"))
     return 0
+
+
+def require_places(plan: Plan) -> None:
+    """Raises RecipeError for folders and files of models and weights that do not exist; nothing is fetched."""
+    from specframe.kernel.errors import RecipeError
+    from specframe.kernel.zoo import ZOO
+    from specframe.neural.weights.locate import find_place
+
+    problems = []
+    for name, part in plan.parts.items():
+        for option in ("model", "weights"):
+            place = part.options.get(option)
+            if isinstance(place, str) and not place.startswith(ZOO) and find_place(place) is None:
+                origin = plan.recipe.origin((name, option))
+                problems.append(f"{origin}: {name}.{option}: there is no folder or file {place!r}")
+    if problems:
+        raise RecipeError("\n".join(problems))

@@ -178,13 +178,13 @@ class _Reader:
             self.report(key, f"expected {{use: NAME, ...}}, where NAME is a {kind}")
             return None
         try:
-            entry, component = self.find(kind, section["use"], self.recipe.folder((*key, "use")))
+            entry, component = self.find(kind, section["use"], (*key, "use"))
         except SpecframeError as error:
             self.report((*key, "use"), str(error))
             return None
         return self.read_options(entry, component, {k: v for k, v in section.items() if k != "use"}, key)
 
-    def find(self, kind: str, name: str, folder: Path) -> tuple[Registration, Any]:
+    def find(self, kind: str, name: str, key: Key) -> tuple[Registration, Any]:
         """The component of a name; local code is looked for in the folder of the file that names it."""
         if ".py:" not in name:
             entry = self.registry.find(kind, name)
@@ -193,7 +193,7 @@ class _Reader:
             raise PluginError(f"'{name}' is local code, which --no-local-code forbids")
         file, _, attribute = name.rpartition(":")
         entry = Registration(kind, name, f"{file}:{attribute}", "local code", "local")
-        return entry, load_local(folder / Path(file).expanduser(), attribute)
+        return entry, load_local(self.recipe.near(key, Path(file).expanduser()), attribute)
 
     def read_options(self, entry: Registration, component: Any, values: dict[str, Any], key: Key) -> Part | None:
         before = len(self.problems)

@@ -53,10 +53,15 @@ class Recipe:
         """Returns whether the value at `key` was given on the command line."""
         return self.origins.get(key) == COMMAND_LINE
 
-    def folder(self, key: Key) -> Path:
-        """The folder of the file that the value at `key` was written in; the recipe's for one of the command line."""
-        file, _, line = self.origin(key).rpartition(":")
-        return (Path(file) if line.isdigit() else self.path).parent
+    def near(self, key: Key, file: Path) -> Path:
+        """The file that the value at `key` names, in the folder of the file that the value was written in.
+
+        On the command line it is one of the working folder, or, if there is none, of the recipe's.
+        """
+        if self.overridden(key) and file.is_file():
+            return file
+        written, _, line = self.origin(key).rpartition(":")
+        return (Path(written) if line.isdigit() else self.path).parent / file
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:

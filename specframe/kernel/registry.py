@@ -15,7 +15,7 @@ from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verif
 from specframe.kernel.layers import SightPolicy
 from specframe.kernel.store import Store
 from specframe.kernel.training import Loss, Rollout
-from specframe.kernel.versions import Renamed
+from specframe.kernel.versions import Renamed, missing_methods
 
 KINDS: dict[str, type] = {
     "target": Target,
@@ -117,8 +117,10 @@ class Registry:
         if found:
             choices = " or ".join(f"'{e.qualified}'" for e in found)
             raise PluginError(f"{kind} '{name}' is ambiguous: write {choices}")
+        near = suggest(name, (e.name for e in known))
+        remedy = '; the recipes\' plugins: pip install "specframe[methods]"' if not near and missing_methods() else ""
         raise PluginError(
-            f"no {kind} named '{name}'{suggest(name, (e.name for e in known))} "
+            f"no {kind} named '{name}'{near or remedy} "
             f"(installed: {', '.join(e.name for e in known) or 'none'}"
             + (f"; broken, see `specframe plugins`: {', '.join(self.broken)})" if self.broken else ")")
         )

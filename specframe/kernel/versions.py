@@ -40,6 +40,27 @@ def require(requirements: Iterable[str], version: str, plugin: str) -> None:
         raise PluginError(f"needs {PACKAGE} {wanted}, this is {version}: pip install -U {outdated}")
 
 
+def missing_methods() -> list[str]:
+    """The packages of the extra `methods` that are not installed: the recipes' plugins, and their weights."""
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from packaging.requirements import Requirement
+
+    missing = []
+    try:
+        wanted = [Requirement(text) for text in requires(PACKAGE) or ()]
+    except PackageNotFoundError:  # a checkout on the path, without an installation
+        return []
+    for each in wanted:
+        if each.marker is None or each.marker.evaluate({"extra": ""}) or not each.marker.evaluate({"extra": "methods"}):
+            continue
+        try:
+            version(each.name)
+        except PackageNotFoundError:
+            missing.append(each.name)
+    return missing
+
+
 def series(version: str) -> str:
     """The range of releases that keep the interface of this one: ">=0.1,<0.2", and from 1.0 on ">=1.2,<2".
 

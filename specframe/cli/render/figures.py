@@ -53,7 +53,8 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["identical_to_generate"] is not None:
         rows.append(("identical", _identity(summary)))
     rows.append(("lossless", LOSSLESS if summary["lossless"] else LOSSY))
-    rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
+    if summary["peak_memory_bytes"] is not None:
+        rows.append(("peak memory", f"{summary['peak_memory_bytes'] / 2**20:.0f} MiB"))
     return rows
 
 

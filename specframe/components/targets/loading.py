@@ -14,7 +14,7 @@ from torch import nn
 from specframe.components.targets import architectures
 from specframe.components.targets.gguf_header import GGUFFile
 from specframe.components.targets.gguf_model import ARCHITECTURES, StoredModel, make_config
-from specframe.components.targets.gguf_tokenizer import read_tokenizer, require_template
+from specframe.components.targets.gguf_tokenizer import TEMPLATE, read_tokenizer, require_template
 from specframe.components.targets.source import ModelSource, first_line, make_plain, quiet, read_config
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.neural.weights.checkpoint import WEIGHTS
@@ -35,11 +35,18 @@ def locate(model: str) -> str | Path:
     """
     place = find_place(model)
     if place is not None:
-        return place
+        return (_sole_gguf(place) or place) if isinstance(place, Path) else place
     if Path(expanduser(model)).is_file():
         raise InputError(f"{model} is a file; `model` takes the folder that holds config.json, or a {GGUF} file")
     kind = "file" if model.endswith(GGUF) else "folder"
     raise InputError(f"there is no {kind} {model!r}; `model` takes a folder, a {GGUF} file, a Hub name or zoo://name")
+
+
+def _sole_gguf(place: Path) -> Path | None:
+    """The GGUF file that a place is, or that is the only model in a folder; None otherwise."""
+    if place.suffix == GGUF and place.is_file():
+        return place
+    return None if (place / "config.json").exists() else gguf_file(place)
 
 
 def gguf_file(place: str | Path) -> Path | None:
@@ -174,6 +181,8 @@ def _device(name: str) -> torch.device:
         device = torch.device(name)
     except RuntimeError as error:
         raise InputError(f"{name!r} is no device: {first_line(error)}") from error
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise InputError(f"device {name!r} was asked for, and this torch has no MPS: it is for Apple's GPUs; use cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(
             f"device {name!r} was asked for, but torch finds {torch.cuda.device_count()} CUDA devices; use device: auto"
@@ -237,6 +246,21 @@ def _require_finite(model: str, loaded: nn.Module) -> None:
     if broken.any():
         names = [name for (name, _), bad in zip(named, broken.tolist(), strict=True) if bad]
         raise WeightsError(f"{model} has weights that are NaN or infinite: {', '.join(names[:3])}")
+
+
+def find_template(model: str) -> bool | None:
+    """Returns whether a folder or GGUF file holds a chat template; None for another name, or nothing there."""
+    place = find_place(model)
+    if not isinstance(place, Path):
+        return None
+    if (file := _sole_gguf(place)) is not None:
+        return TEMPLATE in GGUFFile.read(file).metadata
+    settings = place / "tokenizer_config.json"
+    try:
+        stored = '"chat_template"' in settings.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        stored = False
+    return stored or (place / "chat_template.jinja").exists() or (place / "chat_template.json").exists()
 
 
 WORD = "specframe"

@@ -33,7 +33,7 @@ OPPONENTS = ("plain", "hf:generate")
     "contestants",
     nargs=-1,
     metavar="CONTESTANT...",
-    help="a recipe, by file or name; a model; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup or hf:assisted; "
+    help="a recipe, by file or name; a model; plain, hf:generate, hf:generate-compiled, hf:prompt-lookup, hf:assisted; "
     "a plugin's contestant; or KEY=VALUE, which replaces a value in every recipe",
     shell_complete=complete_recipe,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from specframe.cli.arguments import json_option, limit_option, prompts_option, prompts_to_measure, recipe_command
 
@@ -30,6 +30,11 @@ def doctor(plan: Plan, prompts: Path | None, limit: int | None, as_json: bool) -
         raise InputError("--limit needs --prompts FILE; the recipe's own prompts are all decoded")
     texts = prompts_to_measure(prompts, limit, plan)
 
+    if not any(map(_is_trained, [drafter := plan.parts["drafter"], *drafter.options.values()])):
+        raise InputError(
+            f"the drafter {drafter.entry.name} is not trained, so there is nothing to diagnose; `specframe run` shows "
+            "its tau"
+        )
     from specframe.decoding.pipeline import Pipeline
     from specframe.inspect.doctor import examine, require_draft
 
@@ -41,6 +46,12 @@ def doctor(plan: Plan, prompts: Path | None, limit: int | None, as_json: bool) -
     else:
         print_lines(show(found))
     return 1 if found.finding else 0
+
+
+def _is_trained(value: Any) -> bool:
+    """Returns whether an option is a part that has weights."""
+    component = getattr(value, "component", None)
+    return hasattr(component, "save") or bool({"weights", "model"} & getattr(value, "options", {}).keys())
 
 
 def show(found: Diagnosis) -> list[str]:

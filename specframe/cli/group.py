@@ -46,7 +46,7 @@ PACKAGES = {"serve": "specframe-serve"}
 TRY = {
     "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",
     "specframe run suffix-recycling": "the same assistant, sped up without training",
-    "specframe run suffix-recycling target.model=MODEL": "your own model: a folder, a GGUF file or a Hub name",
+    "specframe run MODEL": "your own model: a folder, a GGUF file or a Hub name",
     "specframe show falcon": "which tokens were drafted, accepted and rejected, cycle by cycle",
     "specframe certify falcon": "prove that the output's distribution is the target's",
     "specframe recipes": "list the recipes, or copy one to change it",

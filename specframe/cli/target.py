@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ def names_model(word: str) -> bool:
     """
     from specframe.kernel.shipped import shipped_recipes
 
-    path = Path(word).expanduser()
+    path = Path(expanduser(word))
     if word.startswith("zoo:/") or path.suffix == ".gguf":
         return True
     if path.is_dir():
@@ -66,7 +67,7 @@ def report_model(model: str, chat: bool | None) -> None:
     text = "" if chat is not False else "; it has no chat template, so prompts are continued"
     print(
         printable(
-            f"{model}: decoded with the recipe {UNTRAINED}, the best one without training{text}; next: `specframe bench "
+            f"{model}: decoded with the recipe {UNTRAINED}, the best without training{text}; next: `specframe bench "
             f"{model}` measures the gain, `specframe profile {model} --precisions` finds the fastest settings here"
         ),
         file=sys.stderr,
@@ -128,14 +129,14 @@ def has_template(model: str) -> bool | None:
 
     Raises InputError for a GGUF file that cannot be read.
     """
-    from specframe.components.targets.loading import find_template
+    from specframe.components.targets.templates import find_template
     from specframe.kernel.zoo import ZOO
 
     return None if model.startswith(ZOO) else find_template(model)
 
 
 def require_template(plan: Plan) -> None:
-    """Raises InputError where prompts become turns of a chat and the target's model has no template, before it loads."""
+    """Raises InputError where prompts become turns of a chat and the model has no template, before it loads."""
     from specframe.kernel.errors import InputError
 
     model = plan.parts["target"].options.get("model")

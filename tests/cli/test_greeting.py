@@ -61,7 +61,7 @@ def test_what_it_names_exists(capsys):
     for command in TRY:
         program, name, *rest = shlex.split(command)
         assert program == "specframe" and name in COMMANDS
-        if name in ("run", "show", "certify"):
+        if name in ("run", "show", "certify") and rest != ["MODEL"]:
             assert main(["validate", rest[0]]) == 0
     capsys.readouterr()
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import architectures, kind, loading, pack, probe
+from specframe.components.targets import adapters, architectures, kind, loading, pack, probe
 from specframe.components.targets.anatomy import Anatomy
 from specframe.components.targets.forward import resume
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
@@ -18,6 +18,7 @@ from specframe.components.targets.forward.native import Unfit, native_forward, u
 from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.identity import TargetIdentity, identify
 from specframe.components.targets.shared_head import Sharing
+from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
@@ -34,17 +35,15 @@ class HFTarget:
 
     `dtype: auto` is float32 on a CPU and the checkpoint's own elsewhere; `device: auto` is CUDA where there is one;
     `attention` is transformers' attn_implementation (sdpa or eager), by default the one that transformers prefers.
-    `otherwise` names the model that `specframe run` decodes with where `model` has to be fetched and cannot be reached;
-    every other command refuses then. Weights load from safetensors or a GGUF file, whose blocks are unpacked; no remote
-    code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is then the quantized
-    model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if they are Llama's in
-    bfloat16 or float32, by those of a quantized one. Where there are none, `compile` compiles the forward pass over a
-    tree (`CompiledForward`). `context` is the most positions of a row, the config's by default; linear and YaRN rotary
-    embeddings can take more, without a warning up to their factor.
+    `otherwise` names the model that `specframe run` alone decodes with where `model` cannot be fetched. `adapter` is a
+    PEFT adapter's folder, merged into the weights, which load from safetensors or a GGUF file, whose blocks are
+    unpacked; no remote code runs. `quantize: int4` (or int8) keeps the matrices in 4 (or 8) bits, on a CPU; the law is
+    then the quantized model's, and so are plain decoding and every report. `kernels` computes the layers on a CPU, if
+    they are Llama's in bfloat16 or float32, by those of a quantized one; where there are none, `compile` compiles the
+    pass over a tree. `context` is the most positions of a row, the config's by default.
 
-    Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for
-    missing or infinite weights, and CompositionError for an architecture whose state cannot be rewound or that does not
-    score trees as it scores texts, which is tried once for every kind of model.
+    Raises InputError for a model that cannot be found, FetchError for one that cannot be fetched, WeightsError for bad
+    weights, and CompositionError for a model that does not score trees as it scores texts, tried once for every kind.
     """
 
     quantization: Quantization | None = None
@@ -59,6 +58,7 @@ class HFTarget:
         dtype: Literal["auto", "float32", "bfloat16", "float16", "float64"] = "auto",
         device: str = "auto",
         revision: str | None = None,
+        adapter: str | None = None,
         attention: str | None = None,
         otherwise: str | None = None,
         quantize: Quantization | None = None,
@@ -66,9 +66,9 @@ class HFTarget:
         compile: bool = False,
         context: int | None = None,
     ) -> None:
-        loaded = loading.load(model, dtype=dtype, device=device, revision=revision, attention=attention)
-        place = loading.locate(model)
-        self._attach(loaded, loading.TokenizerSource(place, revision, model), loading.gguf_file(place))
+        loaded = loading.load(model, adapter, dtype=dtype, device=device, revision=revision, attention=attention)
+        tokenizer = loading.TokenizerSource(place := loading.locate(model), revision, model)
+        self._attach(loaded, tokenizer, gguf_file(place))
         self.context = architectures.choose_context(self.config, context)
         if quantize is not None:
             self._quantize(quantize)
@@ -83,7 +83,7 @@ class HFTarget:
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
         """A target around a model in memory, wrapped or not, which it leaves as it is: weights, config, hooks, mode."""
         target = cls.__new__(cls)
-        target._attach(loading.unwrap(model), loading.TokenizerSource(tokenizer))
+        target._attach(adapters.unwrap(model), loading.TokenizerSource(tokenizer))
         probe.check_once(target)
         return target
 

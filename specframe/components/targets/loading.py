@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,12 @@ import torch
 from torch import nn
 
 from specframe.components.targets import architectures
+from specframe.components.targets.adapters import MERGE, merge, require_adapter, unread
 from specframe.components.targets.gguf_header import GGUFFile
 from specframe.components.targets.gguf_model import ARCHITECTURES, StoredModel, make_config
-from specframe.components.targets.gguf_tokenizer import TEMPLATE, read_tokenizer, require_template
-from specframe.components.targets.source import ModelSource, first_line, make_plain, quiet, read_config
+from specframe.components.targets.gguf_tokenizer import read_tokenizer, require_template
+from specframe.components.targets.source import ModelSource, first_line, make_plain, quiet, read_config, sole_gguf
+from specframe.components.targets.templates import take_texts
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.neural.weights.checkpoint import WEIGHTS
 from specframe.neural.weights.locate import GGUF, check_shards, find_place
@@ -35,29 +36,16 @@ def locate(model: str) -> str | Path:
     """
     place = find_place(model)
     if place is not None:
-        return (_sole_gguf(place) or place) if isinstance(place, Path) else place
+        return (sole_gguf(place) or place) if isinstance(place, Path) else place
     if Path(expanduser(model)).is_file():
         raise InputError(f"{model} is a file; `model` takes the folder that holds config.json, or a {GGUF} file")
     kind = "file" if model.endswith(GGUF) else "folder"
     raise InputError(f"there is no {kind} {model!r}; `model` takes a folder, a {GGUF} file, a Hub name or zoo://name")
 
 
-def _sole_gguf(place: Path) -> Path | None:
-    """The GGUF file that a place is, or that is the only model in a folder; None otherwise."""
-    if place.suffix == GGUF and place.is_file():
-        return place
-    return None if (place / "config.json").exists() else gguf_file(place)
-
-
-def gguf_file(place: str | Path) -> Path | None:
-    """The GGUF file that a place, as `locate` gives it, is or holds; None where it holds none, or several."""
-    if not isinstance(place, Path):
-        return None
-    files = [place] if place.suffix == GGUF else list(place.glob(f"*{GGUF}"))
-    return files[0] if len(files) == 1 else None
-
-
-def load(model: str, *, dtype: str, device: str, revision: str | None, attention: str | None) -> nn.Module:
+def load(
+    model: str, adapter: str | None = None, *, dtype: str, device: str, revision: str | None, attention: str | None
+) -> nn.Module:
     """The model in evaluation mode, its weights frozen, checked and on the device.
 
     Raises InputError (not found, not a language model, unknown device or dtype), FetchError, WeightsError (missing,
@@ -74,6 +62,10 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
     model_class, loader = classes
     if reason := architectures.refusal(model_class, config):
         raise CompositionError(f"{model} cannot be a target: {reason}")
+    if adapter is not None:
+        require_adapter(adapter)
+    if reason := unread(config) if file is None else None:
+        raise InputError(f"{model} cannot be a target: {reason}")
     wanted = "float32" if dtype == "auto" and (chosen.type == "cpu" or source.is_gguf) else dtype
     stored = None
     if file is not None:
@@ -106,32 +98,11 @@ def load(model: str, *, dtype: str, device: str, revision: str | None, attention
     except Exception as error:  # safetensors and transformers raise many kinds for one broken file
         raise WeightsError(f"the weights of {model} cannot be loaded: {first_line(error)}") from error
     _require_complete(model, report)
+    if adapter is not None:
+        loaded = merge(loaded, adapter)
     _require_finite(model, loaded)
     ready: nn.Module = (make_plain(loaded) if source.is_gguf else loaded).to(chosen).eval().requires_grad_(False)
     return ready
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model of transformers in a wrapper: torch.compile's, a parallel one's, or PEFT's, whose layers stay in it.
-
-    A compiled forward pass is left out: the target's option `compile` compiles the one over trees. Raises
-    CompositionError for adapters that work outside of the layers, which would be lost.
-    """
-    if isinstance(model, torch._dynamo.OptimizedModule):
-        return unwrap(model._orig_mod)
-    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        return unwrap(model.module)
-    peft: Any = sys.modules.get("peft")  # a model of PEFT's was made by it
-    if peft is None or not isinstance(model, peft.PeftModel | peft.PeftMixedModel):
-        return model
-    wrapped: Any = model
-    configs = [] if isinstance(model, peft.PeftMixedModel) else [wrapped.active_peft_config]
-    if lost := [str(config.peft_type.value).lower() for config in configs if config.is_prompt_learning]:
-        raise CompositionError(
-            f"this model cannot be a target: its adapter is of the kind {lost[0]}, which puts tokens of its own before "
-            "every text, and a target reads texts alone; take one whose adapter is in its layers, such as LoRA"
-        )
-    return unwrap(wrapped.get_base_model() if configs else wrapped.base_model.model)
 
 
 class TokenizerSource:
@@ -208,12 +179,6 @@ def _config(model: str, source: ModelSource, file: GGUFFile | None) -> Any:
         raise InputError(f"{model} {problem}: {first_line(error)}") from error
 
 
-MERGE = (
-    "give `compose(target=...)` the PeftModel, or merge it once into a model's folder "
-    "(PeftModel.from_pretrained(model, adapter).merge_and_unload().save_pretrained(folder))"
-)
-
-
 def _base(adapter: Path) -> str:
     try:
         name = json.loads(adapter.read_text(encoding="utf-8")).get("base_model_name_or_path")
@@ -246,51 +211,3 @@ def _require_finite(model: str, loaded: nn.Module) -> None:
     if broken.any():
         names = [name for (name, _), bad in zip(named, broken.tolist(), strict=True) if bad]
         raise WeightsError(f"{model} has weights that are NaN or infinite: {', '.join(names[:3])}")
-
-
-def find_template(model: str) -> bool | None:
-    """Returns whether a folder or GGUF file holds a chat template; None for another name, or nothing there."""
-    place = find_place(model)
-    if not isinstance(place, Path):
-        return None
-    if (file := _sole_gguf(place)) is not None:
-        return TEMPLATE in GGUFFile.read(file).metadata
-    settings = place / "tokenizer_config.json"
-    try:
-        stored = '"chat_template"' in settings.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        stored = False
-    return stored or (place / "chat_template.jinja").exists() or (place / "chat_template.json").exists()
-
-
-WORD = "specframe"
-LISTED = (
-    "{%- set all = namespace(messages=[]) -%}"
-    "{%- for message in messages -%}"
-    "{%- set parts = [{'type': 'text', 'text': message['content']}] -%}"
-    "{%- set all.messages = all.messages + "
-    "[dict(message, content=parts) if message['content'] is string else message] -%}"
-    "{%- endfor -%}"
-    "{%- set messages = all.messages -%}"
-)
-"""Preamble for a template that reads only lists: it makes lists of texts."""
-
-
-def take_texts(tokenizer: Any) -> None:
-    """Makes a chat template that leaves texts out, since it reads lists of parts alone, take them as well.
-
-    Templates that show texts, and those that nothing helps, stay as they are.
-    """
-    template = getattr(tokenizer, "chat_template", None)
-    if not isinstance(template, str) or _shows_texts(tokenizer):
-        return
-    tokenizer.chat_template = LISTED + template
-    if not _shows_texts(tokenizer):
-        tokenizer.chat_template = template
-
-
-def _shows_texts(tokenizer: Any) -> bool:
-    try:
-        return WORD in tokenizer.apply_chat_template([{"role": "user", "content": WORD}], tokenize=False)
-    except Exception:  # a template may raise anything
-        return False

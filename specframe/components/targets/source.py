@@ -105,3 +105,18 @@ def make_plain(model: Any) -> nn.Module:
         del model.config.quantization_config
     plain: nn.Module = model
     return plain
+
+
+def sole_gguf(place: Path) -> Path | None:
+    """The GGUF file that a place is, or that is the only model in a folder; None otherwise."""
+    if place.suffix == GGUF and place.is_file():
+        return place
+    return None if (place / "config.json").exists() else gguf_file(place)
+
+
+def gguf_file(place: str | Path) -> Path | None:
+    """The GGUF file that a place, as `locate` gives it, is or holds; None where it holds none, or several."""
+    if not isinstance(place, Path):
+        return None
+    files = [place] if place.suffix == GGUF else list(place.glob(f"*{GGUF}"))
+    return files[0] if len(files) == 1 else None

@@ -74,7 +74,7 @@ def test_an_adapter_outside_of_the_layers_is_refused(build):
 def test_an_adapters_folder_is_called_that(build, tmp_path):
     config = peft.LoraConfig(task_type="CAUSAL_LM", r=4, target_modules=["q_proj"])
     adapted(build("llama"), config).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match=r"holds an adapter, not a model: give .* the PeftModel"):
+    with pytest.raises(InputError, match=r"holds an adapter, not a model: name it in .* the PeftModel"):
         HFTarget(model=str(tmp_path))
     config = json.loads((tmp_path / "adapter_config.json").read_text())
     (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"base_model_name_or_path": "some/model"}))

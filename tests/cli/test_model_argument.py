@@ -1,0 +1,78 @@
+"""A model in place of a recipe: a folder, a GGUF file, a name of the zoo or of the Hub."""
+
+import json
+import re
+
+import pytest
+
+from specframe.cli.main import main
+from specframe.cli.target import UNTRAINED, names_model
+from tests.small_gguf import write_gguf
+
+SMOKE = ["--prompt", "a crab", "sampling.max_new_tokens=4", "run.repeats=0", "target.kernels=false", "--json"]
+
+
+def test_models_are_told_from_recipes(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "falcon.yaml").write_text("target: {}")
+    models = ["model", "./model", "x.gguf", "zoo://talk-7m", "Qwen/Qwen2.5-Coder-0.5B-Instruct"]
+    others = ["falcon", "small/falcon", "small/typo", "recipes", "./absent", "../absent", "mine/falcon.yaml", "a/b/c"]
+    assert [word for word in [*models, *others] if names_model(word)] == models
+
+
+def test_a_gguf_file_is_decoded_without_training_and_the_next_step_is_named(tmp_path, capsys):
+    file = write_gguf(tmp_path / "small.gguf")
+    assert main(["run", str(file), *SMOKE, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr()
+    assert f"decoded with the recipe {UNTRAINED}, the best without training; next: `specframe bench" in printed.err
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert run["recipe"]["path"].endswith(f"{UNTRAINED}.yaml") and json.loads(printed.out)["target"]["model"] == str(
+        file
+    )
+
+
+def test_a_folder_of_one_gguf_file_is_that_file(tmp_path, capsys):
+    write_gguf(tmp_path / "small.gguf")
+    assert main(["run", str(tmp_path), *SMOKE, "--out", str(tmp_path / "out")]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 4
+
+
+def test_prompts_of_a_model_without_a_template_are_continued(tmp_path, capsys):
+    file = write_gguf(tmp_path / "small.gguf", template="")
+    assert main(["run", str(file), *SMOKE, "--out", str(tmp_path / "out")]) == 0
+    assert "it has no chat template, so prompts are continued" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "{file}", "run.chat=true"], "run.chat is true, but the tokenizer of .* has no chat template"),
+        (["chat", "{file}"], "this target cannot chat: its tokenizer has no chat template"),
+        (["run", "absent.gguf"], "there is no file 'absent.gguf'"),
+        (["run", "./absent"], "absent: no such recipe"),
+        (["bench", "zoo://talk-7m", "{file}"], "one model at a time: zoo://talk-7m and "),
+        (["doctor", UNTRAINED], "the drafter suffix-recycling is not trained, so there is nothing to diagnose"),
+        (["validate", "lookup", "target.model=./absent"], "target.model: there is no folder or file './absent'"),
+        (["run", "zoo://talk-7m", "target.device=mps"], "this torch has no MPS"),
+        (["run", "zoo://talk-7m", "target.adapter=./x"], "./x holds no adapter_config.json"),
+    ],
+)
+def test_bad_input_is_one_line_before_weights_are_read(words, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
+    monkeypatch.setattr("specframe.components.targets.gguf_model.StoredModel.weights", lambda *_: pytest.fail("read"))
+    file = write_gguf(tmp_path / "plain.gguf", template="")
+    assert main([word.format(file=file) for word in words]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.search(message, last), last
+
+
+def test_local_code_of_the_command_line_is_found_in_the_working_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    source = "from specframe.components.drafters.none import NoDrafter as Mine\n"
+    (tmp_path / "mine.py").write_text(source)
+    assert main(["validate", "lookup", "drafter.use=./mine.py:Mine"]) == 0, capsys.readouterr().err

@@ -129,7 +129,7 @@ def has_template(model: str) -> bool | None:
 
     Raises InputError for a GGUF file that cannot be read.
     """
-    from specframe.components.targets.templates import find_template
+    from specframe.components.targets.source import find_template
     from specframe.kernel.zoo import ZOO
 
     return None if model.startswith(ZOO) else find_template(model)

@@ -12,7 +12,7 @@ from tests.small_gguf import write_gguf
 SMOKE = ["--prompt", "a crab", "sampling.max_new_tokens=4", "run.repeats=0", "target.kernels=false", "--json"]
 
 
-def test_models_are_told_from_recipes(tmp_path, monkeypatch):
+def test_models_are_separated_from_recipes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from specframe.components.targets import adapters, architectures, kind, loading, pack, probe
+from specframe.components.targets import architectures, kind, loading, pack, probe
 from specframe.components.targets.anatomy import Anatomy
 from specframe.components.targets.forward import resume
 from specframe.components.targets.forward.compiled import CompiledForward, Steps
@@ -83,7 +83,7 @@ class HFTarget:
     def from_model(cls, model: nn.Module, tokenizer: PreTrainedTokenizerBase | None = None) -> HFTarget:
         """A target around a model in memory, wrapped or not, which it leaves as it is: weights, config, hooks, mode."""
         target = cls.__new__(cls)
-        target._attach(adapters.unwrap(model), loading.TokenizerSource(tokenizer))
+        target._attach(loading.unwrap(model), loading.TokenizerSource(tokenizer))
         probe.check_once(target)
         return target
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 import specframe
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.templates import take_texts
+from specframe.components.targets.source import take_texts
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch

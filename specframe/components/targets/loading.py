@@ -249,7 +249,7 @@ def require_adapter(adapter: str) -> None:
             f"target.adapter: {adapter} holds no adapter_config.json, so it is no folder of a PEFT adapter"
         )
     if find_spec("peft") is None:
-        raise InputError(f"target.adapter: {adapter} needs the package peft to be read: pip install peft")
+        raise InputError(f'target.adapter: {adapter} needs the package peft: pip install "specframe[adapters]"')
 
 
 def merge_adapter(model: nn.Module, adapter: str) -> nn.Module:

@@ -61,7 +61,7 @@ def test_its_gguf_file_is_a_target_with_the_files_own_template():
         overrides=[f"target.model={file}", "target.dtype=float32", "sampling.max_new_tokens=12"],
     )
     row = pipeline.encode("Name three colours.")
-    assert "<|im_start|>user" in pipeline.decode(row)
+    assert "<|im_start|>user" in pipeline.tokenizer.decode(row)
     model = pipeline.parts.target.model
     wanted = generate_with_transformers(model, [row], pipeline.sampling, pipeline.ends)
     assert pipeline.generate([row]).tokens == wanted

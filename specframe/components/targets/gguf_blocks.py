@@ -48,7 +48,7 @@ TYPE_NAMES = {
     40: "NVFP4",
 }
 """ggml's types, by number."""
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 """Numbers that are unpacked at once, so that they stay in the processor's cache."""
 
 

@@ -101,7 +101,7 @@ class SightPolicy(Protocol):
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
 
     def commit(self, committed: Committed, memory: CommittedMemory) -> None:
-        """Takes in what was committed. The rows of a commit with a prompt are new: they are the memory's last ones."""
+        """Takes in the committed tokens; rows that come with a prompt are the last ones of the memory."""
 
     def choose(self, memory: CommittedMemory) -> ChosenSlots:
         """The slots that the next draft sees."""

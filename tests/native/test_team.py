@@ -1,4 +1,4 @@
-"""Threads take over each other's items: none is left out, none is done twice, and nobody waits for an absent thread."""
+"""Threads take over each other's items: none is left out, none is done twice, and an absent thread delays none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def program(tmp_path_factory):
 
 
 @pytest.mark.parametrize("case", ["present", "absent"])
-def test_a_stage_ends_when_each_item_was_done_once_whoever_came(program, case):
+def test_a_stage_ends_when_each_item_was_done_once_without_an_absent_thread(program, case):
     done = subprocess.run([str(program), case], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "0")
 

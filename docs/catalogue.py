@@ -15,7 +15,11 @@ from specframe.kernel.recipe import Recipe
 
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"
-MODELS = {"zoo://smollm2-135m": "SmolLM2", "zoo://talk-7m": "the embedded model"}
+MODELS = {
+    "zoo://smollm2-135m": "SmolLM2",
+    "zoo://talk-7m": "the embedded model",
+    "zoo://state-5m": "the embedded hybrid",
+}
 """The targets of the shipped recipes, as tables name them."""
 Method = Mapping[str, Any]
 

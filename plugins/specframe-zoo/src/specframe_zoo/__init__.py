@@ -67,6 +67,7 @@ smollm2_medusa = drafter("smollm2-135m", "medusa", "three of Medusa's heads for 
 smollm2_fastdraft = drafter("smollm2-135m", "fastdraft", "FastDraft's small language model of SmolLM2's tokenizer")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")
 talk = Embedded("talk-7m", "a 7M Llama: dialogue, word problems, Python")
+state = Embedded("state-5m", "a 5M hybrid of Mamba-2 and attention, distilled from talk-7m")
 talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 talk_eagle = drafter("talk-7m", "eagle", "EAGLE's drafter for talk-7m")
 talk_tokens = drafter("talk-7m", "draft-vocabulary", "all 4,096 tokens of talk-7m")

@@ -152,7 +152,7 @@ def test_forwards_are_timed_on_the_device_too():
 
     with watch(Around(Target(model), Policy()), clock) as parts:
         model()  # in no phase of scoring: the prefill's, not booked
-        parts.tree.grow(expand, torch.zeros(1, dtype=torch.int64), None)
+        parts.tree.grow(expand, torch.zeros(1, dtype=torch.int64), CONTEXT)
         with clock.phase("score"):
             model()
     clock.settle()

@@ -50,7 +50,7 @@ def looks(target, drafter, tree, cycles: int = 4) -> list[list[str]]:
 def test_the_verdict_alone_is_copied_to_the_host(drafter, tree, compiled):
     target = HFTarget.from_model(make_model())
     if compiled:
-        target.computing.inner = CompiledForward(target._eager, Steps(target._eager, target.dtype, "eager"))
+        target.computing.inner = CompiledForward(target.parts.eager, Steps(target.parts.eager, target.dtype, "eager"))
     for cycle in looks(target, drafter, tree):
         assert [look for look in cycle if look != AT_HOME] == [VERDICT]
 

@@ -57,7 +57,7 @@ def test_shared_head_and_embedding_are_the_model_s_own(family, build):
     lesson = target.teach(tokens, torch.ones_like(tokens, dtype=torch.bool))
     torch.testing.assert_close(target.head(lesson.features["last"]), lesson.logits)
     captured = []
-    layer = target._layers[0]
+    layer = target.parts.layers[0]
     handle = layer.register_forward_pre_hook(
         lambda module, args, kwargs: captured.append(args[0] if args else kwargs["hidden_states"]),
         with_kwargs=True,

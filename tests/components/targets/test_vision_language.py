@@ -45,8 +45,8 @@ def test_the_layers_are_the_text_decoder_s_not_the_vision_tower_s(family):
     for inner in seen.modules():  # nothing marks what is in it
         vars(inner).pop("config", None)
     target = HFTarget.from_model(model)
-    assert list(target._layers) == list(model.get_decoder().layers)
-    assert not set(target._layers) & set(seen.modules())
+    assert list(target.parts.layers) == list(model.get_decoder().layers)
+    assert not set(target.parts.layers) & set(seen.modules())
     taps = frozenset({"last", *(f"layer.{number}" for number in range(depth))})
     target.request(taps)
     _, scores = admitted(target, batch(PROMPTS), 4)
@@ -56,7 +56,7 @@ def test_the_layers_are_the_text_decoder_s_not_the_vision_tower_s(family):
 def test_a_decoder_that_is_in_no_place_of_its_own_is_found_where_there_is_no_tower():
     model = build("modernbert-decoder")
     assert not isinstance(model.get_decoder(), type(model.model))
-    assert list(HFTarget.from_model(model)._layers) == list(model.model.layers)
+    assert list(HFTarget.from_model(model).parts.layers) == list(model.model.layers)
 
 
 @pytest.mark.parametrize("family", ["llava", "qwen2_5_vl"])

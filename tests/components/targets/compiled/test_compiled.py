@@ -29,7 +29,7 @@ def nothing_compiled():
 
 def compiled(model, backend: str = "eager") -> HFTarget:
     target = HFTarget.from_model(model)
-    target.computing.inner = CompiledForward(target._eager, Steps(target._eager, target.dtype, backend))
+    target.computing.inner = CompiledForward(target.parts.eager, Steps(target.parts.eager, target.dtype, backend))
     return target
 
 

@@ -24,7 +24,7 @@ FALCON = {
 def cuda_target(compiled: bool) -> HFTarget:
     target = HFTarget.from_model(make_model().double().cuda())
     if compiled:
-        target.computing.inner = CompiledForward(target._eager, Steps(target._eager, target.dtype))
+        target.computing.inner = CompiledForward(target.parts.eager, Steps(target.parts.eager, target.dtype))
     return target
 
 

@@ -158,5 +158,5 @@ def test_a_search_keeps_few_models_at_hand(build, monkeypatch):
     first = target.replay_layers(CHOICES[0], tokens)
     for chosen in CHOICES:
         target.replay_layers(chosen, tokens)
-    assert len(target._eager._subsets) == 2
+    assert len(target.parts.eager._subsets) == 2
     assert torch.equal(target.replay_layers(CHOICES[0], tokens), first)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from difflib import get_close_matches
 from os.path import expanduser
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ HUB = re.compile(r"[\w.-]+/[\w.-]+")
 def names_model(word: str) -> bool:
     """True for a model in place of a recipe: zoo://NAME, a GGUF file, a model's folder, or a name on the Hub.
 
-    Recipes come first: files, and names that begin with a folder of those that come with specframe.
+    Recipes come first: files, and names that begin with a folder of those that come with specframe or nearly are one.
     """
     from specframe.kernel.shipped import shipped_recipes
 
@@ -35,7 +36,10 @@ def names_model(word: str) -> bool:
         return any(path.glob("*.gguf")) or any((path / f"{n}config.json").exists() for n in ("", "adapter_"))
     if HUB.fullmatch(word) is None or word.startswith(".") or path.suffix in (".yaml", ".yml") or path.exists():
         return False
-    return all(name.partition("/")[0] != path.parts[0] for name, _ in shipped_recipes())
+    recipes = [name for name, _ in shipped_recipes()]
+    return path.parts[0] not in {name.partition("/")[0] for name in recipes} and not get_close_matches(
+        word, recipes, 1, 0.8
+    )
 
 
 def model_overrides(model: str) -> list[str]:

@@ -33,6 +33,7 @@ SUMMARY = {
     "divergences": [],
     "repeats": 3,
     "peak_memory_bytes": 460_000_000,
+    "ahead": None,
     "nodes": 2.71,
     "nodes_at_most": 15,
     "costs": {"draft": 0.002},

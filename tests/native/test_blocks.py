@@ -7,7 +7,7 @@ import pytest
 import torch
 from gguf import GGMLQuantizationType, dequantize, quants
 
-from specframe.components.targets.gguf_blocks import _read
+from specframe.components.targets.gguf_blocks import pack
 from specframe.kernel.errors import InputError
 from specframe.native import build as library
 from specframe.native.blocks import Floats, round_to_blocks, unpack
@@ -16,16 +16,18 @@ from specframe.native.linear import QuantizedLinear
 SHAPES = [(50, 64), (96, 160), (16, 32), (1, 32)]
 
 
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
-def test_blocks_of_a_file_are_taken_over_exactly(kind):
+@pytest.mark.parametrize(("kind", "bits"), [("Q4_0", 4), ("Q4_0", 8), ("Q4_1", 4), ("Q5_0", 8), ("Q8_0", 8)])
+def test_blocks_of_a_file_are_taken_over_exactly(kind, bits):
     weights = np.random.default_rng(0).normal(0, 1, (5, 96)).astype(np.float32)
     stored = quants.quantize(weights, GGMLQuantizationType[kind])
-    blocks = _read(stored, kind)
+    blocks = pack(stored, kind, bits)
+    assert blocks.bits == bits
     assert torch.equal(blocks.values(), torch.from_numpy(dequantize(stored, GGMLQuantizationType[kind])))
 
 
-def test_other_kinds_of_blocks_are_not():
-    assert _read(np.zeros((2, 144), np.uint8), "Q4_K") is None
+@pytest.mark.parametrize(("kind", "size", "bits"), [("Q4_1", 20, 8), ("Q8_0", 34, 4), ("Q4_K", 144, 8)])
+def test_blocks_of_another_layout_are_not(kind, size, bits):
+    assert pack(np.zeros((2, size), np.uint8), kind, bits) is None
 
 
 @pytest.mark.parametrize("bits", [4, 8])

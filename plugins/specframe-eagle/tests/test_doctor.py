@@ -57,7 +57,7 @@ def test_an_untrained_drafter_is_recognised(recipe, capsys):
 
 
 def test_a_drafter_without_features_is_judged_by_its_acceptance(recipe, capsys):
-    assert main(["doctor", recipe, "drafter={use: lookup}", "tree=null"]) == 0
+    assert main(["doctor", recipe, "drafter={use: model, model: zoo://talk-7m}", "tree={use: chain}"]) == 0
     assert "first choice" not in capsys.readouterr().out
 
 
@@ -115,7 +115,8 @@ def test_an_exported_drafter_is_compared_with_what_its_training_recorded(recipe,
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["drafter={use: none}", "tree=null"], "drafts nothing"),
+        (["drafter={use: none}", "tree=null"], "the drafter none is not trained"),
+        (["drafter={use: lookup}", "tree=null"], "the drafter lookup is not trained"),
         (["--limit", "3"], "--limit needs --prompts"),
         (["run.prompts=[]"], "nothing to decode"),
         (["--prompts", "nowhere.jsonl"], "nowhere.jsonl"),

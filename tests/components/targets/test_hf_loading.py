@@ -141,8 +141,8 @@ def test_a_model_that_is_no_language_model(tmp_path):
 
 
 def test_a_recurrent_model_is_refused_before_its_weights_load(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
-    with pytest.raises(CompositionError, match="recurrent state"):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "rwkv"}))
+    with pytest.raises(CompositionError, match="a recurrent state that it does not keep in a cache"):
         HFTarget(model=str(tmp_path))
 
 

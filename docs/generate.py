@@ -37,6 +37,7 @@ TITLES = {
     "head": "Heads",
     "sight": "Sights",
     "store": "Stores",
+    "watcher": "Watchers of training",
     "contestant": "Contestants of the bench",
     "model": "Embedded models",
 }

@@ -1,6 +1,10 @@
 """The names for users."""
 
 from specframe._version import __version__ as __version__
+from specframe.bench.recipes import BenchReport as BenchReport
+from specframe.bench.recipes import bench as bench
+from specframe.certify.certificate import Certificate as Certificate
+from specframe.certify.recipe import certify as certify
 from specframe.cli.arguments import recipe_command as recipe_command
 from specframe.components.targets.conversion import convert_gguf as convert_gguf
 from specframe.decoding.compose import compose as compose
@@ -18,6 +22,7 @@ from specframe.inspect.profile import Profile as Profile
 from specframe.inspect.profile import profile as profile
 from specframe.inspect.recorder import Trace as Trace
 from specframe.inspect.trace import trace as trace
+from specframe.interchange.export import export as export
 from specframe.kernel.errors import CompositionError as CompositionError
 from specframe.kernel.errors import FetchError as FetchError
 from specframe.kernel.errors import InputError as InputError
@@ -25,5 +30,8 @@ from specframe.kernel.errors import PluginError as PluginError
 from specframe.kernel.errors import RecipeError as RecipeError
 from specframe.kernel.errors import SpecframeError as SpecframeError
 from specframe.kernel.errors import WeightsError as WeightsError
+from specframe.kernel.training import Watcher as Watcher
 from specframe.kernel.zoo import model_folder as model_folder
 from specframe.sampling.laws import Sampling as Sampling
+from specframe.training.recipe import train as train
+from specframe.training.report import Report as Report

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -29,3 +30,18 @@ def exports(module: str, file: str) -> tuple[Callable[[str], Any], Callable[[], 
         return value
 
     return load, lambda: sorted(homes), sorted(homes)
+
+
+def make_callable(module: str, home: str) -> None:
+    """Makes a package callable: `specframe.bench("falcon")` is the function `module:name` that `home` names.
+
+    Python binds the package to its name in `specframe`, which is the function's, too. Setting `__class__` is the
+    language's own way to customise a module.
+    """
+    place, _, name = home.partition(":")
+
+    class Callable(ModuleType):
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            return getattr(import_module(place), name)(*args, **options)
+
+    sys.modules[module].__class__ = Callable

@@ -59,6 +59,7 @@ from specframe.kernel.training import Rollout as Rollout
 from specframe.kernel.training import SteppedRollout as SteppedRollout
 from specframe.kernel.training import Trainable as Trainable
 from specframe.kernel.training import TranslatingDrafter as TranslatingDrafter
+from specframe.kernel.training import Watcher as Watcher
 from specframe.kernel.types import ALL_DRAWS as ALL_DRAWS
 from specframe.kernel.types import Chunks as Chunks
 from specframe.kernel.types import Committed as Committed

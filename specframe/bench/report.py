@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -96,13 +96,25 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
 
 def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "## Overall\n"
+    yield _table(*_figures(entries, _name))
+
+
+def overall_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """The contestants side by side: the columns' names, and a row of texts each."""
+    there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
+    return _figures(there, lambda entry: str(entry["name"]))
+
+
+def _figures(
+    entries: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]
+) -> tuple[list[str], list[list[str]]]:
     speedups = ["speedup vs plain", "speedup vs HF generate"]
     head = ["contestant", "output", "tau", "tokens/s", *speedups, "overhead", "peak memory"]
     rows = []
     for entry in entries:
         figures = entry["overall"]
         rows.append([
-            _name(entry),
+            name(entry),
             format_output(entry),
             format_figure(figures.get("tau")),
             format_figure(figures["tokens_per_second"], 1),
@@ -111,7 +123,7 @@ def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
             format_share(figures.get("overhead")),
             format_memory(figures["peak_memory_bytes"]),
         ])  # fmt: skip
-    yield _table(head, rows)
+    return head, rows
 
 
 def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from specframe.certify.compositions.audit import Audit
 from specframe.certify.compositions.emission import Comparison
+from specframe.files.html import render_table
 
 EXACT = 1e-9
 """A total variation below this is rounding in float64; every known mistake is a million times larger."""
@@ -136,6 +137,11 @@ class Certificate:
         return self.exact and shown and not self.interrupted
 
     @property
+    def passed(self) -> bool:
+        """True unless the recipe's own model was decoded and emitted something else."""
+        return self.real is None or bool(self.real["passed"])
+
+    @property
     def worst(self) -> Case:
         """The case that is farthest off."""
         return max(self.cases, key=lambda case: case.comparison.tv)
@@ -166,3 +172,12 @@ class Certificate:
             "controls": [case.as_dict() for case in self.controls],
             "audit": [str(finding) for finding in self.audit.findings] if self.audit else [],
         }
+
+    def _repr_html_(self) -> str:
+        """The cases as a table, for notebooks."""
+        rows = [
+            (case.name, f"{case.comparison.tv:.1e}", f"{case.comparison.enumeration.branches:,}")
+            for case in (*self.cases, *self.controls)
+        ]
+        word = "lossless" if self.lossless and self.passed else "not shown" if self.exact else "not lossless"
+        return render_table(("case", "total variation", "branches"), rows, word)

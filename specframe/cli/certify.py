@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -52,8 +53,6 @@ def certify(
     """
     from specframe.kernel.errors import InputError
 
-    if budget < 1:
-        raise InputError(f"a budget of {budget} branches runs nothing; use 1 or more")
     if against is not None and recipe is not None:
         raise InputError(f"give either a recipe or --against: {recipe} and {against} are two things")
     if against is not None:
@@ -65,74 +64,24 @@ def certify(
 
 
 def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json: bool) -> int:
-    from dataclasses import replace
-
-    from specframe.cli.target import fetch_target
-    from specframe.files.provenance import named_weights
-    from specframe.kernel.errors import InputError, SpecframeError, raised_at
-
-    weights = named_weights(plan)
-    _require_places(weights)
-    if prompts:
-        fetch_target(plan)  # now, and not after minutes of enumeration
-
-    from specframe.certify.certify import certify_plan
+    from specframe.certify.recipe import certify_recipe
     from specframe.cli.render.certificate import print_certificate, progress_shown
 
-    with progress_shown(quiet=as_json) as listener:
-        try:
-            certificate = certify_plan(plan, budget=budget, listener=listener)
-        except SpecframeError:
-            raise
-        except Exception as error:  # a part under development may raise anything
-            reason = f"the composition fails on a small target, at {raised_at(error)}{_advice(plan)}"
-            raise InputError(reason) from error
-    real_passed = True
-    failed = certificate.promised and not certificate.exact
-    if prompts and not certificate.interrupted and not failed:
-        from specframe.certify.real import certify_real
-        from specframe.decoding.pipeline import Pipeline
+    with ExitStack() as bar:
+        listener = bar.enter_context(progress_shown(quiet=as_json))
 
-        def listen(step: str) -> None:
+        def announce(step: str) -> None:
+            bar.close()  # the enumeration is over
             if not as_json:
                 print(f"the recipe's own model: {step}", file=sys.stderr, flush=True)
 
-        report = certify_real(Pipeline.build(plan), prompts, listener=listen)
-        certificate, real_passed = replace(certificate, real=report.as_dict()), report.passed
-    if certificate.real is None:
-        certificate = replace(certificate, unread=tuple(sorted(weights.values())))
+        certificate = certify_recipe(plan, prompts, budget=budget, listener=listener, announce=announce)
     if as_json:
         print(json.dumps(certificate.as_dict()))
     else:
         print_certificate(certificate.as_dict(), plan.recipe.path.name)
-    kept = certificate.lossless and real_passed
+    kept = certificate.lossless and certificate.passed
     return 0 if kept or (not certificate.promised and not certificate.interrupted) else 1
-
-
-def _require_places(weights: Mapping[str, str]) -> None:
-    """Raises WeightsError for weights, by their options, of a folder that does not exist; nothing is loaded."""
-    from specframe.kernel.errors import WeightsError
-    from specframe.kernel.zoo import ZOO
-    from specframe.neural.weights.locate import find_place
-
-    for option, name in weights.items():
-        if not name.startswith(ZOO) and find_place(name) is None:
-            raise WeightsError(f"{option}: there is no folder {name}; a certificate needs no weights: leave them out")
-
-
-def _advice(plan: Plan) -> str:
-    """The methods whose absence makes parts of any size fail over a small vocabulary."""
-    from specframe.kernel.capabilities import Shrinkable, Untrained
-
-    drafter = plan.parts["drafter"].build()
-    missing = {"untrained (Untrained)": Untrained, "smaller (Shrinkable)": Shrinkable}
-    names = [name for name, protocol in missing.items() if not isinstance(drafter, protocol)]
-    if not names:
-        return ""
-    return (
-        "; a certificate decodes with a vocabulary of a few tokens: a drafter with models or tables of another size "
-        f"needs a form for it, see specframe.plugin; this one has no {' and no '.join(names)}"
-    )
 
 
 def _certify_function(against: str, budget: int, *, as_json: bool) -> int:

@@ -26,14 +26,10 @@ if TYPE_CHECKING:
 @json_option("print folder, size, checklist and command as one JSON object")
 def export(plan: Plan, form: str, out: Path | None, as_json: bool) -> int:
     """Write a recipe's trained drafter in the form that vLLM, SGLang or another program reads."""
-    from specframe.cli.target import fetch_target
+    from specframe.interchange.export import convert, default_folder, write
 
-    fetch_target(plan)
-
-    from specframe.interchange.export import export, write
-
-    made = export(plan, form)
-    folder: Path = out or Path("exports") / f"{plan.recipe.path.stem}-{form}"
+    made = convert(plan, form)
+    folder = out or default_folder(plan, form)
     write(made, plan, form, folder)
     numbers = sum(tensor.numel() for tensor in made.tensors.values())
     command = made.command.replace("FOLDER", str(folder)) if made.command else None

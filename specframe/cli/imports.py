@@ -19,10 +19,6 @@ if TYPE_CHECKING:
 @json_option("print folder, size and checklist as one JSON object")
 def imports(plan: Plan, out: Path, as_json: bool) -> int:
     """Read a published drafter, check that it fits the recipe's target, and write it as specframe stores it."""
-    from specframe.cli.target import fetch_target
-
-    fetch_target(plan)
-
     from specframe.interchange.imports import bring_in
 
     found = bring_in(plan, out)

@@ -39,6 +39,7 @@ COMMANDS = {
     "head": 'specframe run small/falcon "drafter.head={use: $name}"',
     "sight": 'specframe run small/falcon tree.width=1 "drafter={use: self, sight: {use: $name}}"',
     "store": 'specframe run small/falcon tree=null "drafter={use: retrieval, store: {use: $name}}"',
+    "watcher": "specframe train small/falcon train.watcher.use=$name",
     "contestant": "specframe bench small/falcon $name --limit 5",
 }
 """The kinds there are templates for, and how a component of each is tried in the repository's first recipe."""

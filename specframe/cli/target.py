@@ -87,11 +87,12 @@ def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:
     from specframe.kernel.build import plan
     from specframe.kernel.discovery import discover
     from specframe.kernel.errors import FetchError
+    from specframe.kernel.zoo import fetch_model
 
     target, recipe = asked.parts["target"], asked.recipe
     model, otherwise = (target.options.get(name) for name in ("model", "otherwise"))
     try:
-        fetch_target(asked)
+        fetch_model(model)
     except FetchError as error:
         if otherwise is None:
             raise
@@ -117,15 +118,6 @@ def drafter_of(plan: Plan, target: Target) -> dict[str, str]:
     found = [trained_for_another(weights, target) for weights in named_weights(plan).values()]
     others = [theirs for theirs in found if theirs is not None]
     return {"drafter_of": others[0]} if others else {}
-
-
-def fetch_target(plan: Plan) -> None:
-    """Fetches the target's model where it is one of the zoo that is not on this machine. Raises FetchError."""
-    from specframe.kernel.zoo import ZOO, model_folder
-
-    model = plan.parts["target"].options.get("model")
-    if isinstance(model, str) and model.startswith(ZOO):
-        model_folder(model)
 
 
 def has_template(model: str) -> bool | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from specframe.decoding.clock import Clock
+from specframe.files.html import render_table
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 
@@ -86,3 +87,8 @@ class Result:
     """Reason for each row's end: `length`, `end` or `stop`."""
     acceptance: Acceptance
     clock: Clock
+
+    def _repr_html_(self) -> str:
+        """The texts as a table, for notebooks."""
+        rows = zip(self.texts, map(str, map(len, self.tokens)), self.ended, strict=True)
+        return render_table(("text", "tokens", "ended by"), rows, f"tau {self.acceptance.tau:.2f}")

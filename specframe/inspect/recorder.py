@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specframe.components.trees.recording import WatchedTree
 from specframe.decoding.session import Parts
+from specframe.files.html import render_table
 from specframe.kernel.interfaces import Target
 from specframe.kernel.sampling import SamplingRule
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
@@ -107,6 +108,16 @@ class Trace:
     def as_dict(self) -> dict[str, Any]:
         """The trace as JSON can hold it."""
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        """The cycles as a table, for notebooks: drafted nodes, and the tokens that were accepted."""
+        rows = []
+        for cycle in self.cycles:
+            texts = {node.index: node.text for node in cycle.nodes}
+            accepted = "".join(texts[index] for index in cycle.path)
+            rows.append((str(cycle.number), str(len(cycle.nodes) - 1), accepted, cycle.bonus.text))
+        caption = f"{self.recipe}: tau {self.tau:.2f}, {self.accepted} of {self.drafted} drafted nodes accepted"
+        return render_table(("cycle", "drafted", "accepted", "bonus"), rows, caption)
 
 
 Path = tuple[int, ...]

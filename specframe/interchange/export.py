@@ -3,18 +3,51 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from specframe.files.provenance import describe_run, write_json
 from specframe.files.trained import PROVENANCE, read_training
-from specframe.kernel.build import Plan
+from specframe.kernel.build import Plan, plan
+from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Drafter, Target
+from specframe.kernel.recipe import Recipe
 from specframe.neural import checkpoint
 from specframe.neural.weights.export import Export, Exportable
 
 
-def export(plan: Plan, form: str) -> Export:
+def export(
+    recipe: str | Path,
+    form: str,
+    *,
+    overrides: Sequence[str] = (),
+    folder: str | Path | None = None,
+    local_code: bool = True,
+) -> Path:
+    """Writes a recipe's trained drafter as another program reads it, as `specframe export` does.
+
+    Args:
+        recipe: a file, or the name of a recipe that comes with specframe.
+        form: vllm, sglang, speculators, eagle, medusa, qwen or deepseek; a drafter has some of these.
+        overrides: `key=value` texts that replace values of the recipe.
+        folder: where to write it; None: exports/RECIPE-FORM.
+        local_code: allow components from `./file.py:Name`.
+
+    Returns the folder. Raises what `convert` and `write` raise, RecipeError for an invalid recipe.
+    """
+    asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
+    place = Path(folder) if folder is not None else default_folder(asked, form)
+    write(convert(asked, form), asked, form, place)
+    return place
+
+
+def default_folder(plan: Plan, form: str) -> Path:
+    """The folder of a recipe's drafter in a form where none is named."""
+    return Path("exports") / f"{plan.recipe.path.stem}-{form}"
+
+
+def convert(plan: Plan, form: str) -> Export:
     """The plan's drafter in a form.
 
     Raises InputError for an untrained drafter, and for one that has no such form; WeightsError for a drafter that the

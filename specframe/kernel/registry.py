@@ -14,7 +14,7 @@ from specframe.kernel.errors import PluginError
 from specframe.kernel.interfaces import Drafter, Head, Target, TreePolicy, Verifier
 from specframe.kernel.layers import SightPolicy
 from specframe.kernel.store import Store
-from specframe.kernel.training import Loss, Rollout
+from specframe.kernel.training import Loss, Rollout, Watcher
 from specframe.kernel.versions import Renamed, missing_methods
 
 KINDS: dict[str, type] = {
@@ -28,6 +28,7 @@ KINDS: dict[str, type] = {
     "sight": SightPolicy,
     "store": Store,
     "contestant": Contestant,
+    "watcher": Watcher,
 }
 """Kinds of components that a plugin can provide, by the word recipes use."""
 OTHER_KINDS = ("section", "model", "command")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from torch import Tensor, nn
@@ -137,3 +138,24 @@ class TranslatingDrafter(Protocol):
 def learning_in(drafter: Any) -> Any:
     """The drafter that is trained: the given one, or the one of another vocabulary that it translates for."""
     return drafter.drafter if isinstance(drafter, TranslatingDrafter) else drafter
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """Receives the events of a training run, in its main process: for logs, alerts, early looks."""
+
+    def start(self, done: int, total: int, note: str) -> None:
+        """Training begins, or goes on, after `done` of `total` steps."""
+        ...
+
+    def report(self, step: int, figures: Mapping[str, float]) -> None:
+        """The losses since the last report, the learning rate and the speed."""
+        ...
+
+    def validated(self, step: int, figures: Mapping[str, float]) -> None:
+        """A validation's figures."""
+        ...
+
+    def finish(self, note: str) -> None:
+        """Training is over, or interrupted."""
+        ...

@@ -25,6 +25,15 @@ def model_folder(name: str, registry: Registry | None = None) -> Path:
     return folder
 
 
+def fetch_model(model: object) -> None:
+    """Fetches a model where it is one of the zoo that is not on this machine; other values are left alone.
+
+    Raises FetchError where it cannot be reached.
+    """
+    if isinstance(model, str) and model.startswith(ZOO):
+        model_folder(model)
+
+
 def require_model(name: str, registry: Registry) -> None:
     """Raises PluginError for a name of the zoo that is no whole model's; other names are not looked at."""
     if not name.startswith(ZOO):

@@ -3,33 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import Protocol, TextIO
+from collections.abc import Mapping, Sequence
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from specframe.files.text import printable
-
-
-class Watcher(Protocol):
-    """Receives the events of a training run."""
-
-    def start(self, done: int, total: int, note: str) -> None:
-        """Training begins, or goes on, after `done` of `total` steps."""
-        ...
-
-    def report(self, step: int, figures: Mapping[str, float]) -> None:
-        """The losses since the last report, the learning rate and the speed."""
-        ...
-
-    def validated(self, step: int, figures: Mapping[str, float]) -> None:
-        """A validation's figures."""
-        ...
-
-    def finish(self, note: str) -> None:
-        """Training is over, or interrupted."""
-        ...
+from specframe.kernel.training import Watcher
 
 
 def watch(stream: TextIO | None = None) -> Watcher:
@@ -52,6 +33,33 @@ class Silent:
 
     def finish(self, note: str) -> None:
         """Does nothing."""
+
+
+class Together:
+    """Hands every event to several watchers, in order."""
+
+    def __init__(self, watchers: Sequence[Watcher]) -> None:
+        self.watchers = watchers
+
+    def start(self, done: int, total: int, note: str) -> None:
+        """Hands it on."""
+        for watcher in self.watchers:
+            watcher.start(done, total, note)
+
+    def report(self, step: int, figures: Mapping[str, float]) -> None:
+        """Hands it on."""
+        for watcher in self.watchers:
+            watcher.report(step, figures)
+
+    def validated(self, step: int, figures: Mapping[str, float]) -> None:
+        """Hands it on."""
+        for watcher in self.watchers:
+            watcher.validated(step, figures)
+
+    def finish(self, note: str) -> None:
+        """Hands it on."""
+        for watcher in self.watchers:
+            watcher.finish(note)
 
 
 class Lines:

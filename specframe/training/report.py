@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from specframe.files.html import render_table
 from specframe.files.provenance import describe_hardware
 from specframe.training.state import Ledger
 
@@ -35,6 +36,13 @@ class Report:
     """The last validation's figures; empty without validation."""
     best: float | None
     """The best validation's tau."""
+
+    def _repr_html_(self) -> str:
+        """The figures as a table, for notebooks."""
+        best = {} if self.best is None else {"best tau": self.best}
+        figures = {**self.losses, **{f"validation: {name}": value for name, value in self.validation.items()}, **best}
+        rows = [(name, f"{value:.4g}") for name, value in figures.items()]
+        return render_table(("figure", "value"), rows, f"{self.steps} steps in {self.seconds:.0f} s: {self.folder}")
 
 
 def make_report(folder: Path, ledger: Ledger, resumed: int) -> Report:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
-    from specframe.kernel.training import Rollout
+    from specframe.kernel.training import Rollout, Watcher
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,8 @@ class TrainSettings:
         batch: texts of one forward, per process.
         length: tokens of a text at most; longer ones are cut into several.
         pack: fill rows of `length` with text after text instead of padding each text.
-        lr: the learning rate after the warm-up.
+        lr: the learning rate after the warm-up. The default trains small drafters from nothing in some thousand steps;
+            authors of drafters for large models, with a hundred times the data, take 3e-5.
         schedule: how the learning rate falls to 0 after the warm-up.
         warmup: steps of linear warm-up; below 1, a share of all steps.
         betas: of AdamW; (0.9, 0.95) in EAGLE and Falcon.
@@ -41,6 +42,8 @@ class TrainSettings:
         fit: how many texts the map that fuses token and feature is fitted to, by least squares, before the first step
             of a new drafter of EAGLE's kind; 0: it starts random.
         cache: a folder that keeps the target's features, so that later epochs need no target forward.
+        log: trackers that get the figures, by Accelerate's names: tensorboard, wandb, mlflow, ...
+        watcher: a component that receives the training's events.
     """
 
     data: list[str]
@@ -51,7 +54,7 @@ class TrainSettings:
     batch: int = 8
     length: int = 512
     pack: bool = False
-    lr: float = 3e-5
+    lr: float = 1e-3
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     warmup: float = 0.01
     betas: tuple[float, float] = (0.9, 0.95)
@@ -66,6 +69,8 @@ class TrainSettings:
     log_every: int = 20
     fit: int = 0
     cache: Path | None = None
+    log: list[str] | None = None
+    watcher: Watcher | None = None
 
     def __post_init__(self) -> None:
         if not self.data:

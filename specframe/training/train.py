@@ -21,13 +21,14 @@ from specframe.kernel.training import (
     RewritingRollout,
     Trainable,
     TranslatingDrafter,
+    Watcher,
     learning_in,
 )
 from specframe.neural.heads import support_of
 from specframe.neural.weights.checkpoint import remove_parts
 from specframe.training import precision, randomness, state, texts
 from specframe.training.processes import Processes
-from specframe.training.progress import Silent, Watcher
+from specframe.training.progress import Silent, Together
 from specframe.training.report import Report
 from specframe.training.settings import TrainSettings
 from specframe.training.start import fit
@@ -40,6 +41,7 @@ from specframe.training.teaching import (
     Teaching,
     TranslatedTeachers,
 )
+from specframe.training.trackers import Trackers, require_trackers
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
 
@@ -133,10 +135,19 @@ def prepared(
             lessons[0],
             lessons[1],
             processes,
-            watcher if watcher and processes.main else Silent(),
+            _watching(watcher, settings) if processes.main else Silent(),
             evaluate,
             target.device,
         )
+
+
+def _watching(watcher: Watcher | None, settings: TrainSettings) -> Watcher:
+    """All that watch a training: the caller's watcher, the recipe's, and its trackers."""
+    watchers = [each for each in (watcher, settings.watcher) if each is not None]
+    if settings.log:
+        config = {name: str(value) for name, value in vars(settings).items()}
+        watchers.append(Trackers(settings.log, settings.out, config))
+    return Together(watchers)
 
 
 @contextmanager
@@ -191,6 +202,7 @@ def _check(
         raise CompositionError(
             "a drafter of another vocabulary learns along texts as they are: take the rollout `text`"
         )
+    require_trackers(settings.log or [])
     if settings.length > target.context:
         raise InputError(f"train.length {settings.length} exceeds the target's context of {target.context}")
     if any(p.device != torch.empty(0, device=target.device).device for p in parameters):

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from specframe.bench.contest.runner import Runner
-from specframe.cli.bench import OPPONENTS
+from specframe.bench.recipes import OPPONENTS
 from specframe.cli.main import main
 from specframe.kernel.discovery import discover
 from specframe.kernel.registry import Registration

@@ -1,0 +1,180 @@
+"""A bench of recipes: contestants side by side over prompt sets, with the report that it leaves."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from specframe.bench.contest.contest import Contest
+from specframe.bench.contest.contestants import Selection, is_recipe, plan_roster
+from specframe.bench.contest.datasets import SHIPPED, read_sets
+from specframe.bench.contest.engines import InProcess, RoundRunner
+from specframe.bench.contest.runner import Step
+from specframe.bench.contest.settings import Terms
+from specframe.bench.figures.journal import Journal
+from specframe.bench.figures.results import collect, describe_bench
+from specframe.bench.figures.summary import summarise
+from specframe.bench.report import overall_table, write_report
+from specframe.files.folders import writing
+from specframe.files.html import render_table
+from specframe.files.provenance import write_json
+from specframe.files.text import counted, open_console, printable
+from specframe.kernel.discovery import discover
+
+OPPONENTS = ("plain", "hf:generate")
+"""The contestants that join the recipes where no others are named: speedups are measured against them."""
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """The outcome of a bench."""
+
+    summary: dict[str, Any]
+    """Figures with their intervals: of all prompts, by task and by set, for each contestant."""
+    results: dict[str, Any]
+    """Every single run, settings, seeds and versions, as in results.json."""
+    folder: Path
+    """Folder of results.json, report.md, tables and plots."""
+    errors: Mapping[str, str]
+    """Contestants that failed, and why."""
+
+    def _repr_html_(self) -> str:
+        """The contestants side by side, for notebooks."""
+        return render_table(*overall_table(self.summary), caption=str(self.folder))
+
+
+def bench(
+    contestants: str | Sequence[str],
+    *,
+    overrides: Sequence[str] = (),
+    vary: Sequence[str] = (),
+    data: str | Sequence[str] = SHIPPED,
+    limit: int | None = None,
+    turns: int = 1,
+    repeats: int = 3,
+    batch: int = 1,
+    seed: int = 0,
+    assistant: str | None = None,
+    out: str | Path = "runs/bench",
+    fresh: bool = False,
+    local_code: bool = True,
+) -> BenchReport:
+    """Measures recipes side by side as `specframe bench` does; the same call resumes an interrupted bench.
+
+    Args:
+        contestants: recipes by file or name, plain, hf:generate, or another contestant; where all are recipes, plain
+            decoding and `generate` join them.
+        overrides: `key=value` texts that replace values of every recipe.
+        vary: `key=a,b,...` texts: every recipe with each of these values.
+        data: prompt sets by name, file, or hub:owner/name:split:column.
+        limit: only this many prompts of all sets together, spread over their tasks.
+        turns: decode up to this many turns of a conversation.
+        repeats: decode everything this many times.
+        batch: prompts that are decoded together.
+        seed: seeds the prompts' choice and order and all sampling.
+        assistant: the assistant model of hf:assisted.
+        out: the folder of results and report.
+        fresh: drop the unfinished bench in `out` instead of resuming it.
+        local_code: allow components from `./file.py:Name`.
+
+    Raises RecipeError for an invalid recipe, InputError for prompts or settings that cannot be used.
+    """
+    names = [contestants] if isinstance(contestants, str) else list(contestants)
+    sets = [data] if isinstance(data, str) else list(data)
+    selection = Selection(with_opponents(names), tuple(overrides), assistant, local_code, tuple(vary), False)
+    terms = Terms(batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit)
+    return run_bench(selection, terms, sets, Path(out), fresh=fresh)
+
+
+def with_opponents(names: Sequence[str]) -> tuple[str, ...]:
+    """The contestants; where all are recipes, those that they are measured against, too."""
+    registry = discover()
+    return (*names, *(OPPONENTS if names and all(is_recipe(name, registry) for name in names) else ()))
+
+
+def run_bench(
+    selection: Selection,
+    terms: Terms,
+    sets: Sequence[str],
+    out: Path,
+    *,
+    fresh: bool = False,
+    cluster: RoundRunner | None = None,
+) -> BenchReport:
+    """Decodes what a journal in the folder does not hold yet, and writes results and report.
+
+    All that can be checked is checked before models load. Remarks and progress go to standard error.
+    """
+    roster = plan_roster(selection, discover())
+    for name, why in roster.misfits.items():
+        _report(f"{name} takes no part: {why}")
+    questions = read_sets(sets)
+    with writing(out):
+        roster.load(terms.batch)
+        contest = Contest(roster, terms)
+        contest.choose(questions)
+        if contest.skipped:
+            _report(f"{counted(contest.skipped, 'prompt')} too long for the context: left out")
+        results = _run(contest, cluster, sets, out, fresh=fresh)
+        summary = summarise(results)
+        write_report(results, summary, out)
+    return BenchReport(summary, results, out, contest.errors)
+
+
+def _run(
+    contest: Contest, cluster: RoundRunner | None, sets: Sequence[str], out: Path, *, fresh: bool
+) -> dict[str, Any]:
+    """The results, written to the folder; what a journal there holds already is not decoded again."""
+    journal = Journal.open(out, describe_bench(contest, sets), fresh=fresh)
+    if journal.rounds:
+        _report(f"resuming after {len(journal.rounds)} of {len(contest.rounds)} rounds")
+    try:
+        with _progress(contest, journal) as listener:
+            contest.run(journal, cluster or InProcess(contest.runner), listener)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(
+            f"interrupted; {out} keeps {len(journal.rounds)} of {len(contest.rounds)} rounds, "
+            "and the same command resumes"
+        ) from None
+    results = collect(contest, journal, sets)
+    write_json(out / "results.json", results)
+    return results
+
+
+def _report(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
+@contextmanager
+def _progress(contest: Contest, journal: Journal) -> Iterator[Callable[[Step], None]]:
+    """A listener to the contest's steps that shows a bar on standard error, where that is a terminal."""
+    entrants = contest.roster.entrants
+    tokens = dict.fromkeys((entrant.name for entrant in entrants), 0)
+    seconds = dict.fromkeys(tokens, 0.0)
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[rates]}", markup=False),
+    )
+    console = open_console(stderr=True)
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        total = sum(each.turns for each in contest.rounds) * len(entrants)
+        left = sum(each.turns for each in contest.remaining(journal)) * len(entrants)
+        task = bar.add_task("bench", total=total, completed=total - left, rates="warming up")
+
+        def listen(step: Step) -> None:
+            tokens[step.contestant] += step.tokens
+            seconds[step.contestant] += step.seconds
+            rates = "  ".join(f"{printable(n)} {tokens[n] / seconds[n]:.0f}" for n in tokens if seconds[n])
+            bar.update(task, advance=1, rates=f"tokens/s: {rates}")
+            if step.error is not None:
+                bar.console.print(printable(f"{step.contestant} failed: {step.error}"))
+
+        yield listen

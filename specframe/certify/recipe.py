@@ -1,0 +1,104 @@
+"""Certificates by recipe: its composition by enumeration, then its own model against plain decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from specframe.certify.certificate import Certificate
+from specframe.certify.certify import Listener, certify_plan
+from specframe.certify.real import certify_real
+from specframe.decoding.pipeline import Pipeline, Prompt
+from specframe.files.provenance import named_weights
+from specframe.kernel.build import Plan, plan
+from specframe.kernel.capabilities import Shrinkable, Untrained
+from specframe.kernel.discovery import discover
+from specframe.kernel.errors import InputError, SpecframeError, WeightsError, raised_at
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.zoo import ZOO, fetch_model
+from specframe.neural.weights.locate import find_place
+
+BUDGET = 100_000
+"""Branches to enumerate per case, at most."""
+
+
+def certify(
+    recipe: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    budget: int = BUDGET,
+    exact_only: bool = False,
+    listener: Listener | None = None,
+    local_code: bool = True,
+) -> Certificate:
+    """Certifies a recipe as `specframe certify` does: every random outcome of its real code, on small vocabularies.
+
+    Args:
+        recipe: a file, or the name of a recipe that comes with specframe.
+        overrides: `key=value` texts that replace values of the recipe.
+        budget: branches to enumerate per case, at most.
+        exact_only: only enumerate; do not load the recipe's own model.
+        listener: called with the name of a case and the progress of its enumeration.
+        local_code: allow components from `./file.py:Name`.
+
+    Returns the certificate: `lossless`, and in `as_dict()` all cases. Raises RecipeError for an invalid recipe,
+    InputError for one that fails on a small target.
+    """
+    asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
+    prompts = [] if exact_only else asked.settings["run"].prompts
+    return certify_recipe(asked, prompts, budget=budget, listener=listener)
+
+
+def certify_recipe(
+    plan: Plan,
+    prompts: Sequence[Prompt],
+    *,
+    budget: int = BUDGET,
+    listener: Listener | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> Certificate:
+    """The certificate of a plan; with prompts, its own model decodes them, and `announce` gets each step of that.
+
+    Raises InputError for a composition that fails on a small target, WeightsError for weights that do not exist.
+    """
+    if budget < 1:
+        raise InputError(f"a budget of {budget} branches runs nothing; use 1 or more")
+    weights = named_weights(plan)
+    _require_places(weights)
+    if prompts:
+        fetch_model(plan.parts["target"].options.get("model"))  # now, and not after minutes of enumeration
+    try:
+        certificate = certify_plan(plan, budget=budget, listener=listener)
+    except SpecframeError:
+        raise
+    except Exception as error:  # a part under development may raise anything
+        reason = f"the composition fails on a small target, at {raised_at(error)}{_advice(plan)}"
+        raise InputError(reason) from error
+    failed = certificate.promised and not certificate.exact
+    if prompts and not certificate.interrupted and not failed:
+        report = certify_real(Pipeline.build(plan), prompts, listener=announce)
+        certificate = replace(certificate, real=report.as_dict())
+    if certificate.real is None:
+        certificate = replace(certificate, unread=tuple(sorted(weights.values())))
+    return certificate
+
+
+def _require_places(weights: Mapping[str, str]) -> None:
+    """Raises WeightsError for weights, by their options, of a folder that does not exist; nothing is loaded."""
+    for option, name in weights.items():
+        if not name.startswith(ZOO) and find_place(name) is None:
+            raise WeightsError(f"{option}: there is no folder {name}; a certificate needs no weights: leave them out")
+
+
+def _advice(plan: Plan) -> str:
+    """The methods whose absence makes parts of any size fail over a small vocabulary."""
+    drafter = plan.parts["drafter"].build()
+    missing = {"untrained (Untrained)": Untrained, "smaller (Shrinkable)": Shrinkable}
+    names = [name for name, protocol in missing.items() if not isinstance(drafter, protocol)]
+    if not names:
+        return ""
+    return (
+        "; a certificate decodes with a vocabulary of a few tokens: a drafter with models or tables of another size "
+        f"needs a form for it, see specframe.plugin; this one has no {' and no '.join(names)}"
+    )

@@ -1,0 +1,136 @@
+"""Training by recipe: its drafter, trained by the settings of its `train` section."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from specframe.decoding.pipeline import Pipeline
+from specframe.files.folders import writing
+from specframe.kernel.build import Part, Plan, plan
+from specframe.kernel.discovery import discover
+from specframe.kernel.errors import InputError
+from specframe.kernel.recipe import Recipe
+from specframe.kernel.training import Watcher, learning_in
+from specframe.training.processes import join, keep_freed
+from specframe.training.progress import watch
+from specframe.training.report import Report
+from specframe.training.settings import TrainSettings
+from specframe.training.train import REMEDY
+from specframe.training.train import train as train_drafter
+from specframe.training.validation import Losses
+
+EVALUATION_TOKENS = 48
+"""New tokens per prompt when a validation decodes the recipe's prompts."""
+
+
+def train(
+    recipe: str | Path,
+    *,
+    overrides: Sequence[str] = (),
+    warm_start: bool = False,
+    watcher: Watcher | None = None,
+    local_code: bool = True,
+) -> Report:
+    """Trains a recipe's drafter as `specframe train` does; the same call resumes an interrupted run.
+
+    Args:
+        recipe: a file, or the name of a recipe that comes with specframe.
+        overrides: `key=value` texts that replace values of the recipe.
+        warm_start: start from the recipe's `drafter.weights` instead of new weights.
+        watcher: receives progress; None: it is shown on standard error.
+        local_code: allow components from `./file.py:Name`.
+
+    Returns the report, whose `folder` are the trained weights. Raises RecipeError for an invalid recipe, InputError for
+    one without a `train` section or data that cannot be used, CompositionError for parts that cannot be trained.
+    """
+    asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
+    with training_of(asked, warm_start) as training:
+        return training.run(watcher or watch())
+
+
+@dataclass(frozen=True)
+class Training:
+    """A plan's parts, ready to be trained."""
+
+    pipeline: Pipeline
+    losses: Losses
+    settings: TrainSettings
+    is_main: bool
+    """True in the process that reports, of those that train together."""
+
+    @property
+    def target(self) -> Any:
+        """The teacher; training checks that it can teach."""
+        return self.pipeline.parts.target
+
+    @property
+    def drafter(self) -> Any:
+        """The drafter to train; training checks that it can learn."""
+        return self.pipeline.parts.drafter
+
+    def run(self, watcher: Watcher) -> Report:
+        """Trains to the end; validations decode the recipe's prompts, where it has some."""
+        evaluate = _decode_prompts(self.pipeline) if self.pipeline.run.prompts else None
+        return train_drafter(self.target, self.drafter, self.losses, self.settings, watcher=watcher, evaluate=evaluate)
+
+
+@contextmanager
+def training_of(plan: Plan, warm_start: bool = False) -> Iterator[Training]:
+    """The training of a plan: its models are loaded, its folder is held, torch's generator is seeded.
+
+    Raises InputError for a plan without a `train` section, before anything is loaded.
+    """
+    settings = plan.settings.get("train")
+    if settings is None:
+        raise InputError(f"{plan.recipe.path}: there is no train section; it needs at least data and a rollout")
+    if warm_start:
+        settings = replace(settings, fit=0)
+    else:
+        plan = replace(plan, parts=plan.parts | {"drafter": _afresh(plan.parts["drafter"])})
+    is_main = join()
+    keep_freed()
+    with torch.random.fork_rng(devices=[]), writing(settings.out, REMEDY) if is_main else nullcontext():
+        torch.manual_seed(settings.seed)
+        losses = [(part.build(), weight, part.entry.name) for part, weight in plan.losses]
+        yield Training(Pipeline.build(plan), losses, settings, is_main)
+
+
+def trained_option(plan: Plan) -> str:
+    """The option that takes the weights of what a plan trains: `drafter.weights`, `drafter.head.weights`, ..."""
+    return ".".join(["drafter", *_trained(plan.parts["drafter"]), "weights"])
+
+
+def _trained(drafter: Part) -> list[str]:
+    """The option path to the trained part: the drafter's head, the drafter that it wraps, or itself (empty)."""
+    for option in ("head", "drafter"):
+        inner = drafter.options.get(option)
+        if isinstance(inner, Part) and hasattr(inner.component, "module"):
+            return [option, *_trained(inner)]
+    return []
+
+
+def _afresh(part: Part) -> Part:
+    """The drafter without the weights of the part to be trained."""
+    if path := _trained(part):
+        return replace(part, options=part.options | {path[0]: _afresh(part.options[path[0]])})
+    return replace(part, options={name: value for name, value in part.options.items() if name != "weights"})
+
+
+def _decode_prompts(pipeline: Pipeline) -> Callable[[], dict[str, float]]:
+    """A validation that decodes the recipe's prompts: its tau is the one a user will see."""
+
+    def evaluate() -> dict[str, float]:
+        module = learning_in(pipeline.parts.drafter).module
+        was_training = module.training
+        module.eval()
+        result = pipeline.generate(pipeline.run.prompts, max_new_tokens=EVALUATION_TOKENS)
+        module.train(was_training)
+        return {"tau": result.acceptance.tau}
+
+    return evaluate

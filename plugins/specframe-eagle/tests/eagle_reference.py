@@ -1,4 +1,4 @@
-"""EAGLE's forward and FSPAD's, restated number by number for layers of Llama's build: slow, and obviously right."""
+"""EAGLE's forward, FSPAD's and Dovetail's, number by number for layers of Llama's build: slow, and obviously right."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from specframe_eagle.drafter import Eagle
 
 def prediction(drafter: Eagle, features: Tensor, tokens: Tensor) -> Tensor:
     """The prediction after the last of the pairs features [n, D], tokens [n]: [D], or FSPAD's two halves [2D]."""
-    layer = dict(drafter.module.layer.layer.named_parameters())
+    first, *upper = [dict(layer.named_parameters()) for layer in drafter.network.stack]
     config = drafter.target.config
-    fused = [fuse(drafter, token, feature) for token, feature in zip(tokens, features, strict=True)]
-    down = layer["mlp.down_proj.weight"]
+    inputs = [fuse(drafter, token, feature) for token, feature in zip(tokens, features, strict=True)]
+    if upper:  # then every pair has an output of the first layer, which the next one reads
+        for number, layer in enumerate([first, *upper]):
+            inputs = [
+                literal_layer(layer, config, x, place, inputs[: place + 1], norm_input=number > 0)
+                for place, x in enumerate(inputs)
+            ]
+        return inputs[-1]
+    down = first["mlp.down_proj.weight"]
     parts = []
-    for half in down.split(len(fused[0])):  # one half is the whole without partial alignment
-        halved = {**layer, "mlp.down_proj.weight": half}
-        parts.append(literal_layer(halved, config, fused[-1], len(fused) - 1, fused, norm_input=False))
+    for half in down.split(len(inputs[0])):  # one half is the whole without partial alignment
+        halved = {**first, "mlp.down_proj.weight": half}
+        parts.append(literal_layer(halved, config, inputs[-1], len(inputs) - 1, inputs, norm_input=False))
     return torch.cat(parts)
 
 
@@ -28,10 +35,15 @@ def fuse(drafter: Eagle, token: Tensor, feature: Tensor) -> Tensor:
     weights = dict(drafter.module.fc.named_parameters())
     embedding = drafter.target.embed(token)
     pair = torch.cat([embedding, feature])
+    eps = drafter.target.config.rms_norm_eps
+    if "gate.weight" in weights:
+        normed = weights["norm.weight"] * embedding / (embedding.square().mean() + eps).sqrt()
+        h1, h2 = weights["feature.weight"] @ feature, silu(weights["token.weight"] @ normed)
+        z = torch.sigmoid(weights["gate.weight"] @ torch.cat([h1, h2]))
+        return z * h1 + (1 - z) * h2
     if "mlp.gate_proj.weight" not in weights:
         return weights["weight"] @ pair + weights.get("bias", 0)
     x = weights["fc.weight"] @ pair + weights.get("fc.bias", 0)
-    eps = drafter.target.config.rms_norm_eps
     normed = weights["post_attention_layernorm.weight"] * x / (x.square().mean() + eps).sqrt()
     gate, up, down = (weights[f"mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
     return x + down @ (silu(gate @ embedding) * (up @ normed))

@@ -24,11 +24,15 @@ PUBLISHED = {
 """The shape in config.json of a published checkpoint for the Llama target here."""
 KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 FSPAD = {"feature_sampling": True, "partial_alignment": True}
+DOVETAIL = {"fusion": "gated", "layers": 2}
 NETWORKS = [
     *((kind, {}) for kind in KINDS),
     ("llama", {"feature_sampling": True, "bias": False}),
     ("llama", {"partial_alignment": True}),
     ("qwen3", FSPAD),
+    ("llama", {"fusion": "gated"}),
+    ("qwen2", {"layers": 2}),
+    ("qwen3", DOVETAIL | {"layers": 3}),
 ]
 """Kinds of targets, and the options of drafters for them."""
 

@@ -51,7 +51,7 @@ def test_proposals_are_the_literal_forwards(kind: str, options: dict[str, bool])
     check_proposals(drafter, sessions, wanted)
 
 
-@pytest.mark.parametrize("options", [{}, texts.FSPAD])
+@pytest.mark.parametrize("options", [{}, texts.FSPAD, texts.DOVETAIL])
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-5), (torch.bfloat16, 0.05)])
 def test_other_precisions(dtype: torch.dtype, close: float, options: dict[str, bool]) -> None:
     drafter, rows = (

@@ -53,7 +53,7 @@ def test_a_position_sees_itself_and_what_is_before_and_pairs_are_aligned() -> No
         assert (reach.abs().sum(-1) > 0)[0].tolist() == [seen <= place for seen in range(7)]
 
 
-@pytest.mark.parametrize("options", [{}, texts.FSPAD])
+@pytest.mark.parametrize("options", [{}, texts.FSPAD, texts.DOVETAIL])
 @pytest.mark.parametrize("rollout", [TeacherForced(), MultiStep(steps=3)])
 def test_gradients_reach_every_weight_of_the_module_and_nothing_else(rollout: object, options: dict[str, bool]) -> None:
     drafter, target = texts.bound(dtype=torch.float32, **options), texts.target(dtype=torch.float32)
@@ -85,7 +85,9 @@ class Given:
         return tree.tree
 
 
-@pytest.mark.parametrize(("kind", "options"), [("llama", {}), ("qwen3", {}), ("llama", texts.FSPAD)])
+@pytest.mark.parametrize(
+    ("kind", "options"), [("llama", {}), ("qwen3", {}), ("llama", texts.FSPAD), ("qwen3", texts.DOVETAIL)]
+)
 def test_a_step_predicts_what_decoding_does_at_that_depth(kind: str, options: dict[str, bool]) -> None:
     steps, batch, length = 4, 3, 12
     drafter, teacher = texts.bound(kind, **options), random_teacher(texts.target(kind), batch, length)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import nn
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from specframe.plugin import Head, NeuralTarget
+
+PARTS = {"feature_sampling": "feature_sampling", "partial_alignment": "partial_alignment", "gated": "gated fusion"}
+"""Parts of a variant that a checkpoint must have where they are asked for, in words."""
 
 
 class Eagle(NeuralDrafter[EagleNetwork]):
@@ -34,7 +37,9 @@ class Eagle(NeuralDrafter[EagleNetwork]):
 
     FSPAD (Gui et al. 2024) changes the network at both ends, and each change is an option of its own: see
     `FeatureSampler` and `SplitLayer` in `specframe_eagle.fspad`. Trees, heads, rollouts and losses are unchanged, so
-    HASS and CORAL train its network, too.
+    HASS and CORAL train its network, too. Dovetail (Zhang et al. 2024) mixes token and feature by a gate and has five
+    layers: options of their own, see `GatedFusion` in `specframe_eagle.dovetail`. With one of these, drafts are
+    searched level by level, and not as one native call.
 
     Args:
         weights: a trained drafter's folder, `zoo://name` or Hub name; none: untrained.
@@ -43,6 +48,9 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         feature_sampling: whether a new drafter's tokens gate its features (FSPAD); a loaded one has its own.
         partial_alignment: whether a new drafter's logits and features come from two halves of its output
             (FSPAD); a loaded one has its own.
+        fusion: a new drafter's map from token and feature to the layer's input: linear, or gated (Dovetail); a loaded
+            one has its own.
+        layers: a new drafter's number of decoder layers; a loaded one has its own.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
@@ -57,10 +65,12 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         bias: bool = True,
         feature_sampling: bool = False,
         partial_alignment: bool = False,
+        fusion: Literal["linear", "gated"] = "linear",
+        layers: int = 1,
         quantize: Quantization | None = None,
     ) -> None:
         super().__init__(weights=weights, head=head, quantize=quantize)
-        self.variant = EagleVariant(bias, feature_sampling, partial_alignment)
+        self.variant = EagleVariant(bias, feature_sampling, partial_alignment, fusion == "gated", layers)
         self._layout: EagleLayout | None = None
 
     def build(self, target: NeuralTarget) -> EagleNetwork:
@@ -71,23 +81,31 @@ class Eagle(NeuralDrafter[EagleNetwork]):
     def load(self, target: NeuralTarget, weights: str) -> EagleNetwork:
         """The network of a checkpoint in the published layout, which may differ from a new one's."""
         self._layout = layout = EagleLayout.read(weights, target)
-        for name in ("feature_sampling", "partial_alignment"):
+        for name, words in PARTS.items():
             if getattr(self.variant, name) and not getattr(layout.variant, name):
                 raise WeightsError(
-                    f"the drafter in {weights} has no {name}: train one that has, or leave the option out"
+                    f"the drafter in {weights} has no {words}: train one that has, or leave the option out"
                 )
+        if self.variant.layers not in (1, stored := layout.variant.layers):
+            raise WeightsError(
+                f"the drafter in {weights} has {stored} layers, not {self.variant.layers}: leave layers out"
+            )
         return published.load(layout, weights, target)
 
     @property
     def fusion(self) -> nn.Linear | None:
-        """The map from the pair of embedding and feature to the layer's input; None with FSPAD's feature sampling."""
+        """The map from the pair of embedding and feature to the layer's input; None where it is not a linear one."""
         return fc if isinstance(fc := self.network.fc, nn.Linear) else None
 
     @property
     def branches(self) -> list[nn.Linear]:
         """The last maps of attention and MLP, whose outputs are added to the output of the fusion."""
-        layer: Any = self.network.layer.layer
-        found = (getattr(layer.self_attn, "o_proj", None), getattr(layer.mlp, "down_proj", None))
+        layers: list[Any] = self.network.stack
+        found = [
+            getattr(part, name, None)
+            for layer in layers
+            for part, name in ((layer.self_attn, "o_proj"), (layer.mlp, "down_proj"))
+        ]
         return [part for part in found if isinstance(part, nn.Linear)]
 
     def export(self, form: str) -> Export:

@@ -47,6 +47,10 @@ def export(
     reasons = []
     if layout.variant.feature_sampling or layout.variant.partial_alignment:
         reasons.append("feature_sampling and partial_alignment, FSPAD's parts, are not known there")
+    if layout.variant.gated:
+        reasons.append("the gated fusion, Dovetail's part, is not known there")
+    if layout.variant.layers > 1:
+        reasons.append(f"it has {layout.variant.layers} decoder layers, and one is read there")
     kind = str(layout.config.get("model_type", "llama"))
     biased = [name for name in tensors if name.endswith("_proj.bias")]
     if kind not in KINDS or biased:

@@ -1,13 +1,16 @@
-"""Trained modules: a map that fuses tokens with features, and one decoder layer."""
+"""Trained modules: a map that fuses tokens with features, and decoder layers, one in EAGLE."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from specframe.neural import DecoderLayer, FeatureNetwork, LevelModules, State
+from specframe import InputError
+from specframe.neural import DraftSession, Embed, FeatureNetwork, FeatureSession, LevelModules, State
+from specframe_eagle.deep import DeepSession, Stack
+from specframe_eagle.dovetail import GatedFusion
 from specframe_eagle.fspad import FeatureSampler, SplitLayer
 
 if TYPE_CHECKING:
@@ -24,15 +27,27 @@ class EagleVariant:
     """FSPAD: the token gates the feature (`FeatureSampler`)."""
     partial_alignment: bool = False
     """FSPAD: whether logits and features come from two halves of the output (`SplitLayer`)."""
+    gated: bool = False
+    """Dovetail: a gate mixes token and feature (`GatedFusion`)."""
+    layers: int = 1
+    """Number of decoder layers (Dovetail: five)."""
+
+    def __post_init__(self) -> None:
+        if self.layers < 1:
+            raise InputError(f"eagle: layers must be at least 1, not {self.layers}")
+        if self.gated and self.feature_sampling:
+            raise InputError("eagle: fusion: gated and feature_sampling are two maps of one pair; choose one")
+        if self.layers > 1 and self.partial_alignment:
+            raise InputError("eagle: partial_alignment splits the output of one layer; leave it out, or layers at 1")
 
 
 class EagleNetwork(FeatureNetwork):
-    """EAGLE's autoregression head (Li et al. 2024, EAGLE), and FSPAD's.
+    """EAGLE's autoregression head (Li et al. 2024, EAGLE), and those of FSPAD and Dovetail.
 
     A pair is the embedding of token i + 1 and feature i, [.., 2H], embedding first; `fc` maps 2H to H. The decoder
     layer is one of the config's own kind without its input norm, which the published drafters do not have: attention
     reads the output of `fc`. No norm follows: the output is compared with features that have already passed the
-    target's final norm.
+    target's final norm. Layers above the first are whole ones, norms included.
 
     Predictions have P numbers: H, or 2H with partial alignment. Their first H go to the LM head, and the last H
     are the predicted feature.
@@ -41,23 +56,33 @@ class EagleNetwork(FeatureNetwork):
     def __init__(self, config: PretrainedConfig, variant: EagleVariant) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.fc = (
-            FeatureSampler(config, variant.bias)
-            if variant.feature_sampling
-            else nn.Linear(2 * hidden, hidden, bias=variant.bias)
-        )
-        self.layer = SplitLayer(config) if variant.partial_alignment else DecoderLayer(config)
+        self.fc: nn.Module
+        if variant.gated:
+            self.fc = GatedFusion(config)
+        elif variant.feature_sampling:
+            self.fc = FeatureSampler(config, variant.bias)
+        else:
+            self.fc = nn.Linear(2 * hidden, hidden, bias=variant.bias)
+        self.layer = SplitLayer(config) if variant.partial_alignment else Stack(config, variant.layers)
         if hasattr(self.layer.layer, "input_layernorm"):
             self.layer.layer.input_layernorm = nn.Identity()
 
     @property
     def native(self) -> LevelModules | None:
-        """The modules by which kernels may compute it: EAGLE's own, without FSPAD's changes."""
-        return None if isinstance(self.layer, SplitLayer) else LevelModules(self.layer, self.fc)
+        """The modules by which kernels may compute a draft as a whole: EAGLE's; None with parts of other papers."""
+        deep = isinstance(self.layer, Stack) and len(self.layer.upper) > 0
+        return None if deep or isinstance(self.layer, SplitLayer) else LevelModules(self.layer, self.fc)
+
+    @property
+    def stack(self) -> list[nn.Module]:
+        """The decoder layers, the first one first."""
+        layers: list[Any] = [self.layer, *(self.layer.upper if isinstance(self.layer, Stack) else ())]
+        return [part.layer for part in layers]
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for the next pairs, [B, M, 2H] -> [B, M, H]; there is no state to carry."""
-        return self.fc(pairs), state
+        inputs: Tensor = self.fc(pairs)
+        return inputs, state
 
     def hidden(self, outputs: Tensor) -> Tensor:
         """The logit features, [.., P] -> [.., H]."""
@@ -66,3 +91,10 @@ class EagleNetwork(FeatureNetwork):
     def features(self, outputs: Tensor) -> Tensor:
         """The predicted features, [.., P] -> [.., H]."""
         return outputs[..., -self.layer.config.hidden_size :]
+
+    def open(self, embed: Embed, slots: int, room: int) -> DraftSession:
+        """A session of at most `slots` rows, none yet, each of at most `room` positions."""
+        layers = len(self.stack)
+        if layers == 1:
+            return FeatureSession(self, embed, slots, room=room)
+        return DeepSession(self, embed, slots, room=room, layers=layers)

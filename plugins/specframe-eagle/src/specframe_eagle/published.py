@@ -20,6 +20,7 @@ PICKLED = "pytorch_model.bin"
 EMBEDDING = "embed_tokens.weight"
 IDS = "eagle_aux_hidden_state_layer_ids"
 SAMPLER = "fc.fc.weight"
+GATE = "fc.gate.weight"
 DOWN = "layers.0.mlp.down_proj.weight"
 PROBES = 64
 """Number of rows of a stored embedding that are compared with the target's."""
@@ -32,9 +33,9 @@ class EagleLayout:
     """Contents of a checkpoint's files in addition to the values of its tensors."""
 
     config: dict[str, Any]
-    """config.json: that of a model of one layer, with `bias` and perhaps `qkv_bias`."""
+    """config.json: that of a model of the drafter's layers, with `bias` and perhaps `qkv_bias`."""
     variant: EagleVariant
-    """Parts of the network; FSPAD's show in the tensors, not in config.json."""
+    """Parts of the network; FSPAD's and Dovetail's fusion show in the tensors, not in config.json."""
     dtype: torch.dtype = torch.bfloat16
     embedding: bool = False
     """True if the tensors include a copy of the target's embedding, as in the first releases."""
@@ -49,7 +50,7 @@ class EagleLayout:
         if "rope_theta" in rope:  # written twice: engines and older transformers look for the names of old
             shape["rope_theta"] = rope.pop("rope_theta")
             shape |= {"rope_scaling": rope} if rope.get("rope_type", "default") != "default" else {}
-        return cls({**shape, "num_hidden_layers": 1, "bias": variant.bias}, variant)
+        return cls({**shape, "num_hidden_layers": variant.layers, "bias": variant.bias}, variant)
 
     @classmethod
     def read(cls, weights: str, target: NeuralTarget) -> EagleLayout:
@@ -58,14 +59,16 @@ class EagleLayout:
         Raises WeightsError for a checkpoint of another kind or of a target of another size, every
         contradiction listed, and for one without safetensors.
         """
-        wanted = {
-            "num_hidden_layers": 1,
-            "hidden_size": target.config.hidden_size,
-            "vocab_size": target.config.vocab_size,
-        }
         folder = checkpoint.locate(weights)
         if IDS in (stored := checkpoint.read_config(folder)) or "draft_vocab_size" in stored:
             raise WeightsError(f"the drafter in {weights} is one of EAGLE-3: use the drafter eagle3 for it")
+        layers = stored.get("num_hidden_layers")
+        layers = layers if isinstance(layers, int) and layers > 0 else 1
+        wanted = {
+            "num_hidden_layers": layers,
+            "hidden_size": target.config.hidden_size,
+            "vocab_size": target.config.vocab_size,
+        }
         config = checkpoint.check(weights, wanted)
         path = folder / checkpoint.WEIGHTS
         if not path.exists():
@@ -76,15 +79,15 @@ class EagleLayout:
         try:
             with safe_open(path, framework="pt") as file:
                 names = set(file.keys())
-                sampling = SAMPLER in names
-                fc = SAMPLER if sampling else "fc.weight"
+                sampling, gated = SAMPLER in names, GATE in names
+                fc = SAMPLER if sampling else GATE if gated else "fc.weight"
                 dtype = file.get_tensor(fc).dtype if fc in names else torch.bfloat16
                 rows = file.get_slice(DOWN).get_shape()[0] if DOWN in names else 0
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"cannot read {path}: {checkpoint.reason(error)}") from error
         # The first releases of EAGLE have a bias without recording it, FSPAD's have one whatever they record.
         bias = "fc.fc.bias" in names if sampling else bool(config.get("bias", True))
-        variant = EagleVariant(bias, sampling, rows == 2 * target.config.hidden_size)
+        variant = EagleVariant(bias, sampling, rows == 2 * target.config.hidden_size, gated, layers)
         return cls(config, variant, dtype, EMBEDDING in names)
 
     @property
@@ -100,12 +103,12 @@ class EagleLayout:
 
 
 class Published(nn.Module):
-    """A network under the published names: `fc.*`, `layers.0.*`, and `embed_tokens.weight` if there is one."""
+    """A network under the published names: `fc.*`, `layers.N.*`, and `embed_tokens.weight` if there is one."""
 
     def __init__(self, network: EagleNetwork, embedding: Tensor | None = None) -> None:
         super().__init__()
         self.fc = network.fc
-        self.layers = nn.ModuleList([network.layer.layer])
+        self.layers = nn.ModuleList(network.stack)
         if embedding is not None:
             self.embed_tokens = nn.Embedding.from_pretrained(embedding)
 

@@ -188,6 +188,19 @@ def test_it_keeps_the_contract_of_drafters(options: dict[str, object]) -> None:
     check_drafter(lambda: PEagle(head=eagle3_texts.Trimmed(keep=2), **options))
 
 
+def test_several_layers_in_eight_bits_have_nearly_the_same_logits() -> None:
+    target = tiny_target("llama", vocab=64, dtype=torch.float32, size=64)
+    logits = []
+    for quantize in (None, "int8"):
+        drafter = PEagle(levels=2, layers=2, quantize=quantize)
+        drafter.bind(target)
+        drafter.open(2, 40)
+        rows = GivenSession.of(random_teacher(target, 2, 20))
+        drafter.commit(rows.admit([7, 4]))
+        logits.append(drafter.expand(GrowingTree(rows.root, 64).frontier([0])).logits)
+    assert (logits[0] - logits[1]).norm() < 0.1 * logits[0].norm()
+
+
 def test_its_certificate_needs_neither_weights_nor_the_target_s_layers() -> None:
     small = PEagle(weights="none/such", levels=2, layers=2, taps=[1, 14, 26], mask_token=17).untrained(3)
     small.bind(tiny_target("llama", vocab=3))

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from specframe import CompositionError
-from specframe.neural import Blocks, DecoderLayer, DraftSession, Embed, FeatureSession, Pending, SlotCache
+from specframe.neural import Blocks, DraftSession, Embed, FeatureSession, Pending, SlotCache
 from specframe.plugin import Predicted
+from specframe_eagle.deep import upper_layers
 from specframe_eagle.fitting3 import QUIET
 from specframe_eagle.wide import Wide, WideLayer
 
@@ -25,24 +26,17 @@ CHUNK = 64
 """Number of a text's entries whose levels are predicted at a time."""
 
 
-class UpperLayer(DecoderLayer):
-    """An ordinary decoder layer above the first, whose keys and values have a place of their own in the cache."""
-
-    def __init__(self, config: PretrainedConfig, place: int) -> None:
-        super().__init__(config)
-        parts: Any = self.layer
-        parts.self_attn.layer_idx = place
-
-    def pack(self) -> None:
-        """Does nothing: native code computes the matrices; packed as a whole they would take the first layer's keys."""
-
-
 class Tower(WideLayer):
     """EAGLE-3's layer with ordinary ones above it, [B, T, 2H] -> [B, T, H]."""
 
     def __init__(self, config: PretrainedConfig, norm_before_residual: bool) -> None:
         super().__init__(config, norm_before_residual)
-        self.upper = nn.ModuleList(UpperLayer(config, place) for place in range(1, config.num_hidden_layers))
+        self.upper = upper_layers(config, config.num_hidden_layers)
+
+    def pack(self) -> None:
+        """Lets native code compute the layer as a whole where it stands alone; in a stack, its matrices."""
+        if not len(self.upper):
+            super().pack()
 
     @property
     def count(self) -> int:

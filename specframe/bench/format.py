@@ -25,6 +25,11 @@ def format_figure(figure: Figure, digits: int = 2, unit: str = "", scale: float 
     return f"{text} [{scale * low:.{digits}f}, {scale * high:.{digits}f}]"
 
 
+def format_value(figure: Figure, digits: int = 2, unit: str = "") -> str:
+    """A value without its interval."""
+    return format_figure(figure and {"value": figure["value"], "low": None, "high": None}, digits, unit)
+
+
 def format_alpha(alpha: Sequence[float] | None) -> str:
     """Rates by depth: `.66 .41 .23`."""
     return " ".join(f"{rate:.2f}".removeprefix("0") for rate in alpha or ()) or NONE

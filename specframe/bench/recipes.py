@@ -20,7 +20,8 @@ from specframe.bench.contest.settings import Terms
 from specframe.bench.figures.journal import Journal
 from specframe.bench.figures.results import collect, describe_bench
 from specframe.bench.figures.summary import summarise
-from specframe.bench.report import overall_table, write_report
+from specframe.bench.report import write_report
+from specframe.bench.tables import overall_table
 from specframe.files.folders import writing
 from specframe.files.html import render_table
 from specframe.files.provenance import write_json

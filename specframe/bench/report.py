@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,12 @@ from specframe.bench.format import (
     format_factor,
     format_figure,
     format_intervals,
-    format_memory,
     format_milliseconds,
-    format_output,
     format_share,
     format_workload,
     is_suspect,
 )
+from specframe.bench.tables import side_by_side, write_tables
 from specframe.files.text import counted, printable, printable_data
 from specframe.kernel.errors import SpecframeError, needs_extra
 
@@ -43,7 +42,9 @@ NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specfr
 
 
 def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes report.md and, where matplotlib is installed, the plots; returns the files written.
+    """Writes report.md, tables and, where matplotlib is installed, the plots; returns the files written.
+
+    The tables: the contestants side by side in Markdown and LaTeX, and every figure with its interval as a CSV line.
 
     Raises SpecframeError when the folder cannot be written.
     """
@@ -54,9 +55,10 @@ def write_report(results: Mapping[str, Any], summary: Mapping[str, Any], folder:
         page = folder / "report.md"
         pictures = [path.name for path in plots if path.suffix == ".png"]
         page.write_text("\n".join(_page(results, summary, pictures)) + "\n", encoding="utf-8")
+        tables = write_tables(summary, folder)
     except OSError as error:
         raise SpecframeError(f"the report cannot be written to {folder}: {error.strerror or error}") from error
-    return [page, *plots]
+    return [page, *tables, *plots]
 
 
 def can_draw() -> bool:
@@ -79,6 +81,10 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
     yield f"{HOW_TO_READ}{format_intervals(summary)}\n"
     if summary["notes"]:
         yield "\n".join(f"* {_literal(note)}" for note in summary["notes"]) + "\n"
+    if pictures:
+        yield "\n\n".join(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures) + "\n"
+    elif not can_draw():
+        yield f"{NO_PLOTS}\n"
     yield from _overall(there)
     for kind, title in (("tasks", "By task"), ("sets", "By prompt set")):
         if len(summary[kind]) > 1:
@@ -86,44 +92,12 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
     yield from _acceptance(cycling)
     yield from _time(there)
     yield from _costs(cycling)
-    if pictures:
-        yield "## Plots\n"
-        yield "\n\n".join(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures) + "\n"
-    elif not can_draw():
-        yield f"{NO_PLOTS}\n"
     yield from _setting(results, summary)
 
 
 def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "## Overall\n"
-    yield _table(*_figures(entries, _name))
-
-
-def overall_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The contestants side by side: the columns' names, and a row of texts each."""
-    there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
-    return _figures(there, lambda entry: str(entry["name"]))
-
-
-def _figures(
-    entries: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]
-) -> tuple[list[str], list[list[str]]]:
-    speedups = ["speedup vs plain", "speedup vs HF generate"]
-    head = ["contestant", "output", "tau", "tokens/s", *speedups, "overhead", "peak memory"]
-    rows = []
-    for entry in entries:
-        figures = entry["overall"]
-        rows.append([
-            name(entry),
-            format_output(entry),
-            format_figure(figures.get("tau")),
-            format_figure(figures["tokens_per_second"], 1),
-            format_figure(figures.get("speedup"), unit="x"),
-            format_figure(figures.get("speedup_hf"), unit="x"),
-            format_share(figures.get("overhead")),
-            format_memory(figures["peak_memory_bytes"]),
-        ])  # fmt: skip
-    return head, rows
+    yield _table(*side_by_side(entries, _name))
 
 
 def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:

@@ -18,6 +18,7 @@ from specframe.bench.format import (
     format_optimum,
     format_output,
     format_share,
+    format_value,
     format_workload,
     is_suspect,
 )
@@ -28,9 +29,9 @@ WIDEST = 1_000
 
 
 def print_table(summary: Mapping[str, Any], console: Console | None = None) -> None:
-    """Prints the contestants side by side, then tasks, then the caveats."""
+    """Prints the contestants side by side, a line each in every table; then tasks, then the caveats."""
     summary = printable_data(summary)
-    tables = [_overall(summary)] + ([_by_task(summary)] if len(summary["tasks"]) > 1 else [])
+    tables = [_overall(summary), _output(summary)] + ([_by_task(summary)] if len(summary["tasks"]) > 1 else [])
     is_piped = console is None and not sys.stdout.isatty() and "COLUMNS" not in os.environ
     console = console or open_console()
     for table in tables:
@@ -44,41 +45,51 @@ def print_table(summary: Mapping[str, Any], console: Console | None = None) -> N
 
 
 def _overall(summary: Mapping[str, Any]) -> Table:
-    table = Table(title=format_workload(summary), title_justify="left", box=None, padding=(0, 2, 0, 0))
-    _add_names(table)
-    for name in ("tau", "alpha by depth", "tokens/s", "vs plain", "vs HF", "overhead", "MiB"):
-        table.add_column(name, justify="left" if "alpha" in name else "right")
+    table = _side_by_side(format_workload(summary))
+    for name in ("tau", "tokens/s", "vs plain", "vs HF", "overhead"):
+        table.add_column(name, justify="right")
     for entry in summary["contestants"]:
-        table.add_row(*_row(entry), style="red" if is_suspect(entry) else None)
+        figures = entry["overall"]
+        cells = ["left out"] if figures is None else _speeds(figures)
+        table.add_row(entry["name"], *cells, style="red" if is_suspect(entry) else None)
     return table
 
 
-def _add_names(table: Table) -> None:
-    """The column of names: those of variants are long, and break where one change ends."""
-    table.add_column("contestant", min_width=18)
-
-
-def _row(entry: Mapping[str, Any]) -> list[str]:
-    figures = entry["overall"]
-    if figures is None:
-        return [f"{entry['name']}\n  left out"]
+def _speeds(figures: Mapping[str, Any]) -> list[str]:
     return [
-        f"{entry['name']}\n  {format_output(entry)}",
-        _stack(format_figure(figures.get("tau"))),
-        format_alpha(figures.get("alpha")) + format_optimum(figures.get("optimal_alpha")),
-        _stack(format_figure(figures["tokens_per_second"], 1)),
-        _stack(format_figure(figures.get("speedup"), unit="x")),
-        _stack(format_figure(figures.get("speedup_hf"), unit="x")),
+        format_figure(figures.get("tau")),
+        format_value(figures["tokens_per_second"], 1),
+        format_figure(figures.get("speedup"), unit="x"),
+        format_figure(figures.get("speedup_hf"), unit="x"),
         format_share(figures.get("overhead")),
-        format_memory(figures["peak_memory_bytes"]).removesuffix(" MiB"),
     ]
 
 
+def _output(summary: Mapping[str, Any]) -> Table:
+    """Agreement of the output, acceptance by depth, memory."""
+    table = _side_by_side("\noutput, acceptance and memory")
+    table.add_column("output")
+    table.add_column("alpha by depth")
+    table.add_column("MiB", justify="right")
+    for entry in summary["contestants"]:
+        if (figures := entry["overall"]) is not None:
+            alpha = format_alpha(figures.get("alpha")) + format_optimum(figures.get("optimal_alpha"))
+            memory = format_memory(figures["peak_memory_bytes"]).removesuffix(" MiB")
+            table.add_row(
+                entry["name"], format_output(entry), alpha, memory, style="red" if is_suspect(entry) else None
+            )
+    return table
+
+
+def _side_by_side(title: str) -> Table:
+    """A table of the contestants. Names of variants are long, and break where one change ends."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("contestant", min_width=18)
+    return table
+
+
 def _by_task(summary: Mapping[str, Any]) -> Table:
-    table = Table(
-        title="\nspeedup against plain, and tau, by task", title_justify="left", box=None, padding=(0, 2, 0, 0)
-    )
-    _add_names(table)
+    table = _side_by_side("\nspeedup against plain, and tau, by task")
     for task, prompts in summary["tasks"].items():
         table.add_column(f"{task} ({prompts})", justify="right")
     for entry in summary["contestants"]:
@@ -91,9 +102,4 @@ def _by_task(summary: Mapping[str, Any]) -> Table:
 def _task_cell(figures: Mapping[str, Any] | None) -> str:
     if not figures or not figures.get("tau"):
         return format_figure(None)
-    return _stack(f"{format_figure(figures.get('speedup'), unit='x')}") + f"\ntau {figures['tau']['value']:.2f}"
-
-
-def _stack(text: str) -> str:
-    """A figure above its interval: both fit a narrow terminal."""
-    return text.replace(" [", "\n[")
+    return f"{format_value(figures.get('speedup'), unit='x')}, {format_value(figures['tau'])}"

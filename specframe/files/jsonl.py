@@ -13,8 +13,10 @@ from specframe.files.text import require_unicode
 from specframe.kernel.errors import InputError
 
 
-def read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a text file that are not blank, each with its number; `.gz` files are unpacked.
+def read_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """The lines of a text file, without blank ones unless they are asked for, each with its number.
+
+    `.gz` files are unpacked.
 
     Raises InputError when the file cannot be read, with the line's number where it is not UTF-8.
     """
@@ -23,7 +25,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if text.strip():
+                if blank or text.strip():
                     yield number, text
     except UnicodeDecodeError as error:
         raise InputError(f"{path}:{number}: cannot be read: it is not UTF-8 text") from error

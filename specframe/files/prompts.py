@@ -1,7 +1,8 @@
-"""Prompts from files: the JSONL layouts that benchmark sets are published in, or a plain text line each."""
+"""Prompts from files: the JSONL layouts that benchmark sets are published in, tables, or a plain text line each."""
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -30,7 +31,7 @@ class PromptRecord:
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[str]:
-    """The first turns of the prompts of a `.json`, `.jsonl` (`.gz`) or text file, the first `limit` of them.
+    """The first turns of a file's first `limit` prompts: `.json`, `.jsonl`, `.csv`, `.tsv` (also `.gz`) or text.
 
     Raises InputError, with the line number, for a line that holds no prompt.
     """
@@ -38,7 +39,7 @@ def read_prompts(path: Path, limit: int | None = None) -> list[str]:
 
 
 def read_records(path: Path, limit: int | None = None) -> list[PromptRecord]:
-    """The prompts of a `.json`, `.jsonl` (`.gz`) or text file with all their turns, the first `limit` of them.
+    """A file's first `limit` prompts with all their turns: `.json`, `.jsonl`, `.csv`, `.tsv` (also `.gz`) or text.
 
     Raises InputError, with the line number, for a line that holds no prompt.
     """
@@ -51,6 +52,9 @@ def read_records(path: Path, limit: int | None = None) -> list[PromptRecord]:
 
 
 def _records(path: Path) -> Iterator[PromptRecord]:
+    if {".csv", ".tsv"} & set(path.suffixes[-2:]):
+        yield from _rows(path)
+        return
     if path.suffixes[-1:] == [".json"] or path.suffixes[-2:] == [".json", ".gz"]:
         whole = parse("\n".join(line for _, line in read_lines(path)), str(path))
         if not isinstance(whole, list):
@@ -62,6 +66,20 @@ def _records(path: Path) -> Iterator[PromptRecord]:
     for number, line in read_lines(path):
         where = f"{path}:{number}"
         yield as_record(parse(line, where), where) if structured else PromptRecord((line,))
+
+
+def _rows(path: Path) -> Iterator[PromptRecord]:
+    """The records of a table with a line of column names; quoted fields may hold line feeds."""
+    lines = (f"{line}\n" for _, line in read_lines(path, blank=True))
+    table = csv.DictReader(lines, delimiter="\t" if ".tsv" in path.suffixes else ",")
+    try:
+        columns = table.fieldnames or ()
+        if not set(FIELDS) & set(columns):
+            raise InputError(f"{path}: none of its columns ({', '.join(columns)}) is called {', '.join(FIELDS)}")
+        for row in table:
+            yield as_record(row, f"{path}:{table.line_num}")
+    except csv.Error as error:
+        raise InputError(f"{path}:{table.line_num}: no table of comma-separated values: {error}") from error
 
 
 def is_structured(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from os.path import normpath
 from pathlib import Path
@@ -88,6 +89,12 @@ class Recipe:
             raise RecipeError(f"{recipe.path}: the recipe is empty")
         recipe.data = interpolate(recipe.data, recipe.origin, environment)
         return recipe
+
+    def holds(self, override: str) -> bool:
+        """Returns whether an override is in effect: no later one has taken its section's place."""
+        changed = deepcopy(self)
+        changed._override(override)
+        return bool(changed.data == self.data)
 
     def _override(self, override: str) -> None:
         name, equals, text = override.partition("=")

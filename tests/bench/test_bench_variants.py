@@ -47,6 +47,19 @@ def test_every_variant_is_a_contestant_with_the_same_tokens(here):
     assert max(len(run["possible"]) for run in runs_of(results, "falcon depth=1")) == 1
 
 
+def test_a_variant_in_which_a_change_is_lost_is_left_out_with_a_reason(here):
+    """The chain that takes the place of the dynamic tree has no nodes: three rows would be one and the same."""
+    chain_or_two = "tree={use: chain, depth: 2},{use: dynamic, depth: 2, width: 2, nodes: 2}"
+    with pytest.raises(RecipeError, match=r"another of its values takes the place of tree\.nodes=3"):
+        line_up("falcon.yaml", "plain", variations=["tree.nodes=3,4", chain_or_two])
+    roster = line_up("falcon.yaml", "plain", variations=["tree.nodes=2,4", chain_or_two])
+    assert [entrant.name for entrant in roster.entrants] == [
+        "falcon nodes=2 tree=dynamic depth=2 width=2 nodes=2",
+        "plain",
+    ]
+    assert len(roster.misfits) == 3
+
+
 def test_variants_whose_parts_do_not_fit_are_left_out_with_a_reason(here):
     sampled = ["sampling.temperature=1", "tree={use: beam, width: 2, depth: 2}"]
     roster = line_up("falcon.yaml", "plain", overrides=sampled, variations=["verifier.use=kseq,recursive"])

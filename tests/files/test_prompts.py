@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from specframe.files.prompts import read_prompts
+from specframe.files.prompts import read_prompts, read_records
 from specframe.kernel.errors import InputError
 
 
@@ -21,6 +21,33 @@ def test_published_layouts_are_read(tmp_path):
     with gzip.open(tmp_path / "set.jsonl.gz", "wt") as file:
         file.write(path.read_text())
     assert read_prompts(tmp_path / "set.jsonl.gz", 1) == ["first turn"]
+
+
+def test_a_table_is_read_by_column(tmp_path):
+    path = tmp_path / "set.csv"
+    path.write_text('id,question,category\n1,"How many,\n\n""exactly""?",math\n2,Why?,\n', encoding="utf-8-sig")
+    assert [(record.turns, record.task) for record in read_records(path)] == [
+        (('How many,\n\n"exactly"?',), "math"),
+        (("Why?",), None),
+    ]
+    (tmp_path / "set.tsv").write_text("prompt\tnote\nHello, you\tx\n")
+    assert read_prompts(tmp_path / "set.tsv") == ["Hello, you"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("id,ask\n1,Why?\n", r"none of its columns \(id, ask\) is called turns, prompt"),
+        ("id,prompt\n1,\n", r"set\.csv:2: no prompt in it"),
+        ("id,prompt\n", "there is no prompt in it"),
+        ("", r"none of its columns \(\) is called"),
+    ],
+)
+def test_a_table_without_prompts_is_refused(text, words, tmp_path):
+    path = tmp_path / "set.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=words):
+        read_prompts(path)
 
 
 def test_a_text_file_has_a_prompt_a_line(tmp_path):

@@ -8,7 +8,7 @@ LINES = 300
 FILES = 25
 MODULES = 3
 """The fewest modules of a folder, those of its own folders counted."""
-HOUSE = {"folders": 33, "modules": 320}
+HOUSE = {"folders": 33, "modules": 321}
 """The most of `specframe/`: 32 and 300 when the house was arranged, sights, recurrent memory and
 the commands in Python since."""
 LOOP_LINES = 100

@@ -142,6 +142,7 @@ def _read_selection(selection: Selection, registry: Registry) -> _Selected:
             try:
                 changes = [*selection.overrides, *variant.changes]
                 recipe = Recipe.read(word, changes, environment=selection.environment)
+                _require_values(recipe, variant)
                 selected.plans[variant] = plan(recipe, registry, selection.local_code)
             except MisfitError as error:
                 selected.misfits[variant] = str(error)
@@ -152,6 +153,13 @@ def _read_selection(selection: Selection, registry: Registry) -> _Selected:
     if problems:
         raise RecipeError("\n".join(dict.fromkeys(problems)))
     return selected
+
+
+def _require_values(recipe: Recipe, variant: Variant) -> None:
+    """Raises MisfitError for a variant in which one change takes the place of another: its name would be wrong."""
+    for change in variant.changes:
+        if not recipe.holds(change):
+            raise MisfitError(f"another of its values takes the place of {change}")
 
 
 def _name(variants: Sequence[Variant]) -> dict[Variant, str]:

@@ -65,7 +65,7 @@ def _acceptance(grid: Grid, seed: int) -> Figures:
     alpha = [count / cycles for count in _by_depth(grid.runs)]
     return {
         "cycles": int(cycles),
-        "tau": _estimate(tau(grid), seed),
+        "tau": _within(_estimate(tau(grid), seed), 1.0, 1.0 + len(alpha)),
         "accepted_per_cycle": accepted / cycles,
         "alpha": alpha,
         "optimal_alpha": _total(grid.runs, "optimum") / bounded if bounded else None,
@@ -74,6 +74,13 @@ def _acceptance(grid: Grid, seed: int) -> Figures:
         ],
         "draft_efficiency": accepted / drafted if drafted else None,
     }
+
+
+def _within(figure: dict[str, float | None] | None, lowest: float, highest: float) -> dict[str, float | None] | None:
+    """The figure with its interval cut to what is possible: few prompts leave it wider than that."""
+    if figure is None or figure["low"] is None or figure["high"] is None:
+        return figure
+    return figure | {"low": max(figure["low"], lowest), "high": min(figure["high"], highest)}
 
 
 def _costs(grid: Grid) -> Figures:

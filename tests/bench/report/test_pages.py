@@ -1,5 +1,6 @@
 """The report and its plots."""
 
+import csv
 import importlib.util
 import json
 from importlib import resources
@@ -7,11 +8,15 @@ from importlib import resources
 import pytest
 
 from specframe.bench.figures.summary import summarise
+from specframe.bench.format import format_figure
 from specframe.bench.report import write_report
 from specframe.files.prompts import read_records
 from tests.bench.report.synthetic import World, contestant
 
 PLOTS = ("speedup_by_task", "tau_by_task", "alpha_by_depth", "phases", "speedup_against_tau")
+
+
+TEXTS = ["report.md", "table.md", "table.tex", "figures.csv"]
 
 
 @pytest.fixture(scope="module")
@@ -27,11 +32,11 @@ def test_the_report_has_tables_plots_and_the_setting(bench, tmp_path):
     style = dict(mpl.rcParams)
     files = write_report(bench, summarise(bench), tmp_path / "new")
     assert {path.name for path in files} == {
-        "report.md",
+        *TEXTS,
         *(f"{name}.{kind}" for name in PLOTS for kind in ("png", "svg")),
     }
     for path in files:
-        assert path.stat().st_size > 1000
+        assert path.stat().st_size > (400 if path.name.startswith("table") else 1000)
     assert dict(mpl.rcParams) == style
     text = (tmp_path / "new" / "report.md").read_text(encoding="utf-8")
     for expected in ("| falcon ", "code (2 prompts)", "A processor", "specframe bench recipes/falcon.yaml", "Eq. (1)"):
@@ -45,8 +50,25 @@ def test_the_report_has_tables_plots_and_the_setting(bench, tmp_path):
 def test_without_matplotlib_the_report_names_what_to_install(bench, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "matplotlib" else find(name))
-    assert [path.name for path in write_report(bench, summarise(bench), tmp_path)] == ["report.md"]
+    assert [path.name for path in write_report(bench, summarise(bench), tmp_path)] == TEXTS
     assert "pip install specframe[bench]" in (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_hold_the_report_s_figures(bench, tmp_path):
+    summary = summarise(bench)
+    write_report(bench, summary, tmp_path)
+    falcon = next(entry for entry in summary["contestants"] if entry["name"] == "falcon")
+    with (tmp_path / "figures.csv").open(newline="") as file:
+        lines = list(csv.DictReader(file))
+    (tau,) = [
+        line for line in lines if (line["contestant"], line["prompts"], line["figure"]) == ("falcon", "all", "tau")
+    ]
+    assert {name: float(tau[name]) for name in ("value", "low", "high")} == falcon["overall"]["tau"]
+    assert {line["prompts"] for line in lines} >= {"all", "tasks: code", *(f"sets: {name}" for name in summary["sets"])}
+    markdown, latex = ((tmp_path / name).read_text() for name in ("table.md", "table.tex"))
+    shown = format_figure(falcon["overall"]["speedup"], unit="x")
+    assert shown in markdown and shown in latex
+    assert latex.startswith("\\begin{tabular}") and "\\bottomrule" in latex and "eagle" not in latex
 
 
 def test_plain_alone_has_a_report_the_same_each_time(bench, tmp_path):
@@ -56,7 +78,7 @@ def test_plain_alone_has_a_report_the_same_each_time(bench, tmp_path):
         "provenance": {},
     }
     first, second = (write_report(alone, summarise(alone), tmp_path / name) for name in ("a", "b"))
-    assert {path.name for path in first} == {"report.md", "phases.png", "phases.svg"}
+    assert {path.name for path in first} == {*TEXTS, "phases.png", "phases.svg"}
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in second]
 
 

@@ -255,7 +255,25 @@ def test_another_schema_is_refused(bench):
 def test_a_piped_table_is_not_cut(bench, capsys, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     lines = printed(summarise(bench), capsys).splitlines()
-    (head,) = [line for line in lines if line.lstrip().startswith("contestant") and "MiB" in line]
-    assert all(name in head for name in ("tau", "tokens/s", "vs plain", "vs HF", "overhead"))
+    speeds, output = [line for line in lines if line.lstrip().startswith("contestant") and " (" not in line]
+    assert all(name in speeds for name in ("tau", "tokens/s", "vs plain", "vs HF", "overhead"))
+    assert all(name in output for name in ("output", "alpha by depth", "MiB"))
     monkeypatch.setenv("COLUMNS", "60")
     assert max(map(len, printed(summarise(bench), capsys).splitlines())) <= 60
+
+
+def test_a_contestant_is_a_line_at_100_columns(bench, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = printed(summarise(bench), capsys).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("contestant"))
+    names = [entry["name"] for entry in bench["contestants"]]
+    assert [line.split()[0] for line in lines[start + 1 : start + 1 + len(names)]] == names
+    assert all("[" in line for line in lines[start + 1 : start + 1 + len(names)])
+
+
+def test_an_interval_of_tau_stays_within_what_is_possible():
+    runs = [
+        run(name, prompt, 0, 1.0, 40, tau=t) for name in ("plain", "falcon") for prompt, t in (("a/0", 1), ("a/1", 4))
+    ]
+    found = figures(summarise(results(runs, [("a/0", "code"), ("a/1", "code")], 1)), "falcon")
+    assert found["tau"]["low"] >= 1 and found["tau"]["high"] <= 1 + len(found["alpha"])

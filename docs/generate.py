@@ -40,6 +40,7 @@ TITLES = {
     "watcher": "Watchers of training",
     "contestant": "Contestants of the bench",
     "model": "Embedded models",
+    "data": "Embedded texts",
 }
 
 
@@ -53,7 +54,7 @@ def render_components() -> str:
         "Every component of this repository's packages, with the options a recipe may give it. "
         "`specframe explain NAME` shows the same for whatever is installed; `specframe plugins` lists it.\n",
     ]
-    for kind in ("section", *KINDS, "model"):
+    for kind in ("section", *KINDS, "model", "data"):
         of_kind = [entry for entry in entries if entry.kind == kind]
         if of_kind or kind == "model":
             parts.append(f"## {TITLES[kind]}\n")
@@ -151,7 +152,7 @@ def _render_entry(entry: Registration) -> str:
     lines = [f"### {entry.name} {{ #{entry.kind}-{entry.name} }}\n"]
     if entry.package != "specframe":
         lines.append(f"Of the package `{entry.package}`.\n")
-    if entry.kind == "model":
+    if entry.kind in ("model", "data"):
         return "\n".join([*lines, f"`zoo://{entry.name}`: {entry.summary}.\n"])
     described = _explain(entry)
     lines.append(f"{about(described['doc'])}\n")

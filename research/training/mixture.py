@@ -1,8 +1,8 @@
 """Write what SmolLM2's drafters are trained on: ``python mixture.py --data FOLDER --out FILE``.
 
-The target's own answers, those published with the data and those in ``answers/``, and ``--others`` of other writers to
-questions that it has not answered. ``FOLDER`` is laid out as ``SPECFRAME_DATA``. No question of a benchmark is taken,
-and nothing that shares ten words in a row with one.
+The target's own answers, those published with the data and those of the package specframe-zoo, and ``--others`` of
+other writers to questions that it has not answered. ``FOLDER`` is laid out as ``SPECFRAME_DATA``. No question of a
+benchmark is taken, and nothing that shares ten words in a row with one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 
 from corpora import benchmark_shingles, shingles
 
-OWN = Path(__file__).parent / "answers" / "smollm2-135m.jsonl.gz"
-MORE = OWN.with_name("smollm2-135m-more.jsonl.gz")
+from specframe.kernel.zoo import data_file
+
+OWN, MORE = (data_file(f"zoo://smollm2-135m-{name}") for name in ("answers", "more-answers"))
 """Answers that were made later, for stages of training after the first."""
 OTHERS = 3_600
 LONGEST_QUESTION, LONGEST_ANSWER = 900, 1600

@@ -31,9 +31,9 @@ KINDS: dict[str, type] = {
     "watcher": Watcher,
 }
 """Kinds of components that a plugin can provide, by the word recipes use."""
-OTHER_KINDS = ("section", "model", "command")
+OTHER_KINDS = ("section", "model", "data", "command")
 """Registered things that are no components: recipe sections' settings, embedded models (functions that return a
-folder), and click commands of the command line."""
+folder), texts to train on (functions that return a file), and click commands of the command line."""
 
 _NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")

@@ -25,6 +25,12 @@ def model_folder(name: str, registry: Registry | None = None) -> Path:
     return folder
 
 
+def data_file(name: str, registry: Registry | None = None) -> Path:
+    """The file of the texts `zoo://NAME`. Raises PluginError when no plugin has them."""
+    file: Path = (registry or _discover()).find("data", name.removeprefix(ZOO)).load()()
+    return file
+
+
 def fetch_model(model: object) -> None:
     """Fetches a model where it is one of the zoo that is not on this machine; other values are left alone.
 

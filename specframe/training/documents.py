@@ -11,6 +11,7 @@ from typing import Any
 
 from specframe.files.jsonl import parse, read_lines
 from specframe.kernel.errors import InputError, needs_extra
+from specframe.kernel.zoo import ZOO, data_file
 
 SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
 
@@ -28,9 +29,9 @@ class Document:
 def read(sources: Iterable[str]) -> Iterator[Document]:
     """The documents of all sources, in order.
 
-    A source is a JSONL file, a glob of them (in sorted order), or a Hub data set, `name` or `name:split`
-    (default split: train). Further fields of a record are ignored, blank lines are skipped. Raises
-    InputError that names the file and line of the first record that cannot be used.
+    A source is a JSONL file, a glob of them (in sorted order), texts of a plugin, `zoo://name`, or a Hub data set,
+    `name` or `name:split` (default split: train). Further fields of a record are ignored, blank lines are skipped.
+    Raises InputError that names the file and line of the first record that cannot be used.
     """
     for source in sources:
         if files := _files(source):
@@ -42,6 +43,8 @@ def read(sources: Iterable[str]) -> Iterator[Document]:
 
 def _files(source: str) -> list[Path]:
     """The files a source names; none when it is a Hub name."""
+    if source.startswith(ZOO):
+        return [data_file(source)]
     path = Path(expanduser(source))
     if path.is_file():
         return [path]

@@ -17,7 +17,8 @@ class TrainSettings:
     """The `train` section.
 
     Args:
-        data: JSONL files or globs of them, "text" or "messages" in each line; or Hub data sets, name[:split].
+        data: JSONL files or globs of them, "text" or "messages" in each line; `zoo://NAME`, texts of a plugin; or Hub
+            data sets, name[:split].
         rollout: how the drafter is unrolled.
         out: the folder of the best checkpoint, the training state and train.json; a run resumes from it.
         epochs: how often every text is seen.

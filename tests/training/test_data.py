@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from specframe.components.rollouts.teacher_forced import TeacherForced
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, PluginError
 from specframe.training import documents, texts
 from specframe.training.encoding import encode
 from specframe.training.settings import TrainSettings
@@ -31,6 +31,13 @@ def chat(*turns):
 
 def marked(tokenizer, ids, flags, wanted=True):
     return tokenizer.decode([i for i, flag in zip(ids, flags, strict=True) if flag == wanted])
+
+
+def test_texts_of_a_plugin_go_by_their_name():
+    found = list(documents.read(["zoo://smollm2-135m-answers"]))
+    assert len(found) == 1652 and all(each.messages[-1]["role"] == "assistant" for each in found)
+    with pytest.raises(PluginError, match="did you mean 'smollm2-135m-answers'"):
+        list(documents.read(["zoo://smollm2-answers"]))
 
 
 def test_files_globs_and_blank_lines(tmp_path):

@@ -187,7 +187,7 @@ class _Reader:
     def find(self, kind: str, name: str, key: Key) -> tuple[Registration, Any]:
         """The component of a name; local code is looked for in the folder of the file that names it."""
         if ".py:" not in name:
-            entry = self.registry.find(kind, name)
+            entry = self.registry.find(kind, name, self.recipe.packages(key))
             return entry, entry.load()
         if not self.local_code:
             raise PluginError(f"'{name}' is local code, which --no-local-code forbids")

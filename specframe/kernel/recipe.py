@@ -13,8 +13,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.shipped import find_recipe
+from specframe.kernel.shipped import find_recipe, recipes_folder
 from specframe.kernel.source import UNREADABLE, Key, interpolate, read_source
+from specframe.kernel.versions import own_packages
 
 SUFFIXES = (".yaml", ".yml")
 """Suffixes of parents' names: no other file is opened for a recipe's sake."""
@@ -63,6 +64,16 @@ class Recipe:
             return file
         written, _, line = self.origin(key).rpartition(":")
         return (Path(written) if line.isdigit() else self.path).parent / file
+
+    def packages(self, key: Key) -> frozenset[str]:
+        """The packages whose components the value at `key` means where others have the name, too.
+
+        Those of the project, for a value of a recipe that comes with it: it goes on working whatever is installed.
+        """
+        folder = recipes_folder()
+        written = Path(self.origin(key).rpartition(":")[0]).resolve()
+        is_ours = folder is not None and written.is_relative_to(folder.resolve())
+        return own_packages() if is_ours else frozenset()
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -104,13 +104,15 @@ class Registry:
         """The entries of a kind, by name."""
         return sorted((e for e in self.entries if e.kind == kind), key=lambda e: (e.name, e.package))
 
-    def find(self, kind: str, name: str) -> Registration:
+    def find(self, kind: str, name: str, preferred: Collection[str] = ()) -> Registration:
         """The entry a recipe means by `name` or `package/name`; warns if that is an old name.
 
-        Raises PluginError with a suggestion.
+        Of several packages that have the name, a preferred one comes first. Raises PluginError with a suggestion.
         """
         known = self.of(kind)
         found = [e for e in known if name in (e.name, e.qualified)]
+        if len(found) > 1:
+            found = [e for e in found if e.package in preferred] or found
         if len(found) == 1:
             if found[0].renamed:
                 found[0].renamed.warn(f"{kind} '{name}'")

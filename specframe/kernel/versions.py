@@ -8,6 +8,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from specframe.kernel.errors import PluginError
@@ -40,25 +41,36 @@ def require(requirements: Iterable[str], version: str, plugin: str) -> None:
         raise PluginError(f"needs {PACKAGE} {wanted}, this is {version}: pip install -U {outdated}")
 
 
+@cache
+def own_packages() -> frozenset[str]:
+    """The packages that the recipes of specframe name parts of: the core, and those of the extra `methods`."""
+    return frozenset({PACKAGE, *_methods()})
+
+
 def missing_methods() -> list[str]:
     """The packages of the extra `methods` that are not installed: the recipes' plugins, and their weights."""
-    from importlib.metadata import PackageNotFoundError, requires, version
+    from importlib.metadata import PackageNotFoundError, version
+
+    missing = []
+    for name in _methods():
+        try:
+            version(name)
+        except PackageNotFoundError:
+            missing.append(name)
+    return missing
+
+
+def _methods() -> list[str]:
+    from importlib.metadata import PackageNotFoundError, requires
 
     from packaging.requirements import Requirement
 
-    missing = []
     try:
         wanted = [Requirement(text) for text in requires(PACKAGE) or ()]
     except PackageNotFoundError:  # a checkout on the path, without an installation
         return []
-    for each in wanted:
-        if each.marker is None or each.marker.evaluate({"extra": ""}) or not each.marker.evaluate({"extra": "methods"}):
-            continue
-        try:
-            version(each.name)
-        except PackageNotFoundError:
-            missing.append(each.name)
-    return missing
+    marked = [(each.name, each.marker) for each in wanted if each.marker is not None]
+    return [name for name, on in marked if not on.evaluate({"extra": ""}) and on.evaluate({"extra": "methods"})]
 
 
 def series(version: str) -> str:

@@ -1,13 +1,16 @@
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from types import SimpleNamespace
 
 import pytest
 
+from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
-from specframe.kernel.errors import PluginError
+from specframe.kernel.errors import PluginError, RecipeError
+from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registration, Registry
+from specframe.kernel.shipped import shipped_recipes
 from specframe.plugin import hookimpl
 
 
@@ -75,6 +78,18 @@ def test_two_plugins_with_one_name_make_it_ambiguous():
     with pytest.raises(PluginError, match="'one/bush' or 'two/bush'"):
         registry.find("tree", "bush")
     assert registry.find("tree", "two/bush").package == "two"
+
+
+def test_recipes_of_the_project_go_on_working_when_a_plugin_takes_a_name(tmp_path):
+    thief = Point("thief", registers(("drafter", "lookup", "json:dumps", "another's look-up")))
+    registry = discover([*entry_points(group="specframe"), thief])
+    assert plan(Recipe.read("small/lookup"), registry).parts["drafter"].entry.package == "specframe"
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(f"extends: {dict(shipped_recipes())['small/lookup']}\ndrafter: {{use: lookup}}\n")
+    with pytest.raises(RecipeError, match="'specframe/lookup' or 'thief/lookup'"):
+        plan(Recipe.read(mine), registry)
+    with pytest.raises(RecipeError, match="is ambiguous"):
+        plan(Recipe.read("small/falcon", ["drafter={use: lookup}", "tree=null"]), registry)
 
 
 def test_the_switch_turns_plugins_off(monkeypatch):

@@ -13,6 +13,8 @@ from specframe.components.verifiers.bound import optimal_acceptance as optimal_a
 from specframe.components.verifiers.descent import Judge as Judge
 from specframe.components.verifiers.descent import Run as Run
 from specframe.components.verifiers.descent import descend as descend
+from specframe.components.verifiers.match import Match as Match
+from specframe.components.verifiers.recursive import Recursive as Recursive
 from specframe.kernel.cache import cache_folder as cache_folder
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise

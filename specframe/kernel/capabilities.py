@@ -36,6 +36,10 @@ class Promise:
     """True if a draft may be drawn while the target scores the one before it: a draft drawn at random is then the one
     that would be drawn now, under other noise."""
 
+    chains: bool = False
+    """True for a drafter whose frontiers may hold several nodes of a path, each behind its parent. A drafter that feeds
+    a node what was predicted at its parent cannot."""
+
     @property
     def complete(self) -> bool:
         """True if the part builds whole trees: a policy does, and a drafter that needs none."""

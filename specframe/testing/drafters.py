@@ -53,6 +53,7 @@ def check_drafter(
     ragged prompts included; a row drafted the same whatever its neighbours, if that is promised, and with a verifier
     that draws by position continued the same in any case; drafting that leaves no trace:
     drafting twice, or having drafted what was rejected, equals drafting fresh; sessions that start afresh;
+    a drafter that has `rewind` drafts as a fresh one once the tokens are committed again;
     and the law of all output, enumerated, with recorded laws audited where it samples.
     """
     models = target or _suitable(make)
@@ -72,6 +73,8 @@ def check_drafter(
         check_protocol(parts)
         check_greedy(parts)
         check_traces(parts)
+        if hasattr(type(parts().drafter), "rewind"):
+            check_rewind(parts)
         check_neighbours(parts) if parts().promise.alone else check_company(parts)
         check_law(parts, make, models, grown())
 
@@ -125,6 +128,34 @@ def check_traces(parts: Callable[[], Parts]) -> None:
         for row in range(len(PROMPTS)):
             assert same_draft(first, row, again, row), "drafting twice after one commit gives two drafts"
             assert same_draft(first, row, fresh, row), "a rejected draft has left a trace in the next one"
+
+
+def check_rewind(parts: Callable[[], Parts]) -> None:
+    """Checks that tokens that are rewound leave no trace: others in their place, and then themselves, are committed.
+
+    Rows rewind by different numbers of tokens.
+    """
+    sampling = Sampling(temperature=1.0)
+    cycles = [cycle for _, cycle in drafts(parts(), PROMPTS, sampling)]
+    rewound, fresh = opened(parts()), opened(parts())
+    texts = [list(prompt) for prompt in PROMPTS]
+    for index, cycle in enumerate(cycles):
+        replay(rewound, cycle)
+        replay(fresh, cycle)
+        root = cycle.committed.root
+        for row, (tokens, count) in enumerate(zip(cycle.committed.tokens, cycle.committed.count.tolist(), strict=True)):
+            texts[row] += tokens[:count].tolist() if index else [int(root[row])]
+        rewind: Callable[[torch.Tensor], None] = rewound.drafter.rewind  # type: ignore[attr-defined]
+        stay = [max(1, len(text) - 1 - (row + index) % 4) for row, text in enumerate(texts)]
+        again = [text[keep:] for text, keep in zip(texts, stay, strict=True)]
+        for added in ([[(token + 1) % VOCAB for token in tokens] for tokens in again], again):
+            given, last = as_prompts(added), torch.tensor([tokens[-1] for tokens in added])
+            rewind(torch.tensor(stay))
+            rewound.drafter.commit(Committed(given.tokens, given.count, {}, last))
+            propose(rewound, last, sampling, seed=index)  # reads them
+        one, other = (propose(made, root, sampling, seed=99) for made in (rewound, fresh))
+        for row in range(len(PROMPTS)):
+            assert same_draft(one, row, other, row), "tokens that were rewound and committed again draft otherwise"
 
 
 def check_neighbours(parts: Callable[[], Parts]) -> None:

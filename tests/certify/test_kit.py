@@ -197,6 +197,22 @@ class Carries(Lookup):
             super().commit(replace(committed, prompt=None))
 
 
+class Keeps(ModelDrafter):
+    """Its layers keep what they read of tokens that were rewound."""
+
+    @classmethod
+    def make(cls) -> ModelDrafter:
+        return cls.from_model(tiny_llama(3, seed=7))
+
+    def rewind(self, count):
+        self._reading.text.rewind(count)
+
+
+def test_a_drafter_that_keeps_what_was_rewound_fails():
+    with pytest.raises(AssertionError, match="rewound and committed again"):
+        check_drafter(Keeps.make)
+
+
 @pytest.mark.parametrize(
     ("make", "message"), [(Forgets, "drafting twice"), (Stays, "neighbours"), (Carries, "state of its own|session")]
 )

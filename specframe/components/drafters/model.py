@@ -64,7 +64,7 @@ class ModelDrafter:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise()
+    promise = Promise(chains=True)
 
     def __init__(
         self,

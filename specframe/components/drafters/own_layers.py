@@ -45,7 +45,7 @@ class OwnLayers:
     """
 
     taps: frozenset[str] = frozenset()
-    promise = Promise(borrows=True)
+    promise = Promise(borrows=True, chains=True)
 
     def __init__(
         self,

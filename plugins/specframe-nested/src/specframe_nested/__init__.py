@@ -12,12 +12,18 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the drafter `nested` and the rollouts `sorted` and `layer_skip`."""
+    """Registers the drafters `nested` and `cascade` and the rollouts `sorted` and `layer_skip`."""
     register(
         "drafter",
         "nested",
         "specframe_nested.drafter:Nested",
         summary="S2D: a drafting model of several depths, as deep as its confidence asks for",
+    )
+    register(
+        "drafter",
+        "cascade",
+        "specframe_nested.cascade:Cascade",
+        summary="TriForce, CS-Drafting: a drafter whose drafts are drafted by a smaller one",
     )
     register(
         "rollout",

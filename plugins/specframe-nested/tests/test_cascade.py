@@ -1,0 +1,309 @@
+"""Cascades draft what the reviewing drafter alone would, in fewer of its forward passes, and lose nothing."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+import specframe
+from specframe import CompositionError, InputError, Sampling
+from specframe.certify.compositions.emission import Emission
+from specframe.cli.main import main
+from specframe.components.drafters.ahead import Ahead
+from specframe.components.drafters.lookup import Lookup
+from specframe.components.drafters.mask_tokens import Masks
+from specframe.components.drafters.model import ModelDrafter
+from specframe.components.drafters.none import NoDrafter
+from specframe.components.drafters.own_layers import OwnLayers
+from specframe.components.drafters.recycling import Recycling
+from specframe.components.drafters.sights import SinkWindow
+from specframe.components.drafters.suffix import Suffix
+from specframe.components.targets.hf import HFTarget
+from specframe.components.targets.tiny import random_model, tiny_llama
+from specframe.components.trees.fixed import Chain
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.components.verifiers.traversal import Traversal
+from specframe.decoding.session import Parts
+from specframe.plugin import Context, Draw, Promise, SeededRandom, Verdict
+from specframe.testing import GivenDrafter, GivenSession, GivenTarget, audit, check_drafter, tiny_target
+from specframe_nested.cascade import Cascade
+
+WARM = Sampling(temperature=1.0)
+
+
+def model(seed: int = 7, vocab: int = 3) -> ModelDrafter:
+    return ModelDrafter.from_model(tiny_llama(vocab, seed=seed))
+
+
+def cascade(draft=None, review=None, kind=Cascade, **options) -> Cascade:
+    return kind(draft=draft or model(8), review=review or model(), **{"tokens": 3, "ask": 1, **options})
+
+
+def three(**options) -> Cascade:
+    """Three levels, all of which are asked."""
+    return cascade(cascade(Suffix(), model(8), tokens=2, ask=1), tokens=4, ask=2, **options)
+
+
+class Counting(ModelDrafter):
+    """A model that counts its forward passes, and the nodes of them."""
+
+    def expand(self, frontier):
+        self.passes = [*getattr(self, "passes", []), frontier.nodes.shape[1]]
+        return super().expand(frontier)
+
+
+def counting(seed: int = 7, vocab: int = 24) -> Counting:
+    return Counting.from_model(tiny_llama(vocab, seed=seed))
+
+
+def drafted(drafter, policy=None, *, temperature=0.0, counts=(5, 9, 2), vocab=24):
+    """The drafts of two cycles below ragged rows."""
+    drafter.bind(tiny_target(vocab=vocab))
+    session = GivenSession.random(len(counts), vocab, 8)
+    drafter.open(len(counts), 64)
+    trees = []
+    for commit in (session.admit, session.advance):
+        drafter.commit(commit(counts))
+        random = SeededRandom(3, len(counts)).draft
+        trees.append(drafter.propose(session.root, policy, Context(Sampling(temperature=temperature), random)))
+    return trees
+
+
+DRAFTS = {
+    "model": lambda: counting(8),
+    "the same model": counting,
+    "suffix": Suffix,
+    "self": lambda: OwnLayers(exit=1),
+    "three levels": lambda: Cascade(draft=Suffix(), review=counting(8), tokens=3, ask=2),
+    "four levels": lambda: cascade(
+        Cascade(draft=counting(9), review=counting(), tokens=3, ask=2), counting(), tokens=4
+    ),
+}
+
+
+@pytest.mark.parametrize("draft", [name for name in DRAFTS if name != "self"])
+@pytest.mark.parametrize("ask", [1, 2, 5])
+def test_the_chain_is_the_one_that_the_review_alone_drafts(draft, ask):
+    """In ragged batches; never in more forward passes."""
+    review, alone = counting(), counting()
+    found = drafted(Cascade(draft=DRAFTS[draft](), review=review, tokens=5, ask=ask))
+    wanted = drafted(alone, Chain(depth=5))
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.tokens, other.tokens) and torch.equal(one.parent, other.parent)
+        assert one.valid.all() and not one.draw.any() and one.q is None
+    assert len(review.passes) <= len(alone.passes) == 10
+
+
+def test_a_good_draft_saves_forward_passes_of_the_review():
+    review = counting()
+    drafted(Cascade(draft=counting(), review=review, tokens=6, ask=2))
+    assert review.passes == 2 * [1, 3, 2], "the root, then the added token and what was proposed, until there are six"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("draw", [Draw.TOP, Draw.IID])
+def test_without_proposals_it_is_its_review(draw, temperature):
+    """The same draws from the same numbers, with the same distributions."""
+    own = cascade(NoDrafter(), counting(), tokens=4, draw=draw)
+    found, wanted = (
+        drafted(own, temperature=temperature),
+        drafted(counting(), Chain(depth=4, draw=draw), temperature=temperature),
+    )
+    for one, other in zip(found, wanted, strict=True):
+        assert torch.equal(one.tokens, other.tokens)
+        assert (one.q is None) == (other.q is None) == (draw is Draw.TOP)
+        assert one.q is None or torch.allclose(one.q, other.q)
+
+
+TOP = {
+    "model": cascade,
+    "suffix": lambda: cascade(Suffix(), tokens=4, ask=2),
+    "three levels": three,
+    "the target's layers": lambda: cascade(Suffix(), OwnLayers(exit=1), ask=2),
+    "a sight": lambda: cascade(model(), OwnLayers(sight=SinkWindow(sinks=1, recent=1)), ask=2),
+    "the target's layers below": lambda: cascade(OwnLayers(exit=1), ask=2),
+}
+
+
+@pytest.mark.parametrize("make", TOP.values(), ids=TOP)
+def test_it_keeps_the_contract_of_drafters(make):
+    check_drafter(make)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("rule", ["match", "recursive"])
+def test_it_keeps_the_contract_of_drafters_with_draws(rule):
+    check_drafter(partial(cascade, draw=Draw.IID, rule=rule))
+
+
+def drawn(draft, rule="recursive", **options) -> Cascade:
+    """A cascade that draws, over two tokens."""
+    return cascade(draft, model(7, vocab=2), draw=Draw.IID, rule=rule, **options)
+
+
+DRAWN = {
+    "match": lambda: drawn(model(8, vocab=2), "match"),
+    "recursive": lambda: drawn(model(8, vocab=2)),
+    "copies": lambda: drawn(Suffix()),
+    "three levels": lambda: drawn(
+        cascade(model(9, vocab=2), model(8, vocab=2), tokens=2, draw=Draw.IID, rule="recursive"), tokens=4, ask=2
+    ),
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("verifier", [Match, Recursive, Traversal])
+@pytest.mark.parametrize(
+    "make", [DRAWN["match"], DRAWN["recursive"], DRAWN["copies"]], ids=["match", "recursive", "copies"]
+)
+def test_every_text_has_the_probability_that_the_target_gives_it(make, verifier):
+    found = emission(make(), verifier(), tiny(2)).compare(budget=400_000)
+    assert found.enumeration.exhausted and found.tv < 1e-9
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("make", DRAWN.values(), ids=DRAWN)
+def test_the_distributions_of_the_review_are_recorded(make):
+    found = audit(make, target=partial(tiny, 2), prompt=(0, 1, 0, 0, 1), budget=400_000)
+    assert found.enumeration.exhausted and found.passed and found.slots >= 7
+
+
+def test_at_temperature_0_draws_are_the_best_tokens():
+    """TriForce's code divides by 0 there."""
+    for name in ("match", "recursive"):
+        own = cascade(counting(8), counting(), tokens=4, ask=2, draw=Draw.IID, rule=name)
+        found, wanted = drafted(own), drafted(counting(), Chain(depth=4))
+        assert all(torch.equal(one.tokens, other.tokens) for one, other in zip(found, wanted, strict=True))
+
+
+def tiny(vocab: int) -> HFTarget:
+    return HFTarget.from_model(tiny_llama(vocab, 0))
+
+
+def emission(drafter, verifier, target, length=4) -> Emission:
+    drafter.bind(target)
+    return Emission("", lambda: Parts(target, drafter, None, verifier), WARM, length, (0, 1, 0, 0, 1))
+
+
+class TriForceRule(Recursive):
+    """TriForce's own inner loop: a refused token's replacement is drawn from the whole reviewing distribution."""
+
+    def verify(self, tree, p, random):
+        found = super().verify(tree, p, random)
+        end = p.gather(1, found.length[:, None, None].expand(-1, 1, p.shape[-1]))[:, 0]
+        return Verdict(found.path, found.length, random.categorical(end))
+
+
+class TriForceCode(Cascade):
+    """A cascade by that rule."""
+
+    @property
+    def verifier(self):
+        return TriForceRule()
+
+
+class Chains(GivenDrafter):
+    """A drafter of given distributions, which may be asked for a path at once."""
+
+    promise = Promise(chains=True)
+
+
+GIVEN = torch.tensor([0.25, 0.75], dtype=torch.float64)
+
+
+def given(kind=Cascade) -> Cascade:
+    rows = GIVEN.expand(2, 2)
+    return cascade(Chains(rows.flip(1)), Chains(rows), kind, draw=Draw.IID, rule="recursive", tokens=3, ask=1)
+
+
+@pytest.mark.sampled
+def test_control_a_refused_token_replaced_from_the_whole_distribution():
+    """min(r, q) + r / 2 in place of r: .125 in the chain's second token, and in the output."""
+    target, options = partial(GivenTarget, GIVEN), {"prompt": (0,)}
+    inner = audit(partial(given, TriForceCode), target=target, **options)
+    assert inner.findings[0].tv == pytest.approx(0.125, abs=1e-6)
+    outer = emission(given(TriForceCode), Recursive(), target(), 3).compare()
+    assert outer.tv == pytest.approx(0.125, abs=1e-6)
+    assert audit(given, target=target, **options).passed
+    assert emission(given(), Recursive(), target(), 3).compare().tv < 1e-9
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_recipe_of_three_levels_gives_the_target_s_text(temperature, tmp_path):
+    """Under `match`, in a batch whose rows join and leave; with EAGLE at the bottom, too."""
+    for name, seed, layers in (("target", 1, 3), ("small", 2, 1)):
+        random_model(vocab=24, layers=layers, seed=seed).double().save_pretrained(tmp_path / name)
+    small = {"use": "model", "model": str(tmp_path / "small"), "dtype": "float64"}
+    own = {"use": "self", "exit": 2}
+    for bottom in ("suffix", "eagle", small):
+        inner = {"use": "cascade", "draft": bottom, "review": own, "tokens": 3, "ask": 2}
+        for drafter in (
+            inner,
+            {"use": "cascade", "draft": inner, "review": {"use": "self", "skip": [1]}, "draw": "iid"},
+        ):
+            pipeline = specframe.compose(
+                target={"use": "hf", "model": str(tmp_path / "target"), "dtype": "float64"},
+                drafter=drafter,
+                sampling={"temperature": temperature, "max_new_tokens": 12},
+                run={"batch": 2},
+            )
+            prompts = [[1, 2, 0, 1, 2], [2], [0, 1, 7]]
+            found = pipeline.generate(prompts)
+            assert found.tokens == pipeline.plain().generate(prompts).tokens
+            assert found.acceptance.drafted > 0
+
+
+REFUSED = [
+    ({"tokens": 2, "ask": 3}, InputError, "at most its tokens, got 3 of 2"),
+    ({"ask": 0}, InputError, "an ask of at least 1"),
+    ({"draw": Draw.WITHOUT_REPLACEMENT}, InputError, "drawn `top` or `iid`"),
+    ({"review": Suffix()}, CompositionError, "Suffix builds its own trees"),
+    ({"review": GivenDrafter(GIVEN)}, CompositionError, "several nodes of a path .* GivenDrafter cannot"),
+    ({"draft": Recycling()}, CompositionError, "Recycling builds trees below the root"),
+    ({"draft": Lookup()}, CompositionError, "Lookup builds trees"),
+    ({"draft": Ahead(drafter=model())}, CompositionError, "stands alone"),
+    (
+        {"draft": ModelDrafter.from_model(tiny_llama(3, seed=7), masks=Masks(2, 1))},
+        CompositionError,
+        "no deeper than 3 levels",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "words"), REFUSED)
+def test_what_does_not_fit_is_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        cascade(**options)
+
+
+def test_a_drafter_of_several_levels_a_forward_pass_is_refused():
+    own = cascade(GivenDrafter(GIVEN.expand(2, 2, 2)), Chains(GIVEN))
+    with pytest.raises(CompositionError, match="one level a forward pass"):
+        drafted(own, vocab=2)
+
+
+def test_a_command_refuses_in_one_line(tmp_path, capsys):
+    """EAGLE as the review, and a drafter of another vocabulary below."""
+    for name, vocab in (("target", 24), ("other", 30)):
+        random_model(vocab=vocab).save_pretrained(tmp_path / name)
+    other = f"{{use: model, model: {tmp_path / 'other'}}}"
+    for parts, words in (
+        ("draft: {use: suffix}, review: {use: eagle}", "several nodes of a path"),
+        (f"draft: {other}, review: {{use: self, exit: 1}}", "vocabular"),
+    ):
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_text(
+            f"specframe: 1\ntarget: {{use: hf, model: {tmp_path / 'target'}}}\ndrafter: {{use: cascade, {parts}}}\n"
+            "verifier: {use: match}\n"
+        )
+        assert main(["run", str(recipe), "--prompt", "a"]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_its_small_forms_ask_every_level():
+    assert cascade(tokens=9, ask=4).smaller().promise.nodes == 4
+    small = three().smaller()
+    assert (small.tokens, small.ask, small.draft.tokens, small.draft.ask) == (4, 2, 2, 1)

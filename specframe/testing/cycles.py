@@ -1,4 +1,4 @@
-"""One cycle of real code for a test: its enumerated law against the target's, and the audit of its draft."""
+"""Cycles of real code for a test: one's law against the target's, the audit of its draft, and replays of others."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from specframe.certify.compositions.enumeration import Enumeration, Outcome, enu
 from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
 from specframe.decoding.session import Parts
-from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
-from specframe.kernel.types import Context
+from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy, Verifier
+from specframe.kernel.types import Committed, Context, Cycle, Scores, Verdict
 from specframe.sampling.laws import Sampling
 from specframe.testing.tables import GivenDrafter
 
@@ -113,3 +113,32 @@ def audit(
         return Parts(model, maker, tree, Match())
 
     return audit_drafts(parts, sampling or Sampling(temperature=1.0), prompt=prompt, budget=budget)
+
+
+def replay(parts: Parts, cycle: Cycle) -> None:
+    """Takes the target and the drafter through a cycle that others went through."""
+    if cycle.committed.prompt is None:
+        parts.target.score(cycle.draft)
+    else:
+        parts.target.admit(cycle.committed.prompt)
+    parts.target.commit(cycle.draft, cycle.verdict)
+    take_in(parts.drafter, cycle)
+
+
+def take_in(drafter: Drafter, cycle: Cycle) -> None:
+    """Commits a cycle to the drafter, which also observes it if it is an Observer."""
+    drafter.commit(cycle.committed)
+    if isinstance(drafter, Observer):
+        drafter.observe(cycle)
+
+
+def chosen(cycle: Cycle, rows: torch.Tensor) -> Cycle:
+    """The cycle of these rows alone; not that of an admission."""
+    committed, verdict = cycle.committed, cycle.verdict
+    features = {tap: feature[rows] for tap, feature in committed.features.items()}
+    return Cycle(
+        draft=cycle.draft.take(rows),
+        scores=Scores(cycle.scores.logits[rows], {}),
+        verdict=Verdict(verdict.path[rows], verdict.length[rows], verdict.bonus[rows]),
+        committed=Committed(committed.tokens[rows], committed.count[rows], features, committed.root[rows]),
+    )

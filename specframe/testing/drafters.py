@@ -18,11 +18,11 @@ from specframe.decoding.requests import Request, as_prompts
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import AheadDrafter, Drafter, Observer, Target, TreePolicy, Verifier
-from specframe.kernel.types import Committed, Context, Cycle, Draw, Scores, TokenTree, Verdict
+from specframe.kernel.interfaces import AheadDrafter, Drafter, Target, TreePolicy, Verifier
+from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom, row_seed
-from specframe.testing.cycles import audit, objections
+from specframe.testing.cycles import audit, chosen, objections, replay, take_in
 from specframe.testing.trees import check_shape, same_draft
 
 PROMPTS = [[0, 1, 2, 0, 1], [2], [1, 1, 0, 2, 1, 1, 0], [0, 2]]
@@ -258,23 +258,6 @@ def opened(parts: Parts) -> Parts:
     return parts
 
 
-def replay(parts: Parts, cycle: Cycle) -> None:
-    """Takes the target and the drafter through a cycle that others went through."""
-    if cycle.committed.prompt is None:
-        parts.target.score(cycle.draft)
-    else:
-        parts.target.admit(cycle.committed.prompt)
-    parts.target.commit(cycle.draft, cycle.verdict)
-    take_in(parts.drafter, cycle)
-
-
-def take_in(drafter: Drafter, cycle: Cycle) -> None:
-    """Commits a cycle to the drafter, which also observes it if it is an Observer."""
-    drafter.commit(cycle.committed)
-    if isinstance(drafter, Observer):
-        drafter.observe(cycle)
-
-
 def propose(
     parts: Parts,
     root: torch.Tensor,
@@ -297,18 +280,6 @@ def _propose(parts: Parts, root: torch.Tensor, context: Context) -> TokenTree:
     if isinstance(parts.drafter, AheadDrafter):
         parts.drafter.run_ahead(draft, context)
     return draft
-
-
-def chosen(cycle: Cycle, rows: torch.Tensor) -> Cycle:
-    """The cycle of these rows alone; not that of an admission."""
-    committed, verdict = cycle.committed, cycle.verdict
-    features = {tap: feature[rows] for tap, feature in committed.features.items()}
-    return Cycle(
-        draft=cycle.draft.take(rows),
-        scores=Scores(cycle.scores.logits[rows], {}),
-        verdict=Verdict(verdict.path[rows], verdict.length[rows], verdict.bonus[rows]),
-        committed=Committed(committed.tokens[rows], committed.count[rows], features, committed.root[rows]),
-    )
 
 
 def _room(parts: Parts) -> int:

@@ -20,14 +20,14 @@ from specframe.plugin import (
     TokenTree,
     Untrained,
 )
-from specframe_nested.levels import Copies, Reviewed, Steps
-from specframe_nested.sketch import Grown, Reader, Sketch
+from specframe_nested.levels import CopyingProposer, ReviewedProposer, StepwiseProposer
+from specframe_nested.sketch import FunctionPolicy, Reader, Sketch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from specframe.plugin import Committed, Context, Cycle, Expand, Target, TreePolicy, Verifier
-    from specframe_nested.levels import Level
+    from specframe_nested.levels import ChainProposer
 
 WrapExpand = Callable[["Expand"], "Expand"]
 
@@ -134,7 +134,7 @@ class Cascade:
         """A chain below root [B]; the root alone where a drafter is at its context's end."""
         return self._enter(root, context, lambda level: self._chain(level, root))
 
-    def _chain(self, level: Level, root: Tensor) -> TokenTree:
+    def _chain(self, level: ChainProposer, root: Tensor) -> TokenTree:
         """The draft that this cascade's level makes."""
         sketch = Sketch(root)
         made = level.propose(sketch, [0] * len(sketch), [self.tokens] * len(sketch))
@@ -150,27 +150,27 @@ class Cascade:
             q_row=None if made.laws is None else (order - 1).clamp(min=0),
         )
 
-    def _enter(self, root: Tensor, context: Context, then: Callable[[Level], TokenTree]) -> TokenTree:
+    def _enter(self, root: Tensor, context: Context, then: Callable[[ChainProposer], TokenTree]) -> TokenTree:
         """The tree that is made with this cascade's level, within drafts of all drafters below."""
 
-        def with_draft(below: Level) -> TokenTree:
+        def with_draft(below: ChainProposer) -> TokenTree:
             def with_review(expand: Expand) -> TokenTree:
                 reader = Reader(self._watch(expand), chains=True)
-                return then(Reviewed(below, reader, self.verifier, self.draw, self.ask, context))
+                return then(ReviewedProposer(below, reader, self.verifier, self.draw, self.ask, context))
 
-            return self.review.propose(root, Grown(self.promise, with_review), context)
+            return self.review.propose(root, FunctionPolicy(self.promise, with_review), context)
 
         draft = self.draft
         if isinstance(draft, Cascade):
             return draft._enter(root, context, with_draft)
         if draft.promise.complete:
-            return with_draft(Copies(draft if isinstance(draft, Continuing) else None))
+            return with_draft(CopyingProposer(draft if isinstance(draft, Continuing) else None))
         draw = Draw.IID if self.draw is Draw.IID and self.rule == "recursive" else Draw.TOP
 
         def with_steps(expand: Expand) -> TokenTree:
-            return with_draft(Steps(Reader(self._watch(expand), chains=draft.promise.chains), draw, context))
+            return with_draft(StepwiseProposer(Reader(self._watch(expand), chains=draft.promise.chains), draw, context))
 
-        return draft.propose(root, Grown(self.promise, with_steps), context)
+        return draft.propose(root, FunctionPolicy(self.promise, with_steps), context)
 
     def _watch(self, expand: Expand) -> Expand:
         return expand if self._wrap is None else self._wrap(expand)

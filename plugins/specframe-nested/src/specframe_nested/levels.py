@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from specframe_nested.sketch import Reader, Sketch
 
 
-class Level(Protocol):
+class ChainProposer(Protocol):
     """A way to propose tokens behind chains in the making."""
 
     def propose(self, sketch: Sketch, ends: Sequence[int], counts: Sequence[int]) -> Proposed:
         """Up to counts[b] new nodes below node ends[b] of each row, a path."""
 
 
-class Copies:
+class CopyingProposer:
     """The lowest level where tokens are copied; without a drafter there are none."""
 
     def __init__(self, drafter: Continuing | None) -> None:
@@ -38,7 +38,7 @@ class Copies:
         return Proposed([_hung(sketch, row, ends[row], found[row][:count]) for row, count in enumerate(counts)])
 
 
-class Steps:
+class StepwiseProposer:
     """The lowest level where a drafter is asked token by token."""
 
     def __init__(self, reader: Reader, draw: Draw, context: Context) -> None:
@@ -64,7 +64,7 @@ class Steps:
         return Proposed(nodes, torch.cat(laws, 1) if laws else None)
 
 
-class Reviewed:
+class ReviewedProposer:
     """A level whose tokens are those of a better drafter, which reads several proposals of a lower level at once.
 
     Its forward passes are a small speculative decoding: the rule keeps a prefix of what was proposed and adds a token.
@@ -72,7 +72,9 @@ class Reviewed:
     on them.
     """
 
-    def __init__(self, below: Level, reader: Reader, rule: Verifier, draw: Draw, ask: int, context: Context) -> None:
+    def __init__(
+        self, below: ChainProposer, reader: Reader, rule: Verifier, draw: Draw, ask: int, context: Context
+    ) -> None:
         self._below, self._reader, self._rule = below, reader, rule
         self._draw, self._ask, self._context = draw, ask, context
 

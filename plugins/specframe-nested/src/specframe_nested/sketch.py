@@ -109,7 +109,7 @@ class Reader:
         self._known: list[set[int]] = []
 
     def read(self, sketch: Sketch, paths: Sequence[Sequence[int]]) -> tuple[Proposal, Tensor]:
-        """What the drafter proposes after the nodes of a path of each row, [B, W, 1, v], and the nodes [B, W].
+        """Returns the proposals after the nodes of a path of each row, [B, W, 1, v], and the nodes [B, W].
 
         Nodes above that it has not read are read along. Shorter rows repeat their last node. A drafter that reads one
         node of a path at a time gets paths of one node.
@@ -147,7 +147,7 @@ def _one_level(proposal: Proposal) -> Proposal:
     return proposal
 
 
-class Grown:
+class FunctionPolicy:
     """A tree policy that is a function of a drafter's forward pass."""
 
     def __init__(self, promise: Promise, grow: Callable[[Expand], TokenTree]) -> None:

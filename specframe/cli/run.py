@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline
     from specframe.decoding.stats import Acceptance, Result
     from specframe.kernel.build import Plan
+    from specframe.kernel.interfaces import Drafter
 
 
 @recipe_command
@@ -135,11 +136,21 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
             name: 1000 * clock.seconds[name] / clock.calls[name] for name in ("target", "drafter") if clock.calls[name]
         },
         "lossless": pipeline.lossless,
+        "devices": devices_of(pipeline.parts.drafter),
         "identical_to_generate": figures.identical if figures else None,
         "divergences": [vars(d) | {"tie": d.tie} for d in figures.divergences] if figures else [],
         "repeats": pipeline.run.repeats,
         "peak_memory_bytes": _peak_memory(),
     }
+
+
+def devices_of(drafter: Drafter) -> dict[str, str] | None:
+    """The devices of the target and of a drafter that has one of its own; None for others."""
+    from specframe.components.drafters.placed import Placed
+
+    if not isinstance(drafter, Placed):
+        return None
+    return {name: str(device) for name, device in zip(("target", "drafter"), drafter.places, strict=True)}
 
 
 def ahead_of(acceptance: Acceptance, clock: Clock) -> dict[str, float] | None:

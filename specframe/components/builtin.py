@@ -27,6 +27,7 @@ DRAFTERS: Parts = (
     ("retrieval", "retrieval:Retrieval", "what followed the last tokens in a store of texts"),
     ("fused", "fused:Fused", "two drafters in one tree"),
     ("ahead", "ahead:Ahead", "another drafter, which drafts the next chain while the target scores the last one"),
+    ("placed", "placed:Placed", "another drafter, on a device of its own"),
 )
 
 TREES: Parts = (

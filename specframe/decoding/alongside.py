@@ -12,7 +12,7 @@ import torch
 
 from specframe.decoding.clock import Clock
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import AheadDrafter, Drafter
+from specframe.kernel.interfaces import AheadDrafter, Drafter, drafting_ahead
 from specframe.kernel.types import Context, TokenTree
 
 
@@ -45,7 +45,7 @@ class Alongside:
 
     def __init__(self, drafter: Drafter, clock: Clock, threads: Threads | None = None) -> None:
         """The thread of a session's drafter; its time is booked on the session's clock."""
-        self._drafter = drafter if isinstance(drafter, AheadDrafter) else None
+        self._drafter = drafting_ahead(drafter)
         self._clock = clock
         self._threads = threads
         self._worker: ThreadPoolExecutor | None = None

@@ -227,6 +227,11 @@ class AheadDrafter(Drafter, Protocol):
         """
 
 
+def drafting_ahead(drafter: Drafter) -> AheadDrafter | None:
+    """The drafter, if it drafts ahead: a wrapper has the method whatever it wraps."""
+    return drafter if drafter.promise.ahead and isinstance(drafter, AheadDrafter) else None
+
+
 class TextDrafter(Drafter, Protocol):
     """A drafter that reads tokens alone, and whose vocabulary may be another than the target's.
 

@@ -18,7 +18,7 @@ from specframe.decoding.requests import Request, as_prompts
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import AheadDrafter, Drafter, Target, TreePolicy, Verifier
+from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier, drafting_ahead
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom, row_seed
@@ -277,8 +277,8 @@ def propose(
 def _propose(parts: Parts, root: torch.Tensor, context: Context) -> TokenTree:
     """A draft, behind which a drafter that drafts ahead goes on, as it does while the target scores."""
     draft = parts.drafter.propose(root, parts.tree, context)
-    if isinstance(parts.drafter, AheadDrafter):
-        parts.drafter.run_ahead(draft, context)
+    if (ahead := drafting_ahead(parts.drafter)) is not None:
+        ahead.run_ahead(draft, context)
     return draft
 
 

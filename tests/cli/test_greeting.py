@@ -34,6 +34,7 @@ SUMMARY = {
     "repeats": 3,
     "peak_memory_bytes": 460_000_000,
     "ahead": None,
+    "devices": None,
     "nodes": 2.71,
     "nodes_at_most": 15,
     "costs": {"draft": 0.002},

@@ -17,7 +17,7 @@ from torch import Tensor
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.enumeration import Enumeration, Outcome, enumerate_outcomes
 from specframe.decoding.session import Parts
-from specframe.kernel.interfaces import AheadDrafter
+from specframe.kernel.interfaces import drafting_ahead
 from specframe.kernel.types import Context, Cycle, Draw, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.laws import Sampling
 
@@ -133,9 +133,9 @@ def first_draft(
     verdict = Verdict(path=tree.tokens[:, :0], length=torch.zeros_like(bonus), bonus=bonus)
     context = Context(sampling, random)
     draft = _next_draft(parts, tree, scores, verdict, context)
-    if not isinstance(parts.drafter, AheadDrafter):
+    if (ahead := drafting_ahead(parts.drafter)) is None:
         return draft
-    parts.drafter.run_ahead(draft, context)
+    ahead.run_ahead(draft, context)
     scores = parts.target.score(draft)
     drawn = random.categorical(torch.full_like(scores.logits[:, 0], 1 / scores.logits.shape[-1]))
     return _next_draft(parts, draft, scores, replace(verdict, bonus=drawn), context)

@@ -49,6 +49,8 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
     rows.append(("phases", ", ".join(f"{name} {share:.0%}" for name, share in summary["phases"].items())))
     if summary["ahead"] is not None:
         rows.append(("ahead", _ahead(summary["ahead"])))
+    if summary["devices"] is not None:
+        rows.append(("devices", ", ".join(f"{part} on {device}" for part, device in summary["devices"].items())))
     rows.append(("forwards", ", ".join(f"{n} {ms:.2f} ms" for n, ms in summary["forward_ms"].items())))
     if summary["identical_to_generate"] is not None:
         rows.append(("identical", _identity(summary)))

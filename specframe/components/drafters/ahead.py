@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from specframe.components.drafters.placed import Placed
 from specframe.components.trees.behind import Behind, Chains, Prepared
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
 from specframe.kernel.costs import Costs
@@ -61,6 +62,10 @@ class Ahead:
                 "ahead drafts chains, drawn `top` or `iid`: an only child has no siblings to draw it without"
             )
         own = drafter.promise
+        if isinstance(drafter, Placed):
+            raise CompositionError(
+                "a drafter that drafts ahead on another device is `placed` around `ahead`, not within it"
+            )
         if own.borrows:
             raise CompositionError(
                 "the drafter of ahead works while the target scores, so it cannot run the target's own layers; try a "

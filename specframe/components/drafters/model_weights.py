@@ -126,8 +126,10 @@ class Checkpoint:
             if (reason := self._unlike(target)) is None:
                 return self._shared(target)
             log.warning("drafter model: it loads %s once more, since %s", self.model, reason)
+        there = None if target is None else text_of(target).device
+        device = str(there) if self.device == "auto" and there is not None else self.device
         whole = HFTarget(
-            model=self.model, dtype=self.dtype, device=self.device, revision=self.revision, attention=self.attention
+            model=self.model, dtype=self.dtype, device=device, revision=self.revision, attention=self.attention
         )
         native = None if self.quantize is None else self._round(whole, self.quantize)
         return self._taken(whole, native, own=True)

@@ -60,7 +60,7 @@ def load(
     wrong shape, not finite, not safetensors) or CompositionError (an architecture that cannot be a target).
     """
     place = locate(model)
-    chosen = _device(device)
+    chosen = find_device(device)
     source = ModelSource.of(place, revision)
     file = GGUFFile.read(source.file) if source.is_gguf else None
     config = _config(model, source, file)
@@ -153,7 +153,8 @@ class TokenizerSource:
         return tokenizer
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """The device of this name; `auto`: CUDA where there is one. Raises InputError for one that there is not."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -144,7 +144,7 @@ class Sharing:
             part = round_linear(weight, bias, quantize)
             return PartialHead(part, part, warp)
         fast = self._head.take(tokens) if isinstance(self._head, QuantizedLinear) else None
-        return PartialHead(partial(nn.functional.linear, weight=weight, bias=bias), fast, warp)
+        return PartialHead(HeadRows(weight, bias), fast, warp)
 
     def _known(self) -> Rule:
         """Rule from the output of the LM head to the logits, token by token."""
@@ -154,6 +154,23 @@ class Sharing:
                 "any rule that specframe knows; take a drafter with a head of its own"
             )
         return self._warp
+
+
+@dataclass(frozen=True)
+class HeadRows:
+    """Rows of an LM head, as floats."""
+
+    weight: Tensor  # [T, D]
+    bias: Tensor | None = None  # [T]
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """[..., D] -> [..., T]."""
+        return nn.functional.linear(features, self.weight, self.bias)
+
+    def on(self, device: torch.device) -> HeadRows:
+        """A copy on a device."""
+        bias = None if self.bias is None else self.bias.to(device, copy=True)
+        return HeadRows(self.weight.to(device, copy=True), bias)
 
 
 class PartialHead:
@@ -173,6 +190,18 @@ class PartialHead:
         if self._packed is None or torch.is_grad_enabled():
             return self._warp(self._floats(features))
         return self._warp(self._packed.product(features))
+
+    def on(self, device: torch.device) -> PartialHead:
+        """A copy on a device. Raises CompositionError for blocks of few bits, which stay on a CPU."""
+        if isinstance(self._floats, HeadRows):
+            packed = self._packed if device.type == "cpu" else None
+            return PartialHead(self._floats.on(device), packed, self._warp)
+        if device.type != "cpu":
+            raise CompositionError(
+                "an LM head in few bits computes on a CPU; take a target that is not quantized, or a head without "
+                "`quantize`"
+            )
+        return self
 
     @property
     def matrix(self) -> QuantizedLinear | None:

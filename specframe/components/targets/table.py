@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from specframe.components.targets.shared_head import HeadRows, PartialHead, unchanged
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.sampling.random import uniforms
@@ -102,8 +103,7 @@ class TableTarget:
 
     def head_for(self, tokens: slice | Tensor, quantize: Quantization | None = None) -> Callable[[Tensor], Tensor]:
         """The LM head of these tokens alone: a function [..., D] -> [..., T]; it is too narrow for blocks."""
-        rows = self._head[tokens]
-        return lambda features: nn.functional.linear(features, rows)
+        return PartialHead(HeadRows(self._head[tokens]), None, unchanged)
 
     def logits_after(self, tokens: Tensor) -> Tensor:
         """The exact next-token logits after whole texts: tokens [B, T] -> [B, V]."""

@@ -86,6 +86,7 @@ state = Embedded("state-5m", "a 5M hybrid of Mamba-2 and attention, distilled fr
 talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 talk_eagle = drafter("talk-7m", "eagle", "EAGLE's drafter for talk-7m")
 talk_tokens = drafter("talk-7m", "draft-vocabulary", "all 4,096 tokens of talk-7m")
+talk_eagle_gated = drafter("talk-7m", "eagle-gated", "EAGLE's network with Dovetail's gated fusion, for talk-7m")
 talk_fspad = drafter("talk-7m", "fspad", "FSPAD's drafter for talk-7m")
 talk_fspad_hass = drafter("talk-7m", "fspad-hass", "FSPAD's network for talk-7m, trained on as HASS trains")
 talk_hass = drafter("talk-7m", "hass", "HASS's drafter for talk-7m, trained on from EAGLE's")

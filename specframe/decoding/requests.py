@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
 from specframe.kernel.errors import InputError
+from specframe.kernel.interfaces import SeeingTarget, Target
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.sampling.laws import History, RowSampling, Sampling
 
@@ -31,6 +33,8 @@ class Request:
     """Test whether a text ends the row; called after every token."""
     listener: Callable[[list[int]], None] | None = None
     """Callback that gets new tokens as soon as a cycle commits them."""
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
+    """Inputs that the target reads with the prompt, such as an image's pixels: see `Prompts`."""
 
 
 @dataclass
@@ -145,6 +149,47 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> tu
 def as_prompts(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> Prompts:
     """The rows as a batch of prompts."""
     return Prompts(*pad(rows, device))
+
+
+def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
+    """The places of requests that can be read in one batch, group by group.
+
+    Texts are one group. Requests with inputs share one where those have the same shapes, the length of the text left
+    out, and as many tokens stand for them: a row with too many cannot take the features of another.
+    Raises InputError for inputs that the target does not read.
+    """
+    if not any(request.inputs for request in requests):
+        return [[*range(len(requests))]]
+    if not isinstance(target, SeeingTarget):
+        raise InputError("the target reads texts alone; leave the image out")
+    found: dict[object, list[int]] = {}
+    for place, request in enumerate(requests):
+        target.require_inputs(request.inputs)
+        shapes = [
+            (name, None if _by_token(values, request) else values.shape)
+            for name, values in sorted(request.inputs.items())
+        ]
+        count = sum(token in target.image_tokens for token in request.tokens) if shapes else 0
+        found.setdefault((count, *shapes), []).append(place)
+    return list(found.values())
+
+
+def prompts_of(requests: Sequence[Request], device: torch.device | None = None) -> Prompts:
+    """The requests of one group as a batch: inputs of single tokens are padded with 0, all are joined row by row."""
+    tokens, count = pad([request.tokens for request in requests], device)
+    inputs = {}
+    for name in requests[0].inputs:
+        rows = [
+            F.pad(values, (0, tokens.shape[1] - values.shape[1])) if _by_token(values, request) else values
+            for request, values in ((request, request.inputs[name]) for request in requests)
+        ]
+        inputs[name] = torch.cat(rows).to(device)
+    return Prompts(tokens, count, inputs)
+
+
+def _by_token(values: torch.Tensor, request: Request) -> bool:
+    """Returns whether an input has one number for each token of its prompt."""
+    return values.shape == (1, len(request.tokens)) and not values.is_floating_point()
 
 
 def refilled(alive: Sequence[bool]) -> list[int]:

@@ -12,7 +12,17 @@ from torch import Tensor
 from specframe.decoding.alongside import Alongside, Threads
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import claim, require_claim
-from specframe.decoding.requests import Entry, Request, as_prompts, enter, following, refilled, register, sampling_of
+from specframe.decoding.requests import (
+    Entry,
+    Request,
+    enter,
+    following,
+    groups,
+    prompts_of,
+    refilled,
+    register,
+    sampling_of,
+)
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.composition import draft_of, greedy_of, visiting_of
 from specframe.kernel.costs import Costs, Pause
@@ -135,7 +145,8 @@ class Session:
     def admit(self, requests: Sequence[Request]) -> list[Entry]:
         """The requests' entries, each with its first token: their prompts are read, in one forward pass.
 
-        Raises InputError for a prompt that is empty or too long, or more requests than free slots; no row is changed.
+        Those with images of other shapes are read in further passes. Raises InputError for a prompt that is empty or
+        too long, inputs that the target does not read, or more requests than free slots; no row is changed.
         """
         if len(requests) > self.free:
             raise InputError(f"{len(requests)} requests for {self.free} free slots; admit fewer at a time")
@@ -143,19 +154,8 @@ class Session:
             return []
         require_claim(self.parts.target, self)
         entries = register(requests, self.parts.target.context)
-        with self.clock.phase("prefill"):
-            prompts = as_prompts([request.tokens for request in requests], self._device)
-            tree, scores = self.parts.target.admit(prompts)
-        random = self._random.start([request.seed for request in requests])
-        sampling = following(sampling_of(entries), entries, self._device)
-        cycle = self._conclude(entries, tree, scores, random, sampling)
-        self._random.join(random)
-        self.live += entries
-        if self._ahead in [request.tokens for request in requests]:
-            self._ahead = None
-        self._root = torch.cat([self._root, cycle.committed.root])
-        self._sampling = sampling_of(self.live)
-        self._release()
+        for group in groups(self.parts.target, requests):
+            self._admit([entries[place] for place in group])
         return entries
 
     @torch.inference_mode()
@@ -245,6 +245,22 @@ class Session:
             self._root = self._root[rows]
         self.live = [self.live[row] for row in order]
         self._sampling = sampling_of(self.live)
+
+    def _admit(self, entries: list[Entry]) -> None:
+        """Reads the prompts of new rows in one batch, and gives each its first token."""
+        requests = [entry.request for entry in entries]
+        with self.clock.phase("prefill"):
+            tree, scores = self.parts.target.admit(prompts_of(requests, self._device))
+        random = self._random.start([request.seed for request in requests])
+        sampling = following(sampling_of(entries), entries, self._device)
+        cycle = self._conclude(entries, tree, scores, random, sampling)
+        self._random.join(random)
+        self.live += entries
+        if self._ahead in [request.tokens for request in requests]:
+            self._ahead = None
+        self._root = torch.cat([self._root, cycle.committed.root])
+        self._sampling = sampling_of(self.live)
+        self._release()
 
     def _open(self) -> None:
         """Begins with no rows: parts need not know how to keep none, but for a target that reads a prompt ahead."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -28,10 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The prompts of a batch, right-padded with 0."""
+    """The prompts of a batch, right-padded with 0.
+
+    `inputs` is what the target reads with the tokens, such as the pixels of images, by the names that it has for them:
+    nothing but the target looks into it.
+    """
 
     tokens: Tensor  # [B, L] int64
     count: Tensor  # [B] int64, tokens of each row, at least 1
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

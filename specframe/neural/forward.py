@@ -36,13 +36,15 @@ class Pass:
     """
 
     tokens: Tensor  # [B, T] int64
-    positions: Tensor  # [B, T] int64
+    positions: Tensor  # [B, T] int64, counted in tokens
     sight: Sight
     row: int = 0  # the memory's row of the first row
     states: Tensor | None = None  # [B, T, D], input of the first layer that runs; None: the tokens' embeddings
     layers: LayerChoice | None = None  # those that are not chosen pass their input on; None: all run
     taps: frozenset[str] = frozenset()  # of the features to return
     keep: Keep = field(default_factory=lambda: EVERY)  # the positions whose logits to return
+    places: Tensor | None = None  # [.., B, T] int64, what the model is given as positions; None: `positions`
+    inputs: Mapping[str, Tensor] = field(default_factory=dict)  # further inputs of the model, such as images
 
     def kept(self, values: Tensor) -> Tensor:
         """The entries [B, T, ..] of the positions to keep: [B, E, ..]."""

@@ -35,6 +35,8 @@ class Rows:
         """Committed entries of each row, [B] int64."""
         self.counts: list[int] = []
         """The same on the host."""
+        self.offset: Tensor | None = None
+        """Position of each row's next token minus its entries, [B] int64; None where the two are the same."""
         self._rooted = rooted
         self._taken = 0  # further slots that are taken in every row: by the entries that `before` leaves out
 
@@ -63,8 +65,11 @@ class Rows:
         """All layers' values, [layers, B, H, S, D]."""
         return self.memory.every[1::2, : len(self.counts)]
 
-    def join(self, count: Tensor, counts: Sequence[int]) -> None:
-        """Adds rows of so many entries, behind the others."""
+    def join(self, count: Tensor, counts: Sequence[int], offset: Tensor | None = None) -> None:
+        """Adds rows of so many entries, behind the others, with the offsets of their positions [A], 0 by default."""
+        if offset is not None or self.offset is not None:
+            before = torch.zeros_like(self.count) if self.offset is None else self.offset
+            self.offset = torch.cat([before, torch.zeros_like(count) if offset is None else offset])
         self.count = torch.cat([self.count, count])
         self.counts = [*self.counts, *counts]
 
@@ -86,7 +91,12 @@ class Rows:
         """Keeps these rows, int64 [R], in this order."""
         self.memory.keep(rows)
         self.count = self.count[rows]
+        self.offset = None if self.offset is None else self.offset[rows]
         self.counts = [self.counts[row] for row in rows.tolist()]
+
+    def places(self, positions: Tensor) -> Tensor | None:
+        """Returns what a model is given as positions [B, T] that are counted in entries; None: they are the same."""
+        return None if self.offset is None else positions + self.offset[:, None]
 
     def before(self, entries: int) -> Self:
         """The rows as they were so many entries ago, on the same memory: nodes are written behind all entries.

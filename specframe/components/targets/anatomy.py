@@ -13,6 +13,7 @@ from specframe.components.targets.forward import recurrence
 from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import TransformersForward
+from specframe.components.targets.forward.vision import Vision
 from specframe.kernel.errors import CompositionError
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward
@@ -32,6 +33,8 @@ class Anatomy:
     """transformers' own forward pass."""
     memory: type[SlotCache]
     """The kind of memory that its layers need."""
+    vision: Vision
+    """Inputs that it reads with the tokens."""
 
     @classmethod
     def of(cls, model: Any) -> Anatomy:
@@ -46,7 +49,8 @@ class Anatomy:
         taps = Taps(found[0], dict(enumerate(found[1])))
         windows = architectures.takes_masks(decoder, views := architectures.views(config))
         eager = TransformersForward(runs, taps, views, windows)
-        return cls(config, decoder, layers, taps, eager, HybridCache if recurrent else SlotCache)
+        memory = HybridCache if recurrent else SlotCache
+        return cls(config, decoder, layers, taps, eager, memory, Vision.of(runs))
 
     def begin(self, forward: Forward, slots: int, room: int, device: torch.device, before: State | None) -> State:
         """The state of a new session, in the storage of the one before where that will do."""

@@ -22,8 +22,7 @@ from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
-from specframe.native.sight import Causal
-from specframe.neural.forward import NONE, Features, Forward, HookedForward
+from specframe.neural.forward import Features, Forward, HookedForward
 from specframe.neural.quantize import Quantization
 
 if TYPE_CHECKING:
@@ -104,6 +103,7 @@ class HFTarget:
         self.parts = Anatomy.of(model)
         self.config: Any = self.parts.config
         self._taps = self.parts.taps
+        self.image_tokens, self.require_inputs = self.parts.vision.tokens, self.parts.vision.require
         self.computing = HookedForward(self.parts.eager)
         self.source = tokenizer
         self._state: State | None = None
@@ -173,32 +173,32 @@ class HFTarget:
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
         """The last prompt tokens of new rows as root-only trees, their scores, and the prompts' features.
 
-        Right padding needs no mask: causal attention keeps it from the tokens before it, and later forwards mask or
-        overwrite its slots. The last token is processed here, unlike later roots: the commit only adds the bonus token.
+        The last token is processed here, unlike later roots: the commit only adds the bonus token.
         """
         state = self._running()
         check_prompts(prompts, self.context, self.vocab_size)
-        sight = state.place_prompts(prompts)
-        last = prompts.count[:, None] - 1  # [A, 1]
-        tokens, row = prompts.tokens[:, sight.start :], len(state.rows.counts)
-        logits, features = state.read(self.forward, tokens, sight, row, self._taps.wanted, last - sight.start)
+        self.require_inputs(prompts.inputs)
+        if prompts.inputs and self.forward is not self.parts.eager:
+            raise InputError(
+                "a target with `compile`, `kernels` or `quantize` reads texts alone: leave it out for images"
+            )
+        logits, features = state.read_prompts(self.forward, prompts, self._taps.wanted, self.parts.vision)
         assert logits is not None  # [A, 1, V]
-        state.features = state.take_ahead(self._cast(features), sight.start)
-        state.admitted = prompts
-        return TokenTree.root_only(prompts.tokens.gather(1, last)[:, 0]), Scores(logits, state.features)
+        state.features = self._cast(features)
+        last = prompts.tokens.gather(1, prompts.count[:, None] - 1)[:, 0]
+        return TokenTree.root_only(last), Scores(logits, state.features)
 
     @torch.no_grad()
     def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
         """Reads up to `limit` further tokens of a prompt before its admission; returns how many are read in all."""
         state = self._running()
+        if not self.image_tokens.isdisjoint(prompt):
+            raise InputError("a prompt with an image is read whole: admit it without reading it ahead")
         if not state.ahead and prompt:
             whole = Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)]))
             check_prompts(whole, self.context, self.vocab_size)
         if piece := state.place_ahead(prompt, limit):
-            tokens = torch.tensor([piece], device=self.device)
-            asked = tokens, Causal(len(state.ahead), [len(piece)]), state.slots - 1
-            features = state.read(self.forward, *asked, self._taps.wanted, NONE)[1]
-            state.add_ahead(piece, self._cast(features))
+            state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.wanted)))
         return len(state.ahead)
 
     def _cast(self, features: Features) -> Features:

@@ -215,7 +215,8 @@ class CompiledForward:
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs whole trees compiled, where possible and where no dispatch mode needs to see every operator."""
         sight = asked.sight
-        if isinstance(sight, Tree) and asked.layers is None and asked.keep is EVERY:
+        plain = asked.layers is None and asked.keep is EVERY and asked.places is None
+        if isinstance(sight, Tree) and plain:
             eager = self._steps.refused or _get_current_dispatch_mode() is not None
             found = None if eager else self._run(asked, sight, memory)
             if found is not None:

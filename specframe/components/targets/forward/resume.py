@@ -71,7 +71,8 @@ def score(
     There, the first layers run over the remaining nodes, the other layers over all. There may be features of more taps
     than were requested.
     """
-    asked, found = Pass(tree.tokens, positions_of(rows, tree, context), rows.tree(tree), taps=taps), {}
+    positions, found = positions_of(rows, tree, context), {}
+    asked = Pass(tree.tokens, positions, rows.tree(tree), taps=taps, places=rows.places(positions))
     if drafted is not None:
         chosen = drafted.chosen.rest
         found = _resumed(run, drafted, asked, tree, rows)
@@ -109,11 +110,12 @@ def run_over(
         wanted, sight = frozenset({"last"}), rows.chosen(tree, nodes, slots)
     asked = Pass(
         tree.tokens.gather(1, nodes),
-        positions.gather(1, nodes),
+        placed := positions.gather(1, nodes),
         sight,
         layers=chosen,
         taps=frozenset(wanted),
         keep=NONE,
+        places=rows.places(placed),
     )
     return run(asked, rows.memory)[1]
 
@@ -156,6 +158,7 @@ def _resumed(run: Run, drafted: Drafted, asked: Pass, tree: TokenTree, rows: Row
             layers=LayerChoice.first(chosen.whole, chosen.layers),
             taps=frozenset(features),
             keep=NONE,
+            places=rows.places(asked.positions[:, missing]),
         )
         more = run(rest, rows.memory)[1]
         for tap, values in features.items():

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from specframe.components.targets.forward import resume
+from specframe.components.targets.forward.vision import Vision
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import Committed, Prompts, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Features, Forward, Keep, Output, Pass, Run
+from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run
 from specframe.neural.ledger import Rows
 
 FIRST = 1024
@@ -58,6 +59,7 @@ class State:
         self.drafted: resume.Drafted | None = None  # the layers that ran over the unfinished draft
         self.admitted: Prompts | None = None  # new rows, until their commit
         self._counts: list[int] = []  # tokens of each of them
+        self._offset: Tensor | None = None  # [A], of their positions
         self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
         self._ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
 
@@ -70,7 +72,7 @@ class State:
         self._require_slots(more)
         self._require(width, f"a prompt of {width} tokens")
         start = len(self.ahead)
-        if start and (more > 1 or prompts.tokens[0, :start].tolist() != self.ahead):
+        if start and (more > 1 or prompts.inputs or prompts.tokens[0, :start].tolist() != self.ahead):
             start = 0
             if row + more == self.slots:
                 self._forget_ahead()
@@ -93,12 +95,29 @@ class State:
             self._require(start + len(piece), f"a prompt of {len(prompt)} tokens")
         return piece
 
-    def read(
-        self, forward: Forward, tokens: Tensor, sight: Causal, row: int, taps: frozenset[str], keep: Keep
-    ) -> Output:
-        """Reads texts [A, L] into the rows from `row` on; returns what `Forward.run` returns."""
+    def read_prompts(self, forward: Forward, prompts: Prompts, taps: frozenset[str], vision: Vision) -> Output:
+        """Reads the prompts of new rows, whole or behind what was read ahead.
+
+        Returns the logits [A, 1, V] behind their last tokens and the features [A, L, D]. Right padding needs no mask:
+        causal attention keeps it from the tokens before it, and later forwards mask or overwrite its slots. Raises
+        InputError for inputs that do not fit the tokens.
+        """
+        sight = self.place_prompts(prompts)
+        row, tokens = len(self.rows.counts), prompts.tokens[:, sight.start :]
+        keep = prompts.count[:, None] - 1 - sight.start  # [A, 1]
         positions = torch.arange(sight.start, sight.end, device=tokens.device).expand(tokens.shape)
-        return forward.run(Pass(tokens, positions, sight, row, taps=taps, keep=keep), self.cache)
+        places, offset = vision.place(prompts)
+        asked = Pass(tokens, positions, sight, row, taps=taps, keep=keep, places=places, inputs=prompts.inputs)
+        logits, features = vision.look(lambda: forward.run(asked, self.cache), prompts)
+        self.admitted, self._offset = prompts, offset
+        return logits, self.take_ahead(features, sight.start)
+
+    def read_piece(self, forward: Forward, piece: Sequence[int], taps: frozenset[str]) -> Features:
+        """Reads a piece of a prompt in the last slot, behind what was read ahead; returns its features [1, L, D]."""
+        tokens = torch.tensor([piece], device=self.rows.count.device)
+        sight = Causal(len(self.ahead), [len(piece)])
+        positions = torch.arange(sight.start, sight.end, device=tokens.device)[None]
+        return forward.run(Pass(tokens, positions, sight, self.slots - 1, taps=taps, keep=NONE), self.cache)[1]
 
     def add_ahead(self, piece: Sequence[int], features: Mapping[str, Tensor]) -> None:
         """Notes a piece of a prompt that was read ahead."""
@@ -123,7 +142,7 @@ class State:
         tokens = torch.zeros_like(prompts.tokens)
         tokens[:, :-1] = prompts.tokens[:, 1:]
         tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
-        self.rows.join(prompts.count, self._counts)
+        self.rows.join(prompts.count, self._counts, self._offset)
         self.admitted = self.drafted = None
         return Committed(tokens, prompts.count, self.features, bonus, prompts, self._counts)
 

@@ -50,9 +50,10 @@ class TransformersForward:
             "attention_mask": masks_of(sight, asked.positions, self.views, self._dtype),
             "use_cache": True,
             self._cache_name: memory,
+            **asked.inputs,
         }
         if self._placed:
-            options["position_ids"] = asked.positions
+            options["position_ids"] = asked.positions if asked.places is None else asked.places
         which = None
         if self.trims and isinstance(asked.keep, Tensor):
             options["logits_to_keep"], which = torch.unique(asked.keep, return_inverse=True)

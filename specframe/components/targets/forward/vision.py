@@ -1,0 +1,82 @@
+"""Inputs that a model reads with the tokens of a prompt, such as images, and their positions."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from specframe.components.targets.source import first_line
+from specframe.kernel.errors import InputError
+from specframe.kernel.types import Prompts
+from specframe.neural.forward import Output
+
+PIXELS = "pixel_values"
+OURS = frozenset({"input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "logits_to_keep"})
+"""Inputs of a forward pass that a target makes itself."""
+TOKENS = ("image_token_id", "image_token_index", "video_token_id", "video_token_index")
+"""Names that configs have for the tokens which stand for parts of an image or a video."""
+T = TypeVar("T")
+Index = Callable[..., tuple[Tensor, Tensor]]
+"""transformers' `get_rope_index`: positions [3, B, L], and for each row what they run ahead of its tokens, [B, 1]."""
+
+
+@dataclass(frozen=True)
+class Vision:
+    """The inputs of a model in addition to tokens, the tokens that stand for them, and where they are placed."""
+
+    kind: str
+    """The model's type."""
+    names: frozenset[str]
+    """Names of the inputs that its forward pass takes."""
+    tokens: frozenset[int]
+    """The tokens that stand for parts of an image, one a feature."""
+    index: Index | None
+    """The model's own positions of a text with images; None where they are counted like those of any text."""
+
+    @classmethod
+    def of(cls, model: Any) -> Vision:
+        """Looks at a model of transformers."""
+        names = frozenset(inspect.signature(model.forward).parameters) - OURS
+        found = [getattr(model.config, name, None) for name in TOKENS]
+        tokens = frozenset(token for token in found if isinstance(token, int)) if PIXELS in names else frozenset[int]()
+        index: Index | None = getattr(getattr(model, "model", model), "get_rope_index", None)
+        return cls(model.config.model_type, names, tokens, index)
+
+    def require(self, inputs: Mapping[str, Tensor]) -> None:
+        """Raises InputError for inputs that the model does not take."""
+        if inputs and PIXELS not in self.names:
+            raise InputError(f"the target reads texts alone: {self.kind} takes no {PIXELS}, so leave the image out")
+        if unknown := sorted(inputs.keys() - self.names):
+            raise InputError(f"{self.kind} reads no {unknown[0]} with a prompt")
+
+    def place(self, prompts: Prompts) -> tuple[Tensor | None, Tensor | None]:
+        """The positions [.., A, L] of prompts with images, and of each row's next token minus its tokens, [A].
+
+        None for both where positions are counted in tokens. They come from the model's function, never from what its
+        last call left on the module.
+        """
+        if self.index is None or not prompts.inputs:
+            return None, None
+        index = self.index
+        takes = inspect.signature(index).parameters
+        given = {name: values for name, values in prompts.inputs.items() if name in takes}
+        if "mm_token_type_ids" in takes and "mm_token_type_ids" not in given:
+            raise InputError(f"{self.kind} places an image by mm_token_type_ids, which its processor makes: give them")
+        seen = torch.arange(prompts.tokens.shape[1], device=prompts.count.device) < prompts.count[:, None]
+        places, offset = self._try(lambda: index(prompts.tokens, attention_mask=seen.long(), **given))
+        return places, offset[:, 0]
+
+    def look(self, read: Callable[[], Output], prompts: Prompts) -> Output:
+        """Reads prompts. Raises InputError where their images do not fit the tokens that stand for them."""
+        return self._try(read) if prompts.inputs else read()
+
+    def _try(self, call: Callable[[], T]) -> T:
+        try:
+            return call()
+        except (ValueError, RuntimeError, IndexError, StopIteration) as error:  # transformers' checks of images
+            raise InputError(f"{self.kind} cannot read the image of a prompt: {first_line(error)}") from error

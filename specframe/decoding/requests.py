@@ -9,8 +9,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from specframe.kernel.capabilities import SeeingTarget
 from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import SeeingTarget, Target
+from specframe.kernel.interfaces import Target
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.sampling.laws import History, RowSampling, Sampling
 

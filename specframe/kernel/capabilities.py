@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from specframe.kernel.tree import ALL_DRAWS, Draw
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -99,3 +102,13 @@ class Untrained(Protocol):
     def untrained(self, vocab: int) -> Self:
         """The same part before `bind`, without trained weights or tables, for a target of `vocab` tokens."""
         ...
+
+
+@runtime_checkable
+class SeeingTarget(Protocol):
+    """A target that can read inputs with a prompt: see `Prompts.inputs`. `image_tokens` stand for parts of an image."""
+
+    image_tokens: frozenset[int]
+
+    def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
+        """Raises InputError for inputs that it does not read."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
     import torch
@@ -157,16 +157,6 @@ class ChunkedTarget(Target, Protocol):
 
         One prompt at a time, in a free slot, until other prompts take that; its own admission reads the rest only.
         """
-
-
-@runtime_checkable
-class SeeingTarget(Target, Protocol):
-    """A target that can read inputs with a prompt: see `Prompts.inputs`. `image_tokens` stand for parts of an image."""
-
-    image_tokens: frozenset[int]
-
-    def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
-        """Raises InputError for inputs that it does not read."""
 
 
 class TreePolicy(Protocol):

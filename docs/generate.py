@@ -114,8 +114,9 @@ def render_generate() -> str:
         parts += [_render_support(name, support) for name, support in sorted(table.items())]
         parts.append("")
     parts.append(
-        "Any other keyword of `generate` goes to the model's forward pass (`pixel_values`, `token_type_ids`) and is "
-        "refused: the loop gives the model tokens and nothing else.\n"
+        "Any other keyword of `generate` goes to the model's forward pass. With `pixel_values`, those of images "
+        "(`image_grid_thw`, `mm_token_type_ids`) are read with the prompts, one image a row, or any number where there "
+        "is one row; all others are refused.\n"
     )
     return "\n".join(parts)
 

@@ -14,7 +14,8 @@ from transformers.generation import GenerateDecoderOnlyOutput, StopStringCriteri
 from transformers.generation.utils import GenerationMixin
 
 from specframe.components.targets.hf import HFTarget
-from specframe.decoding.generate_support import Ends, refusal
+from specframe.decoding.generate_images import Inputs, image_inputs, rows_of_images
+from specframe.decoding.generate_support import IMAGES, Ends, refusal
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.processors import row_samplings
 from specframe.decoding.requests import Entry, Request, require_whole
@@ -74,6 +75,10 @@ def decoder(
         # `generate` hands over, of its own settings, those that a loop names: both need the tokenizer that it drops.
         call = read_call()
         generation_config.token_healing = token_healing
+        seen = image_inputs(call)
+        if seen:  # `generate` may have encoded the images, and placed them: the target does both itself
+            made = {*seen, IMAGES} | ({"position_ids"} - call.keys())
+            model_inputs = {name: value for name, value in model_inputs.items() if name not in made}
         if reason := refusal(generation_config, call, model_inputs):
             raise InputError(reason)
         require_tokens_alone(model, input_ids, model_inputs)
@@ -81,8 +86,9 @@ def decoder(
         padding = _left_padding(input_ids, model_inputs)
         if not bound or bound[0][0] is not model:
             bound[:] = [(model, Pipeline.build(planned, HFTarget.from_model(model)))]
+        prompts = input_ids, padding, rows_of_images(seen, padding, generation_config.num_return_sequences or 1)
         sequences = _decode(
-            bound[0][1], input_ids, padding, list(logits_processor), criteria, generation_config, call.get("streamer")
+            bound[0][1], prompts, list(logits_processor), criteria, generation_config, call.get("streamer")
         )
         if not generation_config.return_dict_in_generate:
             return sequences
@@ -94,15 +100,17 @@ def decoder(
 
 def _decode(
     pipeline: Pipeline,
-    prompts: Tensor,
-    padding: list[int],
+    given: tuple[Tensor, list[int], list[Inputs]],
     processors: list[Any],
     criteria: list[Any],
     config: Any,
     streamer: Any,
 ) -> Tensor:
-    """The prompts [B, T] with their continuations, each row up to its end: [B, T + longest]."""
+    """The prompts [B, T] with their continuations, each row up to its end: [B, T + longest].
 
+    `given` are the prompts, their padding, and what they are read with.
+    """
+    prompts, padding, images = given
     ends = Ends(criteria, prompts)
     samplings = row_samplings(processors, prompts, padding, bool(config.do_sample))
     seed = int(torch.randint(2**62, ()).item())
@@ -115,8 +123,11 @@ def _decode(
             number=number,
             ends=ends.tokens,
             stop=ends.stop if ends.stops else None,
+            inputs=inputs,
         )
-        for number, (prompt, skipped, sampling) in enumerate(zip(prompts.tolist(), padding, samplings, strict=True))
+        for number, (prompt, skipped, sampling, inputs) in enumerate(
+            zip(prompts.tolist(), padding, samplings, images, strict=True)
+        )
     ]
     fill = 0 if config._pad_token_tensor is None else int(config._pad_token_tensor)
     shown = 0

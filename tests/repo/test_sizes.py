@@ -8,7 +8,7 @@ LINES = 300
 FILES = 25
 MODULES = 3
 """The fewest modules of a folder, those of its own folders counted."""
-HOUSE = {"folders": 33, "modules": 323}
+HOUSE = {"folders": 33, "modules": 324}
 """The most of `specframe/`: 32 and 300 when the house was arranged, sights, recurrent memory and
 the commands in Python, and drafters on a device of their own since."""
 LOOP_LINES = 100

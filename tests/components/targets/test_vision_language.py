@@ -12,10 +12,9 @@ from transformers import PreTrainedTokenizerFast
 import specframe
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.source import take_texts
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import CompositionError
 from specframe.testing import admitted
 from tests.components.targets.models import PROMPTS, batch
-from tests.components.targets.registry.configs import config_of
 from tests.components.targets.registry.walk import build, compare, plain
 
 FAMILIES = ["llava", "smolvlm", "idefics3", "internvl", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl"]
@@ -106,22 +105,6 @@ def test_generate_takes_a_loop_for_texts(family, tmp_path):
     if family == "llava":
         del call["mm_token_type_ids"]
     assert torch.equal(model.generate(**call, custom_generate=loop), model.generate(**call))
-
-
-def test_generate_with_an_image_is_refused_by_its_name(tmp_path):
-    (tmp_path / "loop.yaml").write_text(RECIPE)
-    model, loop = build("llava"), specframe.decoder(tmp_path / "loop.yaml")
-    config = config_of("llava")
-    size = config.vision_config.image_size
-    count = (size // config.vision_config.patch_size) ** 2
-    ids = torch.tensor([[5, *[config.image_token_id] * count, 6]])
-    with pytest.raises(InputError, match="pixel_values cannot be used with a custom_generate of specframe"):
-        model.generate(
-            input_ids=ids,
-            pixel_values=torch.zeros(1, 3, size, size).double(),
-            max_new_tokens=2,
-            custom_generate=loop,
-        )
 
 
 @pytest.mark.parametrize(

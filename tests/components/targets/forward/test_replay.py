@@ -68,7 +68,9 @@ def test_a_replay_is_a_draft_behind_the_earlier_text(family, chosen, build):
     tokens = torch.tensor([text[-WINDOW:] for text in texts])
     found = target.replay_layers(chosen, tokens)
     for row, text in enumerate(texts):
-        torch.testing.assert_close(found[row], literal(model, text, chosen), rtol=1e-6, atol=1e-8)
+        torch.testing.assert_close(
+            found[row], literal(model, text, chosen), rtol=1e-5, atol=1e-6
+        )  # rotary angles are float32
 
 
 @torch.no_grad()

@@ -109,7 +109,11 @@ ROLLOUTS: Parts = (
     ),
 )
 
-SIGHTS: Parts = (("window", "sights:SinkWindow", "StreamingLLM: the first tokens and the newest ones"),)
+SIGHTS: Parts = (
+    ("window", "window:SinkWindow", "StreamingLLM: the first tokens and the newest ones"),
+    ("chunks", "chunks:Chunks", "TriForce: the chunks whose keys fit the newest query, chosen anew now and then"),
+    ("snapkv", "snapkv:SnapKV", "SnapKV: the tokens that the end of the prompt looks at"),
+)
 
 STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, found by what stands before them"),)
 
@@ -132,7 +136,7 @@ COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("head", "components.heads", HEADS),
     ("loss", "components.losses", LOSSES),
     ("rollout", "components.rollouts", ROLLOUTS),
-    ("sight", "components.drafters", SIGHTS),
+    ("sight", "components.sights", SIGHTS),
     ("store", "components.stores", STORES),
     ("contestant", "bench.contest", CONTESTANTS),
 )

@@ -88,6 +88,15 @@ class CommittedMemory(Protocol):
     def values(self) -> Tensor:
         """The values of all layers: [layers, B, heads of keys, S, D]."""
 
+    @property
+    def queries(self) -> Tensor:
+        """The queries of the tokens just committed, of a prompt the last 32 at most: [layers, R, heads, T, D].
+
+        They are rotated and scaled: products with keys are what the softmax of attention gets. The newest token's are
+        the last ones; 0 stands before a row's first. The R rows are those of the commit. Several heads in a row share a
+        head of keys.
+        """
+
 
 class SightPolicy(Protocol):
     """Chooses the committed slots that a draft sees. It may look at anything committed, and never at the draft."""
@@ -96,6 +105,8 @@ class SightPolicy(Protocol):
     """The most slots it chooses."""
     per_head: bool
     """True if it may choose other slots for every layer and head of keys."""
+    queries: bool
+    """True if it reads the queries of what is committed."""
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows, each of at most `room` positions; forgets earlier ones."""
@@ -117,7 +128,7 @@ class LayeredTarget(NeuralTarget, Protocol):
     def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
         """Raises CompositionError where the target cannot draft with the chosen layers, on what a sight chooses.
 
-        A running session goes on.
+        A running session goes on. For a sight that reads queries the target's memory keeps them from now on.
         """
 
     def run_layers(

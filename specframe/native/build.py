@@ -69,6 +69,7 @@ class Batch(Structure):
         *((name, c_void_p) for name in ("sees", "length", "visible", "places")),
         *((name, c_void_p) for name in ("positions", "cosine", "sine", "embeddings", "listed")),
         *((name, c_int64) for name in ("list_layers", "list_heads", "list_slots")),
+        ("queries", c_void_p),
     )
 
 

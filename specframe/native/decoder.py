@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from specframe.kernel.layers import LayerChoice
 from specframe.native.blocks import TILE, Floats
+from specframe.native.bounds import check_integers, check_numbers, check_room, check_sight
 from specframe.native.build import Batch, DecoderSizes, Layer, load_kernels
 from specframe.native.linear import QuantizedLinear
 from specframe.native.sight import Listed, Mask, Tree
@@ -74,22 +75,23 @@ class PackedLayers:
         sight: Tree | Mask | Listed,
         cache: KeysAndValues,
         row: int = 0,
-        taps: Mapping[int, Tensor] | None = None,
+        taps: Mapping[str, Tensor] | None = None,
         chosen: LayerChoice | None = None,
         embeddings: Tensor | None = None,
         ending: Tensor | None = None,
     ) -> None:
         """Turns hidden states [B, N, D], float32, into the last layer's output, in place.
 
-        `row` is the cache's row of the first. A layer's output is copied to its tap, [B, N, D], where it has one. Where
-        layers are chosen, the others pass their input on. `embeddings` [B, N, D] precede the hidden states in the
-        attention input of a layer of twice the width. `ending` [D], float32, is the weight of a norm behind the last
-        layer.
+        `row` is the cache's row of the first. Layer K's output is copied to the tap `layer.K`, [B, N, D], and its
+        rotated queries to `query.K`, [B, N, heads * size], where these are given. Where layers are chosen, the others
+        pass their input on. `embeddings` [B, N, D] precede the hidden states in the attention input of a layer of twice
+        the width. `ending` [D], float32, is the weight of a norm behind the last layer.
         """
         blocks = cache.storage(self._sample)  # [2 * layers, B, H, S, D]
         wanted = taps or {}
-        _check_numbers(() if ending is None else (ending,))
-        end = self._check(hidden, blocks, positions, sight, row, wanted.values())
+        check_numbers(() if ending is None else (ending,))
+        end = self._check(hidden, blocks, positions, sight, row, wanted)
+        outputs, queries = self._pointers("layer", wanted), self._pointers("query", wanted)
         places, angles = positions.contiguous(), self._angles_to(end)
         where = Batch(
             rows=hidden.shape[0],
@@ -101,6 +103,7 @@ class PackedLayers:
             positions=places.data_ptr(),
             cosine=angles.data_ptr(),
             sine=angles.data_ptr() + angles.element_size() * angles.stride(0),
+            queries=ctypes.addressof(queries),
         )
         if isinstance(sight, Tree):
             seen, other = sight.sees.contiguous(), sight.length.contiguous()
@@ -118,7 +121,6 @@ class PackedLayers:
             if beginning.shape != hidden.shape:
                 raise ValueError(f"embeddings are {list(hidden.shape)}, not {list(beginning.shape)}")
             where.embeddings = beginning.data_ptr()
-        pointers = [wanted[index].data_ptr() if index in wanted else None for index in range(self.shape.layers)]
         load_kernels().specframe_decode(
             ctypes.byref(self.shape),
             self.records,
@@ -126,7 +128,7 @@ class PackedLayers:
             blocks.data_ptr(),
             hidden.data_ptr(),
             None if ending is None else ending.data_ptr(),
-            (ctypes.c_void_p * len(pointers))(*pointers),
+            outputs,
             None if chosen is None else bytes(a + 2 * m for a, m in zip(chosen.attention, chosen.mlp, strict=True)),
         )
 
@@ -136,10 +138,15 @@ class PackedLayers:
         Raises ValueError for a cache of other layers, or one with fewer slots.
         """
         blocks = cache.storage(self._sample)
-        _check_numbers((blocks,))
+        check_numbers((blocks,))
         self._check_memory(blocks)
-        _check_room("slots", 0, end, blocks.shape[3])
+        check_room("slots", 0, end, blocks.shape[3])
         return blocks, self._angles_to(end)
+
+    def _pointers(self, kind: str, taps: Mapping[str, Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+        """Where each layer's tap of a kind is, or null."""
+        places = [taps.get(f"{kind}.{layer}") for layer in range(self.shape.layers)]
+        return (ctypes.c_void_p * len(places))(*(None if place is None else place.data_ptr() for place in places))
 
     def _check_memory(self, blocks: Tensor) -> None:
         """Raises ValueError for a cache of other layers or heads than these."""
@@ -154,30 +161,34 @@ class PackedLayers:
         positions: Tensor,
         sight: Tree | Mask | Listed,
         row: int,
-        taps: Collection[Tensor],
+        taps: Mapping[str, Tensor],
     ) -> int:
         """The first position beyond those of the nodes.
 
         Raises ValueError for tensors that the kernels would read or write beyond, or take for something else.
         """
-        rows, nodes, width = hidden.shape
-        _check_numbers((hidden, blocks, *taps))
-        if width != self.shape.width or any(tap.shape != hidden.shape for tap in taps):
-            raise ValueError(f"hidden states and taps are [B, N, {self.shape.width}]")
+        rows, nodes = hidden.shape[:2]
+        check_numbers((hidden, blocks, *taps.values()))
+        widths = {"layer": self.shape.width, "query": self.shape.heads * self.shape.head_size}
+        shapes = [(tensor, widths[name.partition(".")[0]]) for name, tensor in taps.items()]
+        if any(tensor.shape != (rows, nodes, wide) for tensor, wide in [(hidden, self.shape.width), *shapes]):
+            raise ValueError(
+                f"hidden states and taps are [B, N, {self.shape.width}], and queries [B, N, {widths['query']}]"
+            )
         self._check_memory(blocks)
-        _check_room("rows", row, row + rows, blocks.shape[1])
-        _check_room("slots", 0, sight.end, blocks.shape[3])
-        end = _check_integers("positions", positions, (rows, nodes), POSITIONS)
+        check_room("rows", row, row + rows, blocks.shape[1])
+        check_room("slots", 0, sight.end, blocks.shape[3])
+        end = check_integers("positions", positions, (rows, nodes), POSITIONS)
         if isinstance(sight, Tree):
-            _check_sight(sight.sees, (rows, nodes, nodes))
-            _check_integers("lengths", sight.length, (rows,), sight.base + 1)
+            check_sight(sight.sees, (rows, nodes, nodes))
+            check_integers("lengths", sight.length, (rows,), sight.base + 1)
         elif isinstance(sight, Listed):
-            _check_sight(sight.path, (rows, nodes, sight.end - sight.base))
-            _check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
+            check_sight(sight.path, (rows, nodes, sight.end - sight.base))
+            check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
             self._check_lists(sight.listed, rows, sight.base)
         else:
-            _check_sight(sight.visible, (rows, nodes, sight.end))
-            _check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
+            check_sight(sight.visible, (rows, nodes, sight.end))
+            check_integers("places", sight.places, (rows, nodes), blocks.shape[3])
         return end
 
     def _check_lists(self, listed: Tensor, rows: int, base: int) -> None:
@@ -185,7 +196,7 @@ class PackedLayers:
         layers, _, heads, slots = listed.shape
         if layers not in (1, self.shape.layers) or heads not in (1, self.shape.kv_heads):
             raise ValueError(f"lists of slots are for each layer and head, or for all, not {list(listed.shape)}")
-        _check_integers("listed slots", listed + 1, (layers, rows, heads, slots), base + 1)
+        check_integers("listed slots", listed + 1, (layers, rows, heads, slots), base + 1)
 
     def _angles_to(self, end: int) -> Tensor:
         """Cosines and sines of the positions below `end`, and perhaps more: [2, positions, rotary / 2]."""
@@ -264,35 +275,3 @@ def _weight(module: nn.Module, name: str) -> Tensor | None:
     norm = getattr(module, name, None)
     weight: Tensor | None = getattr(norm, "weight", None)
     return weight
-
-
-def _check_numbers(tensors: Iterable[Tensor]) -> None:
-    """Raises ValueError for a tensor that is not contiguous, in float32 and on a CPU."""
-    for tensor in tensors:
-        if tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous():
-            how = "contiguous" if tensor.is_contiguous() else "not contiguous"
-            raise ValueError(
-                f"the native passes take contiguous float32 on a CPU, not {tensor.dtype} on {tensor.device}, {how}"
-            )
-
-
-def _check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int) -> int:
-    """One more than the highest. Raises ValueError unless these are int64 on a CPU, of this shape, 0 to below `end`."""
-    if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
-        raise ValueError(f"{name} are int64 {list(shape)} on a CPU, not {numbers.dtype} {list(numbers.shape)}")
-    low, high = (int(bound) for bound in numbers.aminmax())
-    if low < 0 or high >= end:
-        raise ValueError(f"{name} are from 0 to {end - 1}, not from {low} to {high}")
-    return high + 1
-
-
-def _check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:
-    """Raises ValueError unless this is a mask, bool, of this shape on a CPU."""
-    if sees.dtype != torch.bool or not sees.is_cpu or sees.shape != shape:
-        raise ValueError(f"what nodes see is bool {list(shape)} on a CPU, not {sees.dtype} {list(sees.shape)}")
-
-
-def _check_room(name: str, begin: int, end: int, room: int) -> None:
-    """Raises ValueError unless the cache has all from `begin` to below `end`."""
-    if not 0 <= begin <= end <= room:
-        raise ValueError(f"the cache has {room} {name}, not those from {begin} to {end - 1}")

@@ -49,6 +49,7 @@ struct Batch {
   const float* embeddings;     // [B * N, width] before the hidden state in the attention's input, as EAGLE-3 has it, or null
   const int64_t* listed;       // [list_layers, B, list_heads, list_slots], or null
   int64_t list_layers, list_heads, list_slots;  // of layers and heads 1 where the lists of all are the same
+  float* const* queries;       // [layers], where a layer's rotated queries are copied to, [B * N, heads * head_size], or null
 
   int64_t lists() const { return listed ? list_layers * list_heads : 1; }
   // The number of the list of a layer and a head of keys.
@@ -251,6 +252,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
             if (norm) normalize(head, norm, s.epsilon, s.head_size, head);
             rotate(head, b.cosine + turn, b.sine + turn, s.rotary);
           }
+          if (b.queries && b.queries[l]) std::memcpy(b.queries[l] + row * queries, at, queries * sizeof(float));
           for (int64_t h = 0; h < s.kv_heads; ++h) {
             const int64_t place = (first * s.kv_heads + h) * head_stride + slot * s.head_size;
             std::memcpy(key_plane + place, at + queries + h * s.head_size, s.head_size * sizeof(float));

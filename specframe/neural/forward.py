@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -21,6 +21,8 @@ EVERY = slice(None)
 """The logits of all positions."""
 NONE = slice(0)
 """No logits: the LM head does not run."""
+NEWEST = 32
+"""Number of a text's last tokens whose queries are returned."""
 
 
 Output = tuple[Tensor | None, Features]
@@ -32,7 +34,8 @@ class Pass:
     """One forward pass: the tokens, where they stand and what they see, the layers that run, and what is asked of it.
 
     `layer.K` is layer K's output, counted from 0, as it enters the next; `last` is the LM head's input, after the last
-    layer that runs.
+    layer that runs. `query.K` are the queries of layer K, rotated and scaled: their products with keys are what the
+    softmax of its attention gets. A text that is read gives those of its last `NEWEST` tokens alone: see `Newest`.
     """
 
     tokens: Tensor  # [B, T] int64
@@ -73,6 +76,39 @@ class Forward(Protocol):
 
     def run(self, asked: Pass, memory: SlotCache) -> Output:
         """Runs the pass. Keys and values are written into the memory, at the slots that the sight names."""
+
+
+class Newest:
+    """The last tokens of texts, of which queries are kept; those of a whole prompt take more room than its keys.
+
+    They are [B, W, ..], the newest last, for W the smaller of `NEWEST` and the longest text; 0 before a text's first.
+    """
+
+    def __init__(self, lengths: Sequence[int], device: torch.device | None = None) -> None:
+        width = min(NEWEST, max(lengths))
+        ends = torch.tensor(lengths, device=device)[:, None]
+        self._places = ends - width + torch.arange(width, device=device)  # [B, W]
+        self._first = min(lengths) - width
+
+    def within(self, begin: int, end: int) -> bool:
+        """True if one of them may be among the tokens from `begin` on, before `end`."""
+        return end > self._first
+
+    def put(self, kept: Tensor, values: Tensor, begin: int = 0, rows: slice = EVERY) -> None:
+        """Writes those among the tokens from `begin` on, of values [R, T, D], into the rows of `kept` [B, W, D]."""
+        at = self._places[rows] - begin
+        inside = (at >= 0) & (at < values.shape[1])
+        found = gather_each(values, at.clamp(0, values.shape[1] - 1))
+        kept[rows] = torch.where(inside[..., None], found, kept[rows])
+
+    def empty(self, values: Tensor) -> Tensor:
+        """Zeros [B, W, D] to write into, like values [R, T, D]."""
+        return values.new_zeros(*self._places.shape, values.shape[-1])
+
+
+def is_query(tap: str) -> bool:
+    """Returns whether a tap is a layer's queries."""
+    return tap.startswith("query.")
 
 
 class GroupedForward:

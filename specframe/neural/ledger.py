@@ -38,6 +38,7 @@ class Rows:
         self.offset: Tensor | None = None
         """Position of each row's next token minus its entries, [B] int64; None where the two are the same."""
         self._rooted = rooted
+        self._queries: Tensor | None = None
         self._taken = 0  # further slots that are taken in every row: by the entries that `before` leaves out
 
     @property
@@ -64,6 +65,18 @@ class Rows:
     def values(self) -> Tensor:
         """All layers' values, [layers, B, H, S, D]."""
         return self.memory.every[1::2, : len(self.counts)]
+
+    @property
+    def queries(self) -> Tensor:
+        """The scaled queries of what was just committed, [layers, R, heads, T, D]: see `CommittedMemory`."""
+        if self._queries is None:
+            raise CompositionError("a sight of this kind needs queries, which the target's attention does not show")
+        size = self.keys.shape[-1]
+        return self._queries.unflatten(-1, (-1, size)).transpose(2, 3).to(self.keys.dtype)
+
+    def show(self, queries: Tensor | None) -> None:
+        """Keeps the queries [layers, R, T, heads * D] of what is being committed, the newest last."""
+        self._queries = queries
 
     def join(self, count: Tensor, counts: Sequence[int], offset: Tensor | None = None) -> None:
         """Adds rows of so many entries, behind the others, with the offsets of their positions [A], 0 by default."""

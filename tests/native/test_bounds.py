@@ -36,7 +36,7 @@ def mask(place=0):
         ({"hidden": torch.zeros(2, 3, 288, dtype=torch.float64)}, r"contiguous float32 on a CPU, not torch.float64"),
         ({"hidden": torch.zeros(2, 3, 288, device="meta")}, "on a CPU, not torch.float32 on meta"),
         ({"hidden": torch.zeros(2, 3, 32)}, r"\[B, N, 288\]"),
-        ({"taps": {0: torch.zeros(2, 2, 288)}}, "hidden states and taps"),
+        ({"taps": {"layer.0": torch.zeros(2, 2, 288)}}, "hidden states and taps"),
         ({"embeddings": torch.zeros(2, 2, 288)}, "embeddings are"),
         ({"ending": torch.zeros(288, dtype=torch.bfloat16)}, "contiguous float32"),
     ],

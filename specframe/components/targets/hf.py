@@ -182,9 +182,9 @@ class HFTarget:
             raise InputError(
                 "a target with `compile`, `kernels` or `quantize` reads texts alone: leave it out for images"
             )
-        logits, features = state.read_prompts(self.forward, prompts, self._taps.wanted, self.parts.vision)
+        logits, features = state.read_prompts(self.forward, prompts, self._taps.every, self.parts.vision)
         assert logits is not None  # [A, 1, V]
-        state.features = self._cast(features)
+        state.take(self._cast(features))
         last = prompts.tokens.gather(1, prompts.count[:, None] - 1)[:, 0]
         return TokenTree.root_only(last), Scores(logits, state.features)
 
@@ -198,7 +198,7 @@ class HFTarget:
             whole = Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)]))
             check_prompts(whole, self.context, self.vocab_size)
         if piece := state.place_ahead(prompt, limit):
-            state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.wanted)))
+            state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.every)))
         return len(state.ahead)
 
     def _cast(self, features: Features) -> Features:
@@ -211,9 +211,8 @@ class HFTarget:
         state = self._running()
         state.require_nodes(tree.tokens.shape[1])
         drafted, state.drafted = state.drafted, None
-        given = self.computing, self._taps.wanted, tree, state.rows, self.context
-        logits, features = resume.score(*given, drafted)
-        state.features = self._cast({tap: features[tap] for tap in self._taps.wanted})
+        logits, features = resume.score(self.computing, self._taps.every, tree, state.rows, self.context, drafted)
+        state.take(self._cast({tap: values for tap, values in features.items() if tap in self._taps.every}))
         return Scores(logits, state.features)
 
     @torch.no_grad()
@@ -221,7 +220,7 @@ class HFTarget:
         self, chosen: LayerChoice, tree: TokenTree, nodes: Tensor, slots: ChosenSlots | None = None
     ) -> Mapping[str, Tensor]:
         """The features [B, F, D] of draft nodes [B, F] when the chosen layers alone run: see `LayeredTarget`."""
-        given = self._taps.wanted, self.context, chosen, tree, nodes, slots
+        given = self._taps.every, self.context, chosen, tree, nodes, slots
         return self._cast(self._running().run_layers(self.computing, *given))
 
     @torch.no_grad()
@@ -278,6 +277,8 @@ class HFTarget:
     def check_layers(self, chosen: LayerChoice, sight: SightPolicy | None = None) -> None:
         """Drafts and verifies a small batch with these layers; raises CompositionError where that changes scores."""
         self.parts.require_rewindable(what := "draft with its own layers")
+        if sight is not None and sight.queries:
+            self._taps.request_queries()
         self._refuse(lambda target: probe.find_layer_fault(target, chosen, sight), what)
 
     def _refuse(self, find: Callable[[HFTarget], str | None], what: str) -> None:

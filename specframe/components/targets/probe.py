@@ -208,6 +208,8 @@ def find_layer_fault(target: TransformersTarget, chosen: LayerChoice, sight: Sig
     try:
         without = [target.run_layers(chosen, tree, everything[:, part])["last"] for part in (slice(1), slice(1, 3))]
         if sight is not None:
+            if sight.queries and target.memory().queries.shape[2] % target.memory().keys.shape[2]:
+                return "its queries are not as wide as its keys"
             slots = _every_slot(target.memory(), sight.per_head)
             for part, wanted_states in zip((slice(1), slice(1, 3)), without, strict=True):
                 states = target.run_layers(chosen, tree, everything[:, part], slots)["last"]

@@ -11,7 +11,7 @@ import specframe
 from specframe import CompositionError, InputError
 from specframe.certify.compositions.emission import Emission
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.drafters.sights import SinkWindow
+from specframe.components.sights.window import SinkWindow
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model

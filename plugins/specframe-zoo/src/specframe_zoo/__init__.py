@@ -80,7 +80,9 @@ smollm2_medusa = drafter("smollm2-135m", "medusa", "three of Medusa's heads for 
 smollm2_fastdraft = drafter("smollm2-135m", "fastdraft", "FastDraft's small language model of SmolLM2's tokenizer")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")
 smollm2_answers = Answers("smollm2-135m-answers", "1,652 answers of SmolLM2 to questions of published sets")
-smollm2_more_answers = Answers("smollm2-135m-more-answers", "2,786 more answers of SmolLM2, for later stages of training")
+smollm2_more_answers = Answers(
+    "smollm2-135m-more-answers", "2,786 more answers of SmolLM2, for later stages of training"
+)
 talk = Embedded("talk-7m", "a 7M Llama: dialogue, word problems, Python")
 state = Embedded("state-5m", "a 5M hybrid of Mamba-2 and attention, distilled from talk-7m")
 talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")

@@ -20,7 +20,7 @@ from specframe.components.targets.rounding import agree
 from specframe.components.targets.source import first_line
 from specframe.native.sight import Tree
 from specframe.neural.cache import SlotCache, cache_name
-from specframe.neural.forward import EVERY, Features, Output, Pass
+from specframe.neural.forward import EVERY, Features, Output, Pass, is_query
 
 log = logging.getLogger(__name__)
 SHAPES = 64
@@ -216,7 +216,7 @@ class CompiledForward:
         """Runs whole trees compiled, where possible and where no dispatch mode needs to see every operator."""
         sight = asked.sight
         plain = asked.layers is None and asked.keep is EVERY and asked.places is None
-        if isinstance(sight, Tree) and plain:
+        if isinstance(sight, Tree) and plain and not any(map(is_query, asked.taps)):
             eager = self._steps.refused or _get_current_dispatch_mode() is not None
             found = None if eager else self._run(asked, sight, memory)
             if found is not None:

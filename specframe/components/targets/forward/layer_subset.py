@@ -51,9 +51,11 @@ class LayerSubset:
             if hasattr(module, "config"):
                 module.config = fewer if module is self.model else text
 
-    def listening(self, taps: frozenset[str]) -> AbstractContextManager[Mapping[str, Tensor]]:
-        """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
-        return Taps(self._decoder, self._layers).listening(taps)
+    def listening(
+        self, taps: frozenset[str], lengths: Sequence[int] | None = None
+    ) -> AbstractContextManager[Mapping[str, Tensor]]:
+        """A mapping tap -> [B, T, D] that fills while the model runs inside the with block: see `Taps.listening`."""
+        return Taps(self._decoder, self._layers).listening(taps, lengths)
 
     @contextmanager
     def entering(self, states: Tensor | None) -> Iterator[None]:

@@ -18,7 +18,7 @@ from specframe.native.decoder import PackedLayers, odd_outputs, packed, unlike
 from specframe.native.linear import QuantizedLinear, logits_of
 from specframe.native.sight import Causal, Listed, Mask, Tree
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import Output, Pass
+from specframe.neural.forward import Newest, Output, Pass, is_query
 
 Unfit = Callable[[Any, Any, nn.ModuleList], str | None]
 """Function from a model's config, decoder and layers to the reason why native passes cannot run them, or None."""
@@ -74,16 +74,22 @@ class NativeForward:
         return None if asked.headless else logits_of(self.head, asked.kept(last)), features
 
     def _read(self, asked: Pass, sight: Causal, memory: SlotCache) -> tuple[Tensor, dict[str, Tensor]]:
-        """The hidden states and features [B, T, D] of texts; 0 at padding."""
+        """The hidden states and features [B, T, D] of texts, 0 at padding; and the queries of the newest tokens."""
         found: dict[str, Tensor] = {}
-        first = 0
+        first, newest = 0, Newest(sight.lengths)
         for count in together(sight.lengths):
             rows = slice(first, first + count)
             width = max(sight.lengths[rows])
             for begin in range(0, width, CHUNK):
                 span = rows, slice(begin, min(begin + CHUNK, width))
-                last, features = self.decode(*_chunk(asked, span, sight.start + begin), memory)
+                part, tree = _chunk(asked, span, sight.start + begin)
+                if not newest.within(begin, begin + CHUNK):
+                    part = replace(part, taps=frozenset(tap for tap in part.taps if not is_query(tap)))
+                last, features = self.decode(part, tree, memory)
                 for tap, values in {**features, "": last}.items():
+                    if is_query(tap):
+                        newest.put(found.setdefault(tap, newest.empty(values)), values, begin, rows)
+                        continue
                     whole = found.setdefault(tap, values.new_zeros(*asked.tokens.shape, values.shape[2]))
                     whole[span] = values
             first += count
@@ -93,9 +99,13 @@ class NativeForward:
         """The states behind the final norm, [B, T, D] in the model's dtype, and the layers' features."""
         entry = self._embedding(asked.tokens) if asked.states is None else asked.states.clone()
         hidden = entry.float().contiguous()  # [B, T, D]
-        wanted = {int(tap.partition(".")[2]): torch.empty_like(hidden) for tap in asked.taps if tap != "last"}
+        shape, sizes = hidden.shape[:2], self._layers.shape
+        wide = {"layer": hidden.shape[2], "query": sizes.heads * sizes.head_size}
+        wanted = {tap: torch.empty(*shape, wide[tap.partition(".")[0]]) for tap in asked.taps if tap != "last"}
         self._layers.run(hidden, asked.positions, sight, memory, asked.row, wanted, asked.layers, ending=self._ending)
-        return hidden.to(self._embedding.weight.dtype), {f"layer.{index}": values for index, values in wanted.items()}
+        for tap in filter(is_query, wanted):
+            wanted[tap] *= sizes.scale
+        return hidden.to(self._embedding.weight.dtype), wanted
 
 
 def _chunk(asked: Pass, span: tuple[slice, slice], start: int) -> tuple[Pass, Tree]:

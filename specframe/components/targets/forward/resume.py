@@ -101,7 +101,7 @@ def run_over(
     """
     rows.memory.reserve(rows.origin + tree.tokens.shape[1])
     positions = positions_of(rows, tree, context).clamp(min=0)  # of a row that has too few tokens, they mean nothing
-    below = {f"layer.{layer}" for layer in range(chosen.whole)}
+    below = {f"{kind}.{layer}" for kind in ("layer", "query") for layer in range(chosen.whole)}
     wanted = (taps & below) | {"last"} | ({f"layer.{chosen.whole - 1}"} if chosen.whole else set())
     sight: Mask | Listed
     if slots is None:

@@ -14,7 +14,7 @@ from specframe.kernel.layers import ChosenSlots, LayerChoice
 from specframe.kernel.types import Committed, Prompts, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run
+from specframe.neural.forward import NEWEST, NONE, Features, Forward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
 
 FIRST = 1024
@@ -55,7 +55,8 @@ class State:
 
     def _begin(self, device: torch.device) -> None:
         self.rows = Rows(self.cache, rooted=False, device=device)
-        self.features: Mapping[str, Tensor] = {}  # of the last forward
+        self.features: Mapping[str, Tensor] = {}  # of the last forward, without its queries
+        self._queries: Tensor | None = None  # [layers, B, T, heads * size], of the last forward, where they are wanted
         self.drafted: resume.Drafted | None = None  # the layers that ran over the unfinished draft
         self.admitted: Prompts | None = None  # new rows, until their commit
         self._counts: list[int] = []  # tokens of each of them
@@ -131,7 +132,18 @@ class State:
             return features
         parts = [*self._ahead_features, features]
         self._forget_ahead()
-        return {tap: torch.cat([part[tap] for part in parts], 1) for tap in features} if len(parts) > 1 else features
+        if len(parts) == 1:
+            return features
+        whole = {tap: torch.cat([part[tap] for part in parts], 1) for tap in features}
+        return {tap: values[:, -NEWEST:] if is_query(tap) else values for tap, values in whole.items()}
+
+    def take(self, features: Mapping[str, Tensor]) -> None:
+        """Keeps the features of a forward pass over prompts or trees until their commit."""
+        self.features = {tap: values for tap, values in features.items() if not is_query(tap)}
+        queries = [
+            features[tap] for tap in (f"query.{layer}" for layer in range(len(self.cache.layers))) if tap in features
+        ]
+        self._queries = torch.stack(queries) if len(queries) == len(self.cache.layers) else None
 
     def _forget_ahead(self) -> None:
         self.ahead, self._ahead_features = [], []
@@ -143,6 +155,7 @@ class State:
         tokens[:, :-1] = prompts.tokens[:, 1:]
         tokens.scatter_(1, prompts.count[:, None] - 1, bonus[:, None])
         self.rows.join(prompts.count, self._counts, self._offset)
+        self.rows.show(self._queries)
         self.admitted = self.drafted = None
         return Committed(tokens, prompts.count, self.features, bonus, prompts, self._counts)
 
@@ -198,6 +211,8 @@ class State:
             }
         self.rows.move(kept, paths)
         self.rows.advance(verdict.count, counts)
+        if self._queries is not None:
+            self.rows.show(_newest_last(self._queries, kept, verdict.count))
         self.drafted = None
         tokens = verdict.emitted(tree)[:, :longest]
         return Committed(tokens, verdict.count, features, root=verdict.bonus, counts=counts)
@@ -206,6 +221,14 @@ class State:
         """Keeps these rows, int64 [R], in this order."""
         self.rows.keep(rows)
         self.features, self.drafted = {}, None
+
+
+def _newest_last(queries: Tensor, kept: Tensor, count: Tensor) -> Tensor:
+    """The queries [layers, B, A, D] of kept nodes [B, A], `count` of a row, of all [layers, B, N, D]; 0 before them."""
+    places = torch.arange(kept.shape[1], device=kept.device) - (kept.shape[1] - count)[:, None]  # [B, A]
+    nodes = kept.gather(1, places.clamp(min=0))[None, ..., None]
+    found = queries.gather(2, nodes.expand(len(queries), -1, -1, queries.shape[3]))
+    return found * (places >= 0)[None, ..., None]
 
 
 def check_prompts(prompts: Prompts, context: int, vocab: int) -> None:

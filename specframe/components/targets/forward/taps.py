@@ -1,14 +1,16 @@
-"""Features of a target, captured by forward hooks that exist only while a forward of ours runs."""
+"""Features of a target, captured by hooks that exist only while a forward pass of ours runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
+from specframe.components.targets.forward.queries import attention_of, showing
 from specframe.kernel.errors import CompositionError
+from specframe.neural.forward import is_query
 
 
 class Taps:
@@ -22,9 +24,11 @@ class Taps:
     def __init__(self, decoder: nn.Module, layers: Mapping[int, nn.Module]) -> None:
         self._modules: dict[str, nn.Module] = {"last": decoder}
         self._modules |= {f"layer.{index}": layer for index, layer in layers.items()}
+        self._attention = {f"query.{index}": attention_of(layer) for index, layer in layers.items()}
         self.layers = len(layers)
         """Number of layers."""
         self._wanted: frozenset[str] = frozenset()
+        self._queries: frozenset[str] = frozenset()
 
     def request(self, names: frozenset[str]) -> None:
         """Adds taps to those that every forward captures. Raises CompositionError for a tap that does not exist."""
@@ -34,25 +38,39 @@ class Taps:
             )
         self._wanted |= names
 
+    def request_queries(self) -> None:
+        """Makes every forward capture the queries of all layers, `query.K`."""
+        self._queries = frozenset(self._attention)
+
     @property
     def wanted(self) -> frozenset[str]:
         """The taps requested so far."""
         return self._wanted
+
+    @property
+    def every(self) -> frozenset[str]:
+        """The same, and the queries where these were requested."""
+        return self._wanted | self._queries
 
     def module(self, name: str) -> nn.Module:
         """The module whose output a tap is."""
         return self._modules[name]
 
     @contextmanager
-    def listening(self, names: frozenset[str]) -> Iterator[Mapping[str, Tensor]]:
-        """A mapping tap -> [B, T, D] that fills while the model runs inside the with block."""
+    def listening(self, names: frozenset[str], lengths: Sequence[int] | None = None) -> Iterator[Mapping[str, Tensor]]:
+        """A mapping tap -> [B, T, D] that fills while the model runs inside the with block.
+
+        Of texts of these `lengths` it gets the queries of the newest tokens alone.
+        """
         captured: dict[str, Tensor] = {}
-        handles = [self._modules[name].register_forward_hook(make_hook(name, captured)) for name in sorted(names)]
-        try:
+        with ExitStack() as hooks:
+            for name in sorted(names):
+                if is_query(name):
+                    hooks.enter_context(showing(self._attention[name], name, captured, lengths))
+                else:
+                    handle = self._modules[name].register_forward_hook(make_hook(name, captured))
+                    hooks.callback(handle.remove)
             yield captured
-        finally:
-            for handle in handles:
-                handle.remove()
 
 
 def make_hook(name: str, captured: dict[str, Tensor]) -> Any:

@@ -15,6 +15,7 @@ from specframe.components.targets.forward.taps import Taps
 from specframe.kernel.layers import LayerChoice
 from specframe.kernel.predictions import LazyTeacher, Read
 from specframe.kernel.types import Drafts, Teacher
+from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache, cache_name
 from specframe.neural.forward import Features, Output, Pass, gather_each
 
@@ -65,12 +66,13 @@ class TransformersForward:
         return asked.kept(logits) if which is None else gather_each(logits, which), features
 
     def _run(self, asked: Pass, options: dict[str, Any]) -> tuple[Tensor, Features]:
+        lengths = asked.sight.lengths if isinstance(asked.sight, Causal) else None
         if asked.layers is None and asked.states is None:
-            with self.taps.listening(asked.taps) as features:
+            with self.taps.listening(asked.taps, lengths) as features:
                 return self.model(asked.tokens, **options).logits, features
         chosen = asked.layers or LayerChoice.first(self.taps.layers, self.taps.layers)
         subset = self._subset(chosen, asked.headless)
-        with subset.listening(asked.taps) as features, subset.entering(asked.states):
+        with subset.listening(asked.taps, lengths) as features, subset.entering(asked.states):
             return subset.model(asked.tokens, **options).logits, features
 
     def _subset(self, chosen: LayerChoice, headless: bool) -> LayerSubset:

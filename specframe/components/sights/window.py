@@ -1,4 +1,4 @@
-"""Sights: the committed tokens that a draft sees. The first ones and the newest."""
+"""Sights: the first tokens of a text and its newest ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SinkWindow:
         recent: how many of the newest tokens are seen
     """
 
-    per_head = False
+    per_head = queries = False
 
     def __init__(self, *, sinks: int = 4, recent: int = 508) -> None:
         if sinks < 0 or recent < 1:

@@ -1,0 +1,77 @@
+"""Ranked pieces of texts: the best of them and the newest tokens are as many slots as a budget has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from specframe.kernel.layers import ChosenSlots, CommittedMemory
+
+
+class Ranking:
+    """The best pieces of every row's older tokens, for each layer and head of keys; newer tokens are all seen.
+
+    As a row grows, its newest tokens take the place of the pieces that were ranked last.
+
+    Args:
+        size: tokens of a piece; piece i begins at token i * size.
+        budget: the most slots that are chosen.
+    """
+
+    def __init__(self, size: int, budget: int) -> None:
+        self._size, self._budget = size, budget
+        self._most = budget // size  # pieces that are remembered
+        self._pieces = torch.zeros(0)  # [layers, slots, heads of keys, most], best first
+        self._begins: list[int] = []  # the first newer token of each row, a multiple of the size
+
+    def clear(self) -> None:
+        """Forgets all rows."""
+        self._begins = []
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._pieces[:, : len(rows)] = self._pieces[:, rows]
+        self._begins = [self._begins[row] for row in rows.tolist()]
+
+    def put(self, rows: Sequence[int], scores: Tensor, begins: Sequence[int], slots: int) -> None:
+        """Ranks rows, of at most `slots`, by the scores [layers, R, heads of keys, C] of pieces.
+
+        The pieces before `begins`, the first newer token of each row, compete. Rows that are new follow the others.
+        """
+        device = scores.device
+        ends = torch.tensor(begins, device=device) // self._size
+        older = torch.arange(scores.shape[-1], device=device) < ends[:, None, None]  # [R, 1, C]
+        count = min(self._most, scores.shape[-1])
+        best = scores.masked_fill(~older, -torch.inf).topk(count, -1).indices
+        if len(self._pieces) != len(scores) or self._pieces.shape[1] < slots:
+            self._pieces = best.new_zeros(len(scores), slots, scores.shape[2], self._most)
+        self._pieces[:, list(rows)] = pad(best, (0, self._most - count))
+        self._begins += [0] * (max(rows) + 1 - len(self._begins))
+        for row, begin in zip(rows, begins, strict=True):
+            self._begins[row] = begin
+
+    def choose(self, memory: CommittedMemory) -> ChosenSlots:
+        """The slots of the best pieces, and of all newer tokens of every row."""
+        size, device = self._size, memory.count.device
+        starts = [
+            max(begin, have - self._budget + size) for begin, have in zip(self._begins, memory.counts, strict=True)
+        ]
+        ranked = [
+            min((self._budget - have + start) // size, begin // size)
+            for start, begin, have in zip(starts, self._begins, memory.counts, strict=True)
+        ]
+        width = max(
+            taken * size + have - start for taken, start, have in zip(ranked, starts, memory.counts, strict=True)
+        )
+        taken, start = torch.tensor([ranked, starts], device=device)[..., None]  # [B, 1] each
+        order = torch.arange(self._most, device=device)
+        pieces = self._pieces[:, : len(starts)]  # [layers, B, heads, most]
+        pieces = pieces.masked_fill((order >= taken)[:, None], memory.keys.shape[3]).sort(-1).values
+        place = torch.arange(width, device=device)
+        older = pieces[..., (place // size).clamp(max=self._most - 1)] * size + place % size
+        newer = start + place - taken * size  # [B, K]
+        newer = newer.masked_fill(newer >= memory.count[:, None], -1)
+        return ChosenSlots(torch.where((place < taken * size)[:, None], older, newer[:, None]))

@@ -1,0 +1,92 @@
+"""Sights: the tokens that the end of the prompt looks at."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import max_pool1d
+
+from specframe.components.sights.ranking import Ranking
+from specframe.kernel.errors import InputError
+from specframe.kernel.layers import ChosenSlots, CommittedMemory
+from specframe.kernel.types import Committed
+
+MOST = 32
+"""Largest number of a prompt's queries that a target keeps."""
+
+
+class SnapKV:
+    """For each head of keys the tokens that a prompt's last queries attend to most, chosen once for the whole answer.
+
+    A token's score is the attention of the prompt's last `window` tokens to it, added up over these and over the heads
+    that share the keys, then the largest among its `pool` neighbours (SnapKV, Li et al. 2024, arXiv 2404.14469,
+    Section 4; as a draft's in MagicDec). The window itself and the answer's tokens are seen, too; they take the
+    place of the tokens ranked last as the answer grows, up to all but one.
+
+    Options:
+        budget: the most tokens that are seen
+        window: how many of the prompt's last queries vote, 32 at most
+        pool: how many neighbours share a score, an odd number
+    """
+
+    per_head = queries = True
+
+    def __init__(self, *, budget: int = 512, window: int = 32, pool: int = 7) -> None:
+        if not 1 <= window <= MOST:
+            raise InputError(f"snapkv: the window has 1 to {MOST} queries, not {window}")
+        if pool < 1 or pool % 2 == 0:
+            raise InputError(f"snapkv: pool is an odd number of neighbours, not {pool}")
+        if budget <= window:
+            raise InputError(f"snapkv: a budget of {budget} does not exceed the window of {window}, which it holds")
+        self.budget, self.window, self.pool = budget, window, pool
+        self._slots = 0
+        self._ranking = Ranking(1, budget)
+
+    def smaller(self) -> SnapKV:
+        """The same of three tokens, one of them the prompt's last."""
+        return SnapKV(budget=3, window=1, pool=1)
+
+    def open(self, slots: int, room: int) -> None:
+        """Begins a session of at most `slots` rows; forgets earlier ones."""
+        self._slots = slots
+        self._ranking.clear()
+
+    def commit(self, committed: Committed, memory: CommittedMemory) -> None:
+        """Ranks the tokens of new prompts; otherwise does nothing."""
+        if committed.prompt is None:
+            return
+        first = len(memory.counts) - len(committed.count)
+        counts = memory.counts[first:]
+        begins = [max(0, have - self.window) for have in counts]
+        votes = votes_of(memory, first, self.window)  # [layers, R, heads of keys, S]
+        older = torch.arange(votes.shape[-1], device=votes.device) < torch.tensor(begins, device=votes.device)[:, None]
+        votes = votes * older[:, None]
+        pooled = max_pool1d(votes.flatten(0, 1), self.pool, 1, self.pool // 2).view_as(votes)
+        self._ranking.put(range(first, len(memory.counts)), pooled, begins, self._slots)
+
+    def choose(self, memory: CommittedMemory) -> ChosenSlots:
+        """The slots of the tokens ranked best, of the window, and of the answer."""
+        return self._ranking.choose(memory)
+
+    def keep(self, rows: Tensor) -> None:
+        """Keeps these rows, int64 [R], in this order."""
+        self._ranking.keep(rows)
+
+
+def votes_of(memory: CommittedMemory, first: int, most: int) -> Tensor:
+    """The attention to the committed tokens of the last queries, `most` or what there are: [layers, R, heads, S].
+
+    It is added up over the queries of each of the rows from `first` on, and over the heads that share a head of keys.
+    """
+    queries, count = memory.queries[..., -most:, :], memory.count[first:]  # [layers, R, heads, T, D]
+    width, steps = max(memory.counts[first:]), queries.shape[3]
+    place = count[:, None] - steps + torch.arange(steps, device=count.device)  # [R, T]
+    hidden = torch.arange(width, device=count.device) > place[..., None].clamp(min=0)  # [R, T, S]
+    voting = (place >= 0)[:, None, None, :, None]
+    layers = []
+    for asking, keys in zip(queries, memory.keys[:, first:, :, :width], strict=True):
+        grouped = asking.unflatten(1, (keys.shape[1], -1))  # [R, heads of keys, shared, T, D]
+        logits = grouped @ keys[:, :, None].transpose(-1, -2)  # [R, heads of keys, shared, T, S]
+        shares = logits.masked_fill(hidden[:, None, None], -torch.inf).softmax(-1)
+        layers.append((shares * voting).sum((2, 3)))
+    return torch.stack(layers)

@@ -1,0 +1,40 @@
+"""Bounds of the tensors that the native passes read and write by their addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+
+def check_numbers(tensors: Iterable[Tensor]) -> None:
+    """Raises ValueError for a tensor that is not contiguous, in float32 and on a CPU."""
+    for tensor in tensors:
+        if tensor.dtype != torch.float32 or not tensor.is_cpu or not tensor.is_contiguous():
+            how = "contiguous" if tensor.is_contiguous() else "not contiguous"
+            raise ValueError(
+                f"the native passes take contiguous float32 on a CPU, not {tensor.dtype} on {tensor.device}, {how}"
+            )
+
+
+def check_integers(name: str, numbers: Tensor, shape: tuple[int, ...], end: int) -> int:
+    """One more than the highest. Raises ValueError unless these are int64 on a CPU, of this shape, 0 to below `end`."""
+    if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
+        raise ValueError(f"{name} are int64 {list(shape)} on a CPU, not {numbers.dtype} {list(numbers.shape)}")
+    low, high = (int(bound) for bound in numbers.aminmax())
+    if low < 0 or high >= end:
+        raise ValueError(f"{name} are from 0 to {end - 1}, not from {low} to {high}")
+    return high + 1
+
+
+def check_sight(sees: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises ValueError unless this is a mask, bool, of this shape on a CPU."""
+    if sees.dtype != torch.bool or not sees.is_cpu or sees.shape != shape:
+        raise ValueError(f"what nodes see is bool {list(shape)} on a CPU, not {sees.dtype} {list(sees.shape)}")
+
+
+def check_room(name: str, begin: int, end: int, room: int) -> None:
+    """Raises ValueError unless the cache has all from `begin` to below `end`."""
+    if not 0 <= begin <= end <= room:
+        raise ValueError(f"the cache has {room} {name}, not those from {begin} to {end - 1}")

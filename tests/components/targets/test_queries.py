@@ -1,0 +1,138 @@
+"""The queries that a target's memory shows, and the slots that sights choose by them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.models.llama import modeling_llama
+
+from specframe import CompositionError
+from specframe.components.drafters.own_layers import OwnLayers
+from specframe.components.sights.chunks import Chunks
+from specframe.components.sights.snapkv import SnapKV
+from specframe.components.targets.hf import HFTarget
+from specframe.kernel.layers import LayerChoice
+from tests.components.targets.models import accept, batch, random_tree
+from tests.components.targets.test_layers import BROAD
+
+LONG = ([7, 8, 9, 4, 5, 6, 7, 8, 9, 1, 2, 3, 7, 8], [1, 2, 3], [3, 1, 4, 1, 5, 9, 2, 6, 5])
+
+
+def opened(target: HFTarget, sight, rows=LONG):
+    """A session of prompts behind their first tokens, which the sight has seen; the roots, and those commits."""
+    target.check_layers(LayerChoice.first(3, 3), sight)
+    target.open(len(rows), 96)
+    sight.open(len(rows), 96)
+    tree, scores = target.admit(batch(rows))
+    committed = target.commit(tree, accept(tree, scores.logits))
+    sight.commit(committed, target.memory())
+    return committed.root
+
+
+def literal_queries(target: HFTarget, text: list[int]) -> torch.Tensor:
+    """The scaled queries of a whole text without a cache, [layers, heads, T, D], by the model's own modules."""
+    found: list[torch.Tensor] = []
+    handles = []
+    for layer in target.model.model.layers:
+
+        def look(module, inputs, named):
+            shape = (*named["hidden_states"].shape[:-1], -1, module.head_dim)
+            states = module.q_proj(named["hidden_states"]).view(shape).transpose(1, 2)
+            cosine, sine = named["position_embeddings"]
+            rotated = modeling_llama.apply_rotary_pos_emb(states, states, cosine, sine)[0]
+            found.append(rotated[0] * module.scaling)
+
+        handles.append(layer.self_attn.register_forward_pre_hook(look, with_kwargs=True))
+    target.model(torch.tensor([text]), use_cache=False)
+    for handle in handles:
+        handle.remove()
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("kind", ["transformers", "kernels"])
+@torch.no_grad()
+def test_a_memory_shows_the_queries_of_what_was_committed(kind, build):
+    target = HFTarget.from_model(build("llama", **BROAD).float())
+    if kind == "kernels":
+        target._take_native()
+    sight = SnapKV(budget=3, window=1, pool=1)
+    root = opened(target, sight)
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    for row, prompt in enumerate(LONG):
+        shown, wanted = target.memory().queries[:, row], literal_queries(target, prompt)
+        torch.testing.assert_close(shown[:, :, -len(prompt) :], wanted, **close)
+        assert not shown[:, :, : -len(prompt)].any()
+    tree = random_tree(root, [[1, 2, 3]] * 3, 6, torch.Generator().manual_seed(4))
+    verdict = accept(tree, target.score(tree).logits)
+    committed = target.commit(tree, verdict)
+    for row, prompt in enumerate(LONG):
+        count = int(committed.count[row])
+        text = [*prompt, int(root[row]), *committed.tokens[row, : count - 1].tolist()]
+        wanted = literal_queries(target, text)[:, :, -count:]
+        torch.testing.assert_close(target.memory().queries[:, row, :, -count:], wanted, **close)
+
+
+@torch.no_grad()
+def test_a_prompt_read_in_pieces_shows_the_same_queries(build):
+    prompt = torch.randint(1, 50, (70,), generator=torch.Generator().manual_seed(1)).tolist()
+    shown, model = [], build("llama")
+    for pieces in (False, True):
+        target = HFTarget.from_model(model)
+        opened(target, SnapKV(budget=3, window=1, pool=1), [[1, 2]])
+        target.open(1, 96)
+        while pieces and target.read_ahead(prompt, 25) < len(prompt) - 1:
+            pass
+        tree, scores = target.admit(batch([prompt]))
+        target.commit(tree, accept(tree, scores.logits))
+        shown.append(target.memory().queries)
+    assert shown[0].shape[3] == 32
+    torch.testing.assert_close(shown[0], shown[1], rtol=1e-9, atol=1e-9)
+
+
+@torch.no_grad()
+def test_chunks_are_those_that_a_slow_choice_finds(build):
+    """Row by row, layer by layer, head by head; the newest tokens take the place of the chunks ranked last."""
+    target = HFTarget.from_model(build("llama"))
+    sight = Chunks(budget=9, chunk=2, recent=2, every=3)
+    opened(target, sight)
+    memory = target.memory()
+    found = sight.choose(memory).slots
+    for row, count in enumerate(memory.counts):
+        begin = max(0, count - 2) // 2 * 2
+        fit = min((9 - (count - begin)) // 2, begin // 2)
+        for layer in range(3):
+            for head in range(2):
+                asking = memory.queries[layer, row, 2 * head : 2 * head + 2, -1].sum(0)
+                keys = memory.keys[layer, row, head]
+                scores = {c: float(keys[2 * c : 2 * c + 2].mean(0) @ asking) for c in range(1, begin // 2)}
+                best = [0, *sorted(scores, key=lambda c: -scores[c])][:fit]
+                wanted = sorted(2 * c + i for c in best for i in range(2)) + list(range(begin, count))
+                listed = found[layer, row, head].tolist()
+                assert listed == wanted + [-1] * (len(listed) - len(wanted))
+
+
+@torch.no_grad()
+def test_snapkv_sees_what_the_prompts_end_attends_to(build):
+    target = HFTarget.from_model(build("llama"))
+    sight = SnapKV(budget=6, window=2, pool=1)
+    opened(target, sight)
+    memory = target.memory()
+    found = sight.choose(memory).slots
+    count = memory.counts[0]
+    for layer in range(3):
+        for head in range(2):
+            votes = torch.zeros(count)
+            for asked in (count - 2, count - 1):
+                for query in memory.queries[layer, 0, 2 * head : 2 * head + 2, asked - count]:
+                    logits = memory.keys[layer, 0, head, : asked + 1] @ query
+                    votes[: asked + 1] += logits.softmax(-1)
+            best = votes[: count - 2].topk(4).indices.sort().values.tolist()
+            assert found[layer, 0, head].tolist() == [*best, count - 2, count - 1]
+    assert found[0, 1, 0].tolist()[:3] == [0, 1, 2], "a short prompt is seen as a whole"
+
+
+def test_a_target_that_shows_no_queries_is_refused(build):
+    target = HFTarget.from_model(build("llama"))
+    target._taps._attention = dict.fromkeys(target._taps._attention)
+    with pytest.raises(CompositionError, match="needs queries, which the target's attention does not show"):
+        OwnLayers(sight=Chunks(budget=4, chunk=1, recent=1, every=1)).bind(target)

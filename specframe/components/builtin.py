@@ -111,7 +111,7 @@ ROLLOUTS: Parts = (
 
 SIGHTS: Parts = (
     ("window", "window:SinkWindow", "StreamingLLM: the first tokens and the newest ones"),
-    ("chunks", "chunks:Chunks", "TriForce: the chunks whose keys fit the newest query, chosen anew now and then"),
+    ("chunks", "chunks:KeyChunks", "TriForce: the chunks whose keys fit the newest query, chosen anew now and then"),
     ("snapkv", "snapkv:SnapKV", "SnapKV: the tokens that the end of the prompt looks at"),
 )
 

@@ -144,7 +144,7 @@ class PackedLayers:
         return blocks, self._angles_to(end)
 
     def _pointers(self, kind: str, taps: Mapping[str, Tensor]) -> ctypes.Array[ctypes.c_void_p]:
-        """Where each layer's tap of a kind is, or null."""
+        """Pointers to each layer's tap of a kind, or null."""
         places = [taps.get(f"{kind}.{layer}") for layer in range(self.shape.layers)]
         return (ctypes.c_void_p * len(places))(*(None if place is None else place.data_ptr() for place in places))
 

@@ -13,7 +13,7 @@ from specframe.kernel.layers import ChosenSlots, CommittedMemory
 from specframe.kernel.types import Committed
 
 
-class Chunks:
+class KeyChunks:
     """The first chunk, the newest tokens, and for each head of keys the chunks that the newest query looks at.
 
     A chunk's score is the product of the mean of its keys and the queries of the last processed token, added up over
@@ -43,9 +43,9 @@ class Chunks:
         self._known: list[int] = []  # chunks of each row whose means are known
         self._chosen: list[int] = []  # committed tokens of each row when it was ranked last
 
-    def smaller(self) -> Chunks:
+    def smaller(self) -> KeyChunks:
         """The same of single tokens: the first one, one that is looked at, and one or two of the newest."""
-        return Chunks(budget=4, chunk=1, recent=1, every=1)
+        return KeyChunks(budget=4, chunk=1, recent=1, every=1)
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session of at most `slots` rows; forgets earlier ones."""

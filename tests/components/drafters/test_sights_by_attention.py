@@ -8,7 +8,7 @@ import specframe
 from specframe import InputError
 from specframe.certify.compositions.emission import Emission
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.sights.chunks import Chunks
+from specframe.components.sights.chunks import KeyChunks
 from specframe.components.sights.snapkv import SnapKV
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
@@ -21,8 +21,8 @@ from specframe.sampling.laws import Sampling
 from specframe.testing import audit, check_drafter
 
 SIGHTS = {
-    "chunks": lambda: Chunks(budget=4, chunk=1, recent=1, every=1),
-    "chunks now and then": lambda: Chunks(budget=7, chunk=2, recent=1, every=2),
+    "chunks": lambda: KeyChunks(budget=4, chunk=1, recent=1, every=1),
+    "chunks now and then": lambda: KeyChunks(budget=7, chunk=2, recent=1, every=2),
     "snapkv": lambda: SnapKV(budget=3, window=1, pool=1),
     "snapkv of neighbours": lambda: SnapKV(budget=4, window=2, pool=3),
 }
@@ -95,8 +95,8 @@ def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
 @pytest.mark.parametrize(
     ("build_sight", "words"),
     [
-        (lambda: Chunks(budget=95), "less than recent"),
-        (lambda: Chunks(chunk=0), "at least 1, not 0"),
+        (lambda: KeyChunks(budget=95), "less than recent"),
+        (lambda: KeyChunks(chunk=0), "at least 1, not 0"),
         (lambda: SnapKV(budget=32), "does not exceed the window"),
         (lambda: SnapKV(window=33), "1 to 32 queries"),
         (lambda: SnapKV(pool=4), "odd"),

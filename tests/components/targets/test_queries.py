@@ -8,7 +8,7 @@ from transformers.models.llama import modeling_llama
 
 from specframe import CompositionError
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.sights.chunks import Chunks
+from specframe.components.sights.chunks import KeyChunks
 from specframe.components.sights.snapkv import SnapKV
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.layers import LayerChoice
@@ -93,7 +93,7 @@ def test_a_prompt_read_in_pieces_shows_the_same_queries(build):
 def test_chunks_are_those_that_a_slow_choice_finds(build):
     """Row by row, layer by layer, head by head; the newest tokens take the place of the chunks ranked last."""
     target = HFTarget.from_model(build("llama"))
-    sight = Chunks(budget=9, chunk=2, recent=2, every=3)
+    sight = KeyChunks(budget=9, chunk=2, recent=2, every=3)
     opened(target, sight)
     memory = target.memory()
     found = sight.choose(memory).slots
@@ -135,4 +135,4 @@ def test_a_target_that_shows_no_queries_is_refused(build):
     target = HFTarget.from_model(build("llama"))
     target._taps._attention = dict.fromkeys(target._taps._attention)
     with pytest.raises(CompositionError, match="needs queries, which the target's attention does not show"):
-        OwnLayers(sight=Chunks(budget=4, chunk=1, recent=1, every=1)).bind(target)
+        OwnLayers(sight=KeyChunks(budget=4, chunk=1, recent=1, every=1)).bind(target)

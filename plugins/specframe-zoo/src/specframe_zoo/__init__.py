@@ -39,8 +39,8 @@ class Embedded:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """Answers to train drafters on that come with this package; called, it gives their file."""
+class EmbeddedTexts:
+    """Texts to train drafters on that come with this package; called, it gives their file."""
 
     name: str
     summary: str
@@ -79,8 +79,8 @@ smollm2_parallelspec_router = drafter(
 smollm2_medusa = drafter("smollm2-135m", "medusa", "three of Medusa's heads for SmolLM2")
 smollm2_fastdraft = drafter("smollm2-135m", "fastdraft", "FastDraft's small language model of SmolLM2's tokenizer")
 smollm2_tokens = drafter("smollm2-135m", "draft-vocabulary", "the 8,192 tokens that SmolLM2 writes most often")
-smollm2_answers = Answers("smollm2-135m-answers", "1,652 answers of SmolLM2 to questions of published sets")
-smollm2_more_answers = Answers(
+smollm2_answers = EmbeddedTexts("smollm2-135m-answers", "1,652 answers of SmolLM2 to questions of published sets")
+smollm2_more_answers = EmbeddedTexts(
     "smollm2-135m-more-answers", "2,786 more answers of SmolLM2, for later stages of training"
 )
 talk = Embedded("talk-7m", "a 7M Llama: dialogue, word problems, Python")
@@ -114,5 +114,5 @@ def specframe_register(register: Register) -> None:
     for attribute, model in globals().items():
         if isinstance(model, Embedded | Fetched):
             register("model", model.name, f"specframe_zoo:{attribute}", summary=model.summary)
-        elif isinstance(model, Answers):
+        elif isinstance(model, EmbeddedTexts):
             register("data", model.name, f"specframe_zoo:{attribute}", summary=model.summary)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 from specframe.bench.figures.summary import format_duration
 from specframe.files.text import counted
 
 NONE = "-"
+
+MARKDOWN = re.compile(r"[\\`*\[\]|]")
+"""Characters of names that Markdown would read as something else."""
 
 Figure = Mapping[str, float | None] | None
 """A figure with its interval, {value, low, high}, or None."""
@@ -103,3 +108,8 @@ def format_workload(summary: Mapping[str, Any]) -> str:
         if settings.get(key) is not None:
             parts.append(name.format(settings[key]))
     return ", ".join(parts)
+
+
+def format_literal(text: str) -> str:
+    """A text from outside as Markdown that shows just it: no HTML, no links, no pictures, on one line."""
+    return MARKDOWN.sub(r"\\\g<0>", escape(" ".join(text.split()), quote=False))

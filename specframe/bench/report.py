@@ -6,7 +6,6 @@ import importlib.util
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from specframe.bench.format import (
     format_factor,
     format_figure,
     format_intervals,
+    format_literal,
     format_milliseconds,
     format_share,
     format_workload,
@@ -36,8 +36,6 @@ Speedups are ratios of time for the same tokens, paired by prompt, conversation 
 then totals over prompts. A contestant **in bold** does not give the target's output. Every measure is defined, once,
 on the Metrics page of specframe's documentation (`docs/reference/metrics.md`).
 """
-MARKDOWN = re.compile(r"[\\`*\[\]|]")
-"""Characters of names that Markdown would read as something else."""
 NO_PLOTS = "There are no plots: matplotlib is not installed (`pip install specframe[bench]`)."
 
 
@@ -80,7 +78,7 @@ def _page(results: Mapping[str, Any], summary: Mapping[str, Any], pictures: Sequ
     yield f"# Bench\n\n{format_workload(summary)}.\n"
     yield f"{HOW_TO_READ}{format_intervals(summary)}\n"
     if summary["notes"]:
-        yield "\n".join(f"* {_literal(note)}" for note in summary["notes"]) + "\n"
+        yield "\n".join(f"* {format_literal(note)}" for note in summary["notes"]) + "\n"
     if pictures:
         yield "\n\n".join(f"![{name.removesuffix('.png').replace('_', ' ')}]({name})" for name in pictures) + "\n"
     elif not can_draw():
@@ -103,7 +101,7 @@ def _overall(entries: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _by_group(entries: Sequence[Mapping[str, Any]], groups: Mapping[str, int], kind: str, title: str) -> Iterator[str]:
     entries = [entry for entry in entries if entry["kind"] != PLAIN]
     yield f"## {title}\n"
-    head = ["contestant", *(f"{_literal(name)} ({counted(count, 'prompt')})" for name, count in groups.items())]
+    head = ["contestant", *(f"{format_literal(name)} ({counted(count, 'prompt')})" for name, count in groups.items())]
     for figure, heading, unit in (("speedup", "Speedup vs plain", "x"), ("tau", "tau", "")):
         found = [[format_figure(dig(entry[kind].get(name), figure), unit=unit) for name in groups] for entry in entries]
         rows = [[_name(entry), *cells] for entry, cells in zip(entries, found, strict=True) if set(cells) != {NONE}]
@@ -194,7 +192,7 @@ def _setting(results: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator
     yield _table(
         ["contestant", "kind", "recipe", "target"],
         [
-            [_literal(str(e.get(key) or NONE)) for key in ("name", "kind", "recipe", "target")]
+            [format_literal(str(e.get(key) or NONE)) for key in ("name", "kind", "recipe", "target")]
             for e in results["contestants"]
         ],
     )
@@ -204,19 +202,14 @@ def _setting(results: Mapping[str, Any], summary: Mapping[str, Any]) -> Iterator
 
 
 def _name(entry: Mapping[str, Any]) -> str:
-    name = _literal(str(entry["name"]))
+    name = format_literal(str(entry["name"]))
     return f"**{name}**" if is_suspect(entry) else name
 
 
 def _plain(value: Any) -> str:
     if isinstance(value, list):
         return ", ".join(map(_plain, value))
-    return NONE if value is None else _literal(str(value))
-
-
-def _literal(text: str) -> str:
-    """A text from outside as Markdown that shows just it: no HTML, no links, no pictures, on one line."""
-    return MARKDOWN.sub(r"\\\g<0>", escape(" ".join(text.split()), quote=False))
+    return NONE if value is None else format_literal(str(value))
 
 
 def _fenced(text: str) -> str:

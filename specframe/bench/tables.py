@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specframe.bench.format import format_figure, format_memory, format_output, format_share
+from specframe.bench.format import format_figure, format_literal, format_memory, format_output, format_share
 from specframe.kernel.errors import needs_extra
 
 with needs_extra("bench", "specframe bench"):
     from tabulate import tabulate
 
-FORMATS = {"table.md": "github", "table.tex": "latex_booktabs"}
-"""Files of the contestants side by side, and the formats of the package tabulate."""
+FORMATS: dict[str, tuple[str, Callable[[str], str]]] = {
+    "table.md": ("github", format_literal),
+    "table.tex": ("latex_booktabs", str),
+}
+"""Files of the contestants side by side: the format of the package tabulate, which escapes LaTeX, and names in it."""
 FIGURES = "figures.csv"
 """The file of all figures."""
 COLUMNS = ("contestant", "prompts", "figure", "value", "low", "high")
@@ -22,10 +25,10 @@ COLUMNS = ("contestant", "prompts", "figure", "value", "low", "high")
 
 def write_tables(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     """Writes the tables into the folder, and returns their files. Raises OSError where that fails."""
-    head, rows = overall_table(summary)
     files = []
-    for name, form in FORMATS.items():
+    for name, (form, literal) in FORMATS.items():
         files.append(folder / name)
+        head, rows = overall_table(summary, literal)
         text = tabulate(rows, head, tablefmt=form, disable_numparse=True)
         files[-1].write_text(text + "\n", encoding="utf-8")
     files.append(folder / FIGURES)
@@ -36,10 +39,10 @@ def write_tables(summary: Mapping[str, Any], folder: Path) -> list[Path]:
     return files
 
 
-def overall_table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """The contestants side by side: the columns' names, and a row of texts each."""
+def overall_table(summary: Mapping[str, Any], literal: Callable[[str], str] = str) -> tuple[list[str], list[list[str]]]:
+    """The contestants side by side, names made `literal`: the columns' names, and a row of texts each."""
     there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
-    return side_by_side(there, lambda entry: str(entry["name"]))
+    return side_by_side(there, lambda entry: literal(str(entry["name"])))
 
 
 def side_by_side(

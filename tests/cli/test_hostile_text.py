@@ -53,9 +53,12 @@ def test_a_bench_prints_names_as_text(bench, wide, capsys):
 
 def test_a_report_is_free_of_html_and_links_of_others(bench, tmp_path):
     files = write_report(bench, summarise(bench), tmp_path)
-    assert len(files) == 11, "the plots are drawn whatever the names are"
+    assert len(files) == 14, "the plots are drawn whatever the names are"
     page = (tmp_path / "report.md").read_text()
     check(page)
+    for name in ("table.md", "table.tex", "figures.csv"):
+        check((tmp_path / name).read_text())
+    assert "&lt;script&gt;" in (tmp_path / "table.md").read_text()
     body, _, command = page.partition("```bash")
     assert "<script" not in body and "![p]" not in body and "&lt;script&gt;" in body
     rows = [line for line in body.splitlines() if "alert(1)" in line and line.startswith("|")]
@@ -246,7 +249,7 @@ def test_a_full_disk_behind_the_output_is_one_line():
 def test_figures_name_the_folder_as_text(wide, capsys):
     summary = {"tau": 1.0, "cycles": 1, "alpha": [], "tokens_per_second": 1.0, "speedup": None, "speedup_hf": None}
     summary |= {"overhead": 0.0, "phases": {NAME: 1.0}, "forward_ms": {}, "identical_to_generate": None, "costs": None}
-    summary["ahead"] = None
+    summary |= {"ahead": None, "devices": None}
     print_figures(summary | {"lossless": True, "peak_memory_bytes": 1})
     print_place(Path(NAME.replace("//", "")))
     output = capsys.readouterr().out

@@ -175,4 +175,4 @@ def test_in_eight_bits_it_is_searched_level_by_level_with_nearly_the_same_logits
         tree = GrowingTree(rows.root, 64)
         drafter.expand(tree.frontier([0]))
         logits.append(drafter.expand(tree.frontier([tree.add(0)])).logits)
-    assert (logits[0] - logits[1]).norm() < 0.1 * logits[0].norm()
+    assert (logits[0] - logits[1]).norm() < 0.25 * logits[0].norm()  # two layers, one after the other

@@ -18,8 +18,8 @@ from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.drafters.recycling import Recycling
-from specframe.components.drafters.sights import SinkWindow
 from specframe.components.drafters.suffix import Suffix
+from specframe.components.sights.window import SinkWindow
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model, tiny_llama
 from specframe.components.trees.fixed import Chain

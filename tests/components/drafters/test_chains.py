@@ -12,7 +12,7 @@ from torch import Tensor
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.drafters.sights import SinkWindow
+from specframe.components.sights.window import SinkWindow
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model, tiny_llama
 from specframe.decoding.requests import as_prompts

@@ -34,7 +34,9 @@ LENGTHS = (3, 2)
 @no_local_code_option
 @allow_env_option
 @json_option("print the certificate as one JSON object")
-@click.option("--budget", type=click.IntRange(min=1), default=100_000, metavar="N", help="branches to enumerate per case, at most")
+@click.option(
+    "--budget", type=click.IntRange(min=1), default=100_000, metavar="N", help="branches to enumerate per case, at most"
+)
 @click.option("--exact-only", is_flag=True, help="only enumerate; do not load the recipe's own model")
 @click.option("--against", metavar="FILE.py:FUNCTION", help="certify another program's acceptance function instead")
 def certify(

@@ -7,6 +7,11 @@ from functools import lru_cache
 import torch
 
 from specframe.components.targets.hf import HFTarget
+from specframe.components.trees.dynamic import Dynamic
+from specframe.components.trees.fixed import Chain, Fixed
+from specframe.components.verifiers.match import Match
+from specframe.components.verifiers.recursive import Recursive
+from specframe.kernel.types import Draw
 from specframe.testing import shake, tiny_target
 from specframe_eagle.drafter import Eagle
 
@@ -25,6 +30,13 @@ PUBLISHED = {
 KINDS = ["llama", "mistral", "qwen2", "qwen3"]
 FSPAD = {"feature_sampling": True, "partial_alignment": True}
 DOVETAIL = {"fusion": "gated", "layers": 2}
+COMPOSITIONS = [
+    (lambda: Chain(depth=2), Match),
+    (lambda: Chain(depth=2, draw=Draw.IID), Recursive),
+    (lambda: Dynamic(depth=2, width=2, nodes=4), Match),
+    (lambda: Fixed(widths=[2, 1], draw=Draw.WITHOUT_REPLACEMENT), Recursive),
+]
+"""Tree policies and verifiers under which a drafter's output is enumerated."""
 NETWORKS = [
     *((kind, {}) for kind in KINDS),
     ("llama", {"feature_sampling": True, "bias": False}),

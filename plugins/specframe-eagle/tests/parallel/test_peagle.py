@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import eagle3_texts
+import eagle_texts
 import peagle_texts as texts
 import pytest
 import torch
@@ -13,12 +14,7 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.dynamic import Dynamic
-from specframe.components.trees.fixed import Chain, Fixed
-from specframe.components.verifiers.match import Match
-from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
-from specframe.kernel.types import Draw
 from specframe.neural import sample_rows
 from specframe.testing import GivenSession, GrowingTree, check_drafter, fit, random_teacher, shake, tiny_target
 from specframe.training.validation import measure
@@ -163,15 +159,7 @@ def test_a_target_that_was_not_asked_for_its_last_feature_can_be_fitted_to(kind:
     assert 0 < drafter.fit(every) < 1
 
 
-COMPOSITIONS = [
-    (lambda: Chain(depth=2), Match),
-    (lambda: Chain(depth=2, draw=Draw.IID), Recursive),
-    (lambda: Dynamic(depth=2, width=2, nodes=4), Match),
-    (lambda: Fixed(widths=[2, 1], draw=Draw.WITHOUT_REPLACEMENT), Recursive),
-]
-
-
-@pytest.mark.parametrize(("tree", "verifier"), COMPOSITIONS)
+@pytest.mark.parametrize(("tree", "verifier"), eagle_texts.COMPOSITIONS)
 @pytest.mark.parametrize("layers", [1, 2])
 def test_output_is_distributed_as_the_target_s(tree: object, verifier: type, layers: int) -> None:
     target = tiny_target(vocab=3, layers=1)

@@ -6,10 +6,10 @@ from functools import partial
 
 import pytest
 import torch
+from cascades import GIVEN, Chains, cascade, counting, drafted, model, three
 
 import specframe
-from specframe import CompositionError, InputError, Sampling
-from specframe.certify.compositions.emission import Emission
+from specframe import CompositionError, InputError
 from specframe.cli.main import main
 from specframe.components.drafters.ahead import Ahead
 from specframe.components.drafters.lookup import Lookup
@@ -20,57 +20,11 @@ from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.drafters.recycling import Recycling
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.sights.window import SinkWindow
-from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model, tiny_llama
 from specframe.components.trees.fixed import Chain
-from specframe.components.verifiers.match import Match
-from specframe.components.verifiers.recursive import Recursive
-from specframe.components.verifiers.traversal import Traversal
-from specframe.decoding.session import Parts
-from specframe.plugin import Context, Draw, Promise, SeededRandom, Verdict
-from specframe.testing import GivenDrafter, GivenSession, GivenTarget, audit, check_drafter, tiny_target
+from specframe.plugin import Draw
+from specframe.testing import GivenDrafter, check_drafter
 from specframe_nested.cascade import Cascade
-
-WARM = Sampling(temperature=1.0)
-
-
-def model(seed: int = 7, vocab: int = 3) -> ModelDrafter:
-    return ModelDrafter.from_model(tiny_llama(vocab, seed=seed))
-
-
-def cascade(draft=None, review=None, kind=Cascade, **options) -> Cascade:
-    return kind(draft=draft or model(8), review=review or model(), **{"tokens": 3, "ask": 1, **options})
-
-
-def three(**options) -> Cascade:
-    """Three levels, all of which are asked."""
-    return cascade(cascade(Suffix(), model(8), tokens=2, ask=1), tokens=4, ask=2, **options)
-
-
-class Counting(ModelDrafter):
-    """A model that counts its forward passes, and the nodes of them."""
-
-    def expand(self, frontier):
-        self.passes = [*getattr(self, "passes", []), frontier.nodes.shape[1]]
-        return super().expand(frontier)
-
-
-def counting(seed: int = 7, vocab: int = 24) -> Counting:
-    return Counting.from_model(tiny_llama(vocab, seed=seed))
-
-
-def drafted(drafter, policy=None, *, temperature=0.0, counts=(5, 9, 2), vocab=24):
-    """The drafts of two cycles below ragged rows."""
-    drafter.bind(tiny_target(vocab=vocab))
-    session = GivenSession.random(len(counts), vocab, 8)
-    drafter.open(len(counts), 64)
-    trees = []
-    for commit in (session.admit, session.advance):
-        drafter.commit(commit(counts))
-        random = SeededRandom(3, len(counts)).draft
-        trees.append(drafter.propose(session.root, policy, Context(Sampling(temperature=temperature), random)))
-    return trees
-
 
 DRAFTS = {
     "model": lambda: counting(8),
@@ -139,96 +93,12 @@ def test_it_keeps_the_contract_of_drafters_with_draws(rule):
     check_drafter(partial(cascade, draw=Draw.IID, rule=rule))
 
 
-def drawn(draft, rule="recursive", **options) -> Cascade:
-    """A cascade that draws, over two tokens."""
-    return cascade(draft, model(7, vocab=2), draw=Draw.IID, rule=rule, **options)
-
-
-DRAWN = {
-    "match": lambda: drawn(model(8, vocab=2), "match"),
-    "recursive": lambda: drawn(model(8, vocab=2)),
-    "copies": lambda: drawn(Suffix()),
-    "three levels": lambda: drawn(
-        cascade(model(9, vocab=2), model(8, vocab=2), tokens=2, draw=Draw.IID, rule="recursive"), tokens=4, ask=2
-    ),
-}
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("verifier", [Match, Recursive, Traversal])
-@pytest.mark.parametrize(
-    "make", [DRAWN["match"], DRAWN["recursive"], DRAWN["copies"]], ids=["match", "recursive", "copies"]
-)
-def test_every_text_has_the_probability_that_the_target_gives_it(make, verifier):
-    found = emission(make(), verifier(), tiny(2)).compare(budget=400_000)
-    assert found.enumeration.exhausted and found.tv < 1e-9
-
-
-@pytest.mark.sampled
-@pytest.mark.parametrize("make", DRAWN.values(), ids=DRAWN)
-def test_the_distributions_of_the_review_are_recorded(make):
-    found = audit(make, target=partial(tiny, 2), prompt=(0, 1, 0, 0, 1), budget=400_000)
-    assert found.enumeration.exhausted and found.passed and found.slots >= 7
-
-
 def test_at_temperature_0_draws_are_the_best_tokens():
     """TriForce's code divides by 0 there."""
     for name in ("match", "recursive"):
         own = cascade(counting(8), counting(), tokens=4, ask=2, draw=Draw.IID, rule=name)
         found, wanted = drafted(own), drafted(counting(), Chain(depth=4))
         assert all(torch.equal(one.tokens, other.tokens) for one, other in zip(found, wanted, strict=True))
-
-
-def tiny(vocab: int) -> HFTarget:
-    return HFTarget.from_model(tiny_llama(vocab, 0))
-
-
-def emission(drafter, verifier, target, length=4) -> Emission:
-    drafter.bind(target)
-    return Emission("", lambda: Parts(target, drafter, None, verifier), WARM, length, (0, 1, 0, 0, 1))
-
-
-class TriForceRule(Recursive):
-    """TriForce's own inner loop: a refused token's replacement is drawn from the whole reviewing distribution."""
-
-    def verify(self, tree, p, random):
-        found = super().verify(tree, p, random)
-        end = p.gather(1, found.length[:, None, None].expand(-1, 1, p.shape[-1]))[:, 0]
-        return Verdict(found.path, found.length, random.categorical(end))
-
-
-class TriForceCode(Cascade):
-    """A cascade by that rule."""
-
-    @property
-    def verifier(self):
-        return TriForceRule()
-
-
-class Chains(GivenDrafter):
-    """A drafter of given distributions, which may be asked for a path at once."""
-
-    promise = Promise(chains=True)
-
-
-GIVEN = torch.tensor([0.25, 0.75], dtype=torch.float64)
-
-
-def given(kind=Cascade) -> Cascade:
-    rows = GIVEN.expand(2, 2)
-    return cascade(Chains(rows.flip(1)), Chains(rows), kind, draw=Draw.IID, rule="recursive", tokens=3, ask=1)
-
-
-@pytest.mark.sampled
-def test_control_a_refused_token_replaced_from_the_whole_distribution():
-    """min(r, q) + r / 2 in place of r: .125 in the chain's second token, and in the output."""
-    target, options = partial(GivenTarget, GIVEN), {"prompt": (0,)}
-    inner = audit(partial(given, TriForceCode), target=target, **options)
-    assert inner.findings[0].tv == pytest.approx(0.125, abs=1e-6)
-    outer = emission(given(TriForceCode), Recursive(), target(), 3).compare()
-    assert outer.tv == pytest.approx(0.125, abs=1e-6)
-    assert audit(given, target=target, **options).passed
-    assert emission(given(), Recursive(), target(), 3).compare().tv < 1e-9
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -154,8 +154,13 @@ class Session:
             return []
         require_claim(self.parts.target, self)
         entries = register(requests, self.parts.target.context)
-        for group in groups(self.parts.target, requests):
-            self._admit([entries[place] for place in group])
+        try:
+            for group in groups(self.parts.target, requests):
+                self._admit([entries[place] for place in group])
+        except InputError:  # of an image; those that were read before it go
+            for entry in entries:
+                self.cancel(entry)
+            raise
         return entries
 
     @torch.inference_mode()

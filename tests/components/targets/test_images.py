@@ -127,7 +127,7 @@ def test_requests_are_read_together_whose_inputs_have_the_same_shapes(monkeypatc
 @pytest.mark.parametrize("family", ["llava", "qwen2_vl"])
 def test_more_or_fewer_tokens_than_features_are_refused_and_other_rows_go_on(family, more, monkeypatch):
     model = seeing(family, monkeypatch)
-    session = open_session(HFTarget.from_model(model), 2)
+    session = open_session(HFTarget.from_model(model), 3)
     (entry,) = session.admit([text(9, 8, 7)])
     request = prompt(model, 1)
     tokens = [*request.tokens[:-1], IMAGE] if more > 0 else [5, *request.tokens[2:], 5]
@@ -135,6 +135,9 @@ def test_more_or_fewer_tokens_than_features_are_refused_and_other_rows_go_on(fam
     with pytest.raises(InputError, match="cannot read the image of a prompt") as caught:
         session.admit([replace(request, tokens=tokens, inputs=inputs)])
     assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="cannot read the image of a prompt"):
+        session.admit([text(4, 5), replace(request, tokens=tokens, inputs=inputs)])
+    assert session.live == [entry], "the text that was read before the image is gone, too"
     while session.live:
         session.step()
     assert entry.tokens == generated(model, entry.request)[0]

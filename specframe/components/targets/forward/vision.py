@@ -78,5 +78,7 @@ class Vision:
     def _try(self, call: Callable[[], T]) -> T:
         try:
             return call()
+        except torch.OutOfMemoryError:
+            raise
         except (ValueError, RuntimeError, IndexError, StopIteration) as error:  # transformers' checks of images
             raise InputError(f"{self.kind} cannot read the image of a prompt: {first_line(error)}") from error

@@ -62,8 +62,12 @@ class Recipe:
         """
         if self.overridden(key) and file.is_file():
             return file
+        return self._file(key).parent / file
+
+    def _file(self, key: Key) -> Path:
+        """The file that the value at `key` was written in; the recipe's own for one of the command line."""
         written, _, line = self.origin(key).rpartition(":")
-        return (Path(written) if line.isdigit() else self.path).parent / file
+        return Path(written) if line.isdigit() else self.path
 
     def packages(self, key: Key) -> frozenset[str]:
         """The packages whose components the value at `key` means where others have the name, too.
@@ -71,9 +75,9 @@ class Recipe:
         Those of the project, for a value of a recipe that comes with it: it goes on working whatever is installed.
         """
         folder = recipes_folder()
-        written = Path(self.origin(key).rpartition(":")[0]).resolve()
-        is_ours = folder is not None and written.is_relative_to(folder.resolve())
-        return own_packages() if is_ours else frozenset()
+        if folder is None or self.origin(key) == COMMAND_LINE:
+            return frozenset()
+        return own_packages() if self._file(key).resolve().is_relative_to(folder.resolve()) else frozenset()
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = (), *, environment: bool = False) -> Recipe:

@@ -10,7 +10,7 @@ from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError, RecipeError
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registration, Registry
-from specframe.kernel.shipped import shipped_recipes
+from specframe.kernel.shipped import recipes_folder, shipped_recipes
 from specframe.plugin import hookimpl
 
 
@@ -80,7 +80,7 @@ def test_two_plugins_with_one_name_make_it_ambiguous():
     assert registry.find("tree", "two/bush").package == "two"
 
 
-def test_recipes_of_the_project_go_on_working_when_a_plugin_takes_a_name(tmp_path):
+def test_recipes_of_the_project_go_on_working_when_a_plugin_takes_a_name(tmp_path, monkeypatch):
     thief = Point("thief", registers(("drafter", "lookup", "json:dumps", "another's look-up")))
     registry = discover([*entry_points(group="specframe"), thief])
     assert plan(Recipe.read("small/lookup"), registry).parts["drafter"].entry.package == "specframe"
@@ -88,6 +88,7 @@ def test_recipes_of_the_project_go_on_working_when_a_plugin_takes_a_name(tmp_pat
     mine.write_text(f"extends: {dict(shipped_recipes())['small/lookup']}\ndrafter: {{use: lookup}}\n")
     with pytest.raises(RecipeError, match="'specframe/lookup' or 'thief/lookup'"):
         plan(Recipe.read(mine), registry)
+    monkeypatch.chdir(recipes_folder())  # whatever folder the command is given in
     with pytest.raises(RecipeError, match="is ambiguous"):
         plan(Recipe.read("small/falcon", ["drafter={use: lookup}", "tree=null"]), registry)
 

@@ -1,9 +1,7 @@
 """The names for users."""
 
 from specframe._version import __version__ as __version__
-from specframe.bench.recipes import BenchReport as BenchReport
 from specframe.bench.recipes import bench as bench
-from specframe.certify.certificate import Certificate as Certificate
 from specframe.certify.recipe import certify as certify
 from specframe.cli.arguments import recipe_command as recipe_command
 from specframe.components.targets.conversion import convert_gguf as convert_gguf
@@ -33,4 +31,3 @@ from specframe.kernel.errors import WeightsError as WeightsError
 from specframe.kernel.zoo import model_folder as model_folder
 from specframe.sampling.laws import Sampling as Sampling
 from specframe.training.recipe import train as train
-from specframe.training.report import Report as Report

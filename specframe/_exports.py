@@ -40,8 +40,8 @@ def make_callable(module: str, home: str) -> None:
     """
     place, _, name = home.partition(":")
 
-    class Callable(ModuleType):
+    class CallableModule(ModuleType):
         def __call__(self, *args: Any, **options: Any) -> Any:
             return getattr(import_module(place), name)(*args, **options)
 
-    sys.modules[module].__class__ = Callable
+    sys.modules[module].__class__ = CallableModule

@@ -90,8 +90,8 @@ class Newest:
         self._places = ends - width + torch.arange(width, device=device)  # [B, W]
         self._first = min(lengths) - width
 
-    def within(self, begin: int, end: int) -> bool:
-        """True if one of them may be among the tokens from `begin` on, before `end`."""
+    def begin_before(self, end: int) -> bool:
+        """True if the first of them may be a token before `end`."""
         return end > self._first
 
     def put(self, kept: Tensor, values: Tensor, begin: int = 0, rows: slice = EVERY) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 
@@ -18,7 +19,7 @@ from specframe.decoding.requests import Request, as_prompts
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.errors import SpecframeError
-from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier, drafting_ahead
+from specframe.kernel.interfaces import Drafter, Target, TextDrafter, TreePolicy, Verifier, drafting_ahead
 from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom, row_seed
@@ -145,12 +146,11 @@ def check_rewind(parts: Callable[[], Parts]) -> None:
         root = cycle.committed.root
         for row, (tokens, count) in enumerate(zip(cycle.committed.tokens, cycle.committed.count.tolist(), strict=True)):
             texts[row] += tokens[:count].tolist() if index else [int(root[row])]
-        rewind: Callable[[torch.Tensor], None] = rewound.drafter.rewind  # type: ignore[attr-defined]
         stay = [max(1, len(text) - 1 - (row + index) % 4) for row, text in enumerate(texts)]
         again = [text[keep:] for text, keep in zip(texts, stay, strict=True)]
         for added in ([[(token + 1) % VOCAB for token in tokens] for tokens in again], again):
             given, last = as_prompts(added), torch.tensor([tokens[-1] for tokens in added])
-            rewind(torch.tensor(stay))
+            cast("TextDrafter", rewound.drafter).rewind(torch.tensor(stay))
             rewound.drafter.commit(Committed(given.tokens, given.count, {}, last))
             propose(rewound, last, sampling, seed=index)  # reads them
         one, other = (propose(made, root, sampling, seed=99) for made in (rewound, fresh))

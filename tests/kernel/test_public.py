@@ -26,7 +26,7 @@ def test_no_name_is_in_two_tiers():
 
 
 def test_users_see_about_thirty_names():
-    assert len(specframe.__all__) <= 34
+    assert len(specframe.__all__) <= 31
 
 
 def test_another_name_is_refused_as_of_any_module():

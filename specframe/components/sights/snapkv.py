@@ -10,9 +10,7 @@ from specframe.components.sights.ranking import Ranking
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory
 from specframe.kernel.types import Committed
-
-MOST = 32
-"""Largest number of a prompt's queries that a target keeps."""
+from specframe.neural.forward import NEWEST
 
 
 class SnapKV:
@@ -32,8 +30,8 @@ class SnapKV:
     per_head = queries = True
 
     def __init__(self, *, budget: int = 512, window: int = 32, pool: int = 7) -> None:
-        if not 1 <= window <= MOST:
-            raise InputError(f"snapkv: the window has 1 to {MOST} queries, not {window}")
+        if not 1 <= window <= NEWEST:
+            raise InputError(f"snapkv: the window has 1 to {NEWEST} queries, not {window}")
         if pool < 1 or pool % 2 == 0:
             raise InputError(f"snapkv: pool is an odd number of neighbours, not {pool}")
         if budget <= window:

@@ -28,8 +28,9 @@ from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import TreePolicy
-from specframe.kernel.types import Committed, Draw, TokenTree
+from specframe.kernel.types import Committed, Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
+from specframe.sampling.random import SeededRandom
 from specframe.testing import check_drafter, tiny_target
 from specframe_eagle.drafter import Eagle
 
@@ -210,7 +211,8 @@ def test_a_policy_that_observes_stays_with_the_target() -> None:
     drafter.bind(TableTarget(vocab=3))
     drafter._sides = HOME, torch.device("meta")
     with pytest.raises(CompositionError, match="observes cycles on the target's device"):
-        drafter.propose(torch.zeros(1, dtype=torch.int64), Adaptive(depth=1, costs=[1.0, 1.1]), None)  # type: ignore[arg-type]
+        context = Context(Sampling(temperature=0.0), SeededRandom(0, 1).draft)
+        drafter.propose(torch.zeros(1, dtype=torch.int64), Adaptive(depth=1, costs=[1.0, 1.1]), context)
 
 
 def test_it_observes_as_little_as_its_drafter() -> None:

@@ -83,7 +83,7 @@ class NativeForward:
             for begin in range(0, width, CHUNK):
                 span = rows, slice(begin, min(begin + CHUNK, width))
                 part, tree = _chunk(asked, span, sight.start + begin)
-                if not newest.within(begin, begin + CHUNK):
+                if not newest.begin_before(begin + CHUNK):
                     part = replace(part, taps=frozenset(tap for tap in part.taps if not is_query(tap)))
                 last, features = self.decode(part, tree, memory)
                 for tap, values in {**features, "": last}.items():

@@ -57,7 +57,7 @@ def literal(model, text: list[int], chosen: LayerChoice) -> Tensor:
 
 @pytest.fixture
 def exact_softmax(monkeypatch):
-    """Eager attention's softmax in the model's own precision: in transformers it is float32, and rounds by the width."""
+    """The softmax of eager attention in the model's own precision; float32's rounds by how many keys there are."""
     plain = nn.functional.softmax
     monkeypatch.setattr(nn.functional, "softmax", lambda values, dim=-1, dtype=None: plain(values, dim=dim))
 

@@ -163,7 +163,7 @@ COMMANDS = [
     ("certify r.yaml --against accept.py:fails", "either a recipe or --against"),
     ("certify fails.yaml", "at rules.py:10: RuntimeError: boom"),
     ("certify empty-verdict.yaml", "NoneType"),
-    ("certify r.yaml --budget 0", "use 1 or more"),
+    ("certify r.yaml --budget 0", "0 is not in the range x>=1"),
     ("validate falcom", "did you mean 'falcon'"),
     ("validate eagle falcon", "'falcon' is not of the form key=value"),
     (
@@ -196,7 +196,7 @@ ARGUMENTS = [
     ("run", "specframe run: Missing argument 'RECIPE'."),
     ("explain", "Missing argument 'NAME'."),
     ("chat falcon --system", "Option '--system' requires an argument."),
-    ("certify falcon --budget many", "Invalid value for '--budget': 'many' is not a valid integer."),
+    ("certify falcon --budget many", "Invalid value for '--budget': 'many' is not a valid integer range."),
     ("run falcon --limit 2.5", "Invalid value for '--limit': '2.5' is not a valid integer."),
     ("export falcon --out e", "Missing option '--to'."),
     (

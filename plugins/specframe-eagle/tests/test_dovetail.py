@@ -151,7 +151,7 @@ def test_engines_that_read_neither_are_refused_by_name(form: str) -> None:
 
 
 def test_in_eight_bits_it_is_searched_level_by_level_with_nearly_the_logits_of_its_rounded_weights() -> None:
-    """What is left is the rounding of activations, which every layer and level passes on."""
+    """Only the rounding of activations remains, which every layer and level passes on."""
     target = tiny_target("llama", vocab=64, dtype=torch.float32, size=64)
     rounded, exact = Eagle(fusion="gated", layers=2, quantize="int8"), Eagle(fusion="gated", layers=2)
     for drafter in (rounded, exact):

@@ -1,4 +1,4 @@
-"""What a cascade that draws emits is the target's, and what it draws from is recorded; TriForce's own loop fails."""
+"""Cascades that draw emit the target's distribution and record their own; TriForce's own loop fails."""
 
 from __future__ import annotations
 

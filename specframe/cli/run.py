@@ -19,21 +19,31 @@ if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline
     from specframe.decoding.stats import Acceptance, Result
     from specframe.kernel.build import Plan
-    from specframe.kernel.interfaces import Drafter
+    from specframe.kernel.interfaces import Drafter, Target
 
 
 @recipe_command
 @click.option("--prompt", multiple=True, metavar="TEXT", help="decode this prompt; may be repeated")
+@click.option(
+    "--image", multiple=True, type=PATH, metavar="FILE", help="a picture in front of the prompt; may be repeated"
+)
 @prompts_option
 @limit_option
 @json_option("print the figures as one JSON object on the last line")
 @click.option("--out", type=PATH, metavar="DIR", help="where run.json goes (default: runs/RECIPE)")
 def run(
-    plan: Plan, prompt: Sequence[str], prompts: Path | None, limit: int | None, as_json: bool, out: Path | None
+    plan: Plan,
+    prompt: Sequence[str],
+    image: Sequence[Path],
+    prompts: Path | None,
+    limit: int | None,
+    as_json: bool,
+    out: Path | None,
 ) -> int:
     """Decode the recipe's prompts and measure tau, alpha, speed and overhead.
 
-    Texts are printed as they come, then the figures, which run.json holds with the recipe, versions and hardware.
+    Images are all a single prompt's, or one each of several prompts. Texts are printed as they come, then the figures,
+    which run.json holds with the recipe, versions and hardware.
     """
     from specframe.cli.target import choose_target, describe_target, drafter_of, require_template
     from specframe.kernel.errors import InputError
@@ -44,11 +54,18 @@ def run(
 
         if prompt:
             raise InputError("--prompt and --prompts were both given: choose one")
+        if image:
+            raise InputError("--image belongs to prompts of the command line: give --prompt in place of --prompts")
         texts = read_prompts(prompts, limit)
     elif limit is not None:
         raise InputError("--limit counts the prompts of a file: give --prompts FILE, too")
     if not texts:
         raise InputError("there is nothing to decode: give --prompt TEXT, or put run.prompts into the recipe")
+
+    from specframe.components.targets.image_processor import open_image
+    from specframe.decoding.encoding import images_of
+
+    pictures = images_of([open_image(file) for file in image], len(texts))
 
     from specframe.bench.measure import measure
     from specframe.cli.render.figures import print_figures, print_place
@@ -64,9 +81,10 @@ def run(
         print(f"{describe_target(target)}\n", flush=True)
     pipeline = Pipeline.build(valid)
     target |= drafter_of(valid, pipeline.parts.target)
-    result = _decode(pipeline, texts, quiet=as_json)
-    figures = measure(pipeline, texts, pipeline.run.repeats) if pipeline.run.repeats else None
-    summary = summarise(pipeline, result, figures)
+    rows = [pipeline.encode(*each) for each in zip(texts, pictures, strict=True)]
+    result = _decode(pipeline, texts, rows, quiet=as_json)
+    figures = measure(pipeline, rows, pipeline.run.repeats) if pipeline.run.repeats else None
+    summary = summarise(pipeline, result, figures) | {"images": images_in(rows, pipeline.parts.target)}
     written = folder / "run.json"
     try:
         if as_json:
@@ -80,7 +98,7 @@ def run(
     return 0
 
 
-def _decode(pipeline: Pipeline, prompts: list[str], quiet: bool) -> Result:
+def _decode(pipeline: Pipeline, prompts: list[str], encoded: Sequence[Sequence[int]], quiet: bool) -> Result:
     """Decodes the prompts; unless quiet, prints each text, as it comes where rows come one by one."""
     shown = -1
     texts = [""] * len(prompts)
@@ -99,7 +117,7 @@ def _decode(pipeline: Pipeline, prompts: list[str], quiet: bool) -> Result:
             texts[row] = text
 
     alone = pipeline.run.batch == 1
-    result = pipeline.generate(prompts, listener=stream if alone and not quiet else None)
+    result = pipeline.generate(encoded, listener=stream if alone and not quiet else None)
     if not alone and not quiet:
         for prompt, text in zip(prompts, result.texts, strict=True):
             print(printable(f"> {prompt}\n\n{text}\n"))
@@ -142,6 +160,15 @@ def summarise(pipeline: Pipeline, result: Result, figures: Figures | None) -> di
         "repeats": pipeline.run.repeats,
         "peak_memory_bytes": _peak_memory(),
     }
+
+
+def images_in(rows: Sequence[Sequence[int]], target: Target) -> dict[str, int] | None:
+    """Returns how many of the prompts' positions are of images, and of how many; None where none is."""
+    from specframe.kernel.capabilities import SeeingTarget
+
+    tokens = target.image_tokens if isinstance(target, SeeingTarget) else frozenset[int]()
+    found = sum(token in tokens for row in rows for token in row)
+    return {"positions": found, "of": sum(map(len, rows))} if found else None
 
 
 def devices_of(drafter: Drafter) -> dict[str, str] | None:

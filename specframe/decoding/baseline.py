@@ -9,10 +9,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from specframe.components.targets.architectures import context
+from specframe.decoding.encoding import inputs_of
 from specframe.decoding.settings import SamplingSettings
+from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -43,8 +46,34 @@ def generate_with_transformers(
     rooms = [context(model.config.get_text_config()) - len(row) for row in rows]
     limit = min(settings.max_new_tokens, max(rooms))
     twin.generation_config = describe_generation(replace(settings, max_new_tokens=limit), ends)
-    output = twin.generate(tokens, attention_mask=mask, **options)
+    output = twin.generate(tokens, attention_mask=mask, **join_inputs(rows, width), **options)
     return [_until(row[:room], ends) for row, room in zip(output[:, width:].tolist(), rooms, strict=True)]
+
+
+def join_inputs(rows: Sequence[Sequence[int]], width: int) -> dict[str, Tensor]:
+    """The inputs of the images of prompts that are left-padded to a width, as one batch; none of texts.
+
+    Raises InputError for rows whose images do not make one batch.
+    """
+    given = [inputs_of(row) for row in rows]
+    if not any(given):
+        return {}
+    joined = {}
+    for name in given[0]:
+        values = [inputs.get(name, torch.empty(0)) for inputs in given]
+        try:
+            joined[name] = torch.cat([_resized(name, each, width, left=True) for each in values])
+        except RuntimeError as error:
+            raise InputError("images of different shapes do not make a batch for generate; set run.batch=1") from error
+    return joined
+
+
+def _resized(name: str, values: Tensor, width: int, left: bool) -> Tensor:
+    """An input of one number a token, padded with 0 or cut to a width of tokens; others as they are."""
+    if not name.endswith("type_ids"):
+        return values
+    missing = width - values.shape[1]
+    return F.pad(values, (missing, 0) if left else (0, missing))
 
 
 def describe_generation(settings: SamplingSettings, ends: frozenset[int]) -> GenerationConfig:
@@ -110,15 +139,17 @@ def find_divergences(
         b = other[position] if position < len(other) else None
         gap, noise = float("inf"), 0.0
         if a is not None and b is not None:
-            logits, noise = measure_noise(model, [*row, *mine[:position]])
+            logits, noise = measure_noise(model, [*row, *mine[:position]], inputs_of(row))
             gap = float((logits[a] - logits[b]).abs())
         found.append(TextDivergence(prompt, position, a, b, gap, noise))
     return found
 
 
 @torch.inference_mode()
-def measure_noise(model: Any, tokens: Sequence[int]) -> tuple[Tensor, float]:
-    """The logits after a text, [V], and how far arithmetic moves them.
+def measure_noise(
+    model: Any, tokens: Sequence[int], inputs: Mapping[str, Tensor] = MappingProxyType({})
+) -> tuple[Tensor, float]:
+    """The logits after a text, perhaps with the inputs of its images, [V], and how far arithmetic moves them.
 
     The noise is the largest difference, among the best tokens, between the text in one forward and its last token in a
     forward of its own, over the keys and values of the others; at least the spacing of the dtype at the best logit.
@@ -126,12 +157,16 @@ def measure_noise(model: Any, tokens: Sequence[int]) -> tuple[Tensor, float]:
     from specframe.neural.cache import cache_name
 
     text = torch.tensor([list(tokens)], device=model.device)
-    logits = model(text).logits[0, -1]
+    logits = model(text, **_cut(inputs, len(tokens))).logits[0, -1]
     best = logits.topk(min(BEST, len(logits)))
     noise = float(best.values[0].abs()) * torch.finfo(logits.dtype).eps
     if len(tokens) > 1:
         name = cache_name(model)
-        memory = getattr(model(text[:, :-1], use_cache=True), name)
+        memory = getattr(model(text[:, :-1], use_cache=True, **_cut(inputs, len(tokens) - 1)), name)
         alone = model(text[:, -1:], use_cache=True, **{name: memory}).logits[0, -1]
         noise = max(noise, float((logits.float() - alone.float())[best.indices].abs().max()))
     return logits.float(), noise
+
+
+def _cut(inputs: Mapping[str, Tensor], width: int) -> dict[str, Tensor]:
+    return {name: _resized(name, values, width, left=False) for name, values in inputs.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -17,24 +17,24 @@ from specframe.components.verifiers.match import Match
 from specframe.decoding.alongside import threads_of
 from specframe.decoding.clock import Clock
 from specframe.decoding.costs import costs_of
+from specframe.decoding.encoding import Prompt, PromptEncoder, as_list, images_of, inputs_of
 from specframe.decoding.exclusive import alone
 from specframe.decoding.requests import Request, StopTexts, budget, require_whole
 from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings, SamplingSettings, report_unused
 from specframe.decoding.stats import Acceptance, Result
 from specframe.decoding.timing import watch
-from specframe.files.text import require_unicode
 from specframe.kernel.build import Plan, plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.recipe import Recipe
-from specframe.kernel.registry import Registry, one_line
+from specframe.kernel.registry import Registry
 from specframe.kernel.types import Cycle
 from specframe.sampling.random import row_seed
 
-Prompt = str | Sequence[int]
-"""A text, or its token ids."""
+if TYPE_CHECKING:
+    from specframe.components.targets.image_processor import Image
 
 
 @dataclass(frozen=True)
@@ -91,6 +91,7 @@ class Pipeline:
         self,
         prompts: Prompt | Sequence[Prompt],
         *,
+        images: Sequence[Image] = (),
         max_new_tokens: int | None = None,
         seed: int | None = None,
         listener: Callable[[int, list[int]], None] | None = None,
@@ -98,13 +99,16 @@ class Pipeline:
     ) -> Result:
         """Continuations of the prompts, `run.batch` at a time: a row that is done makes room for the next prompt.
 
-        A single prompt gives a result of one entry. `listener(row, tokens)` is called with every cycle's tokens as
-        they come; `streamer`, one of transformers', is given a single prompt's tokens in the same way.
-        Raises InputError for an empty prompt, or one that leaves no room in the context; and, when all others are done,
+        A single prompt gives a result of one entry. `images`, files or pictures of Pillow, are a single prompt's, or
+        one each of several; the target reads them in front of the text. `listener(row, tokens)` is called with every
+        cycle's tokens as they come; `streamer`, one of transformers', gets a single prompt's tokens in the same way.
+        Raises InputError for an empty prompt, one that leaves no room in the context, or an image that cannot be read;
+        and, when all others are done,
         for a row that came to a position where no token has any probability.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
-        rows = [self.encode(prompt) for prompt in _as_list(prompts)]
+        listed = as_list(prompts)
+        rows = [self.encode(*each) for each in zip(listed, images_of(images, len(listed)), strict=True)]
         if streamer is not None:
             if len(rows) != 1:
                 raise InputError("a streamer follows one prompt; use a listener for several")
@@ -132,14 +136,21 @@ class Pipeline:
             clock=clock,
         )
 
-    def stream(self, prompt: Prompt, *, max_new_tokens: int | None = None, seed: int | None = None) -> Iterator[str]:
+    def stream(
+        self,
+        prompt: Prompt,
+        *,
+        images: Sequence[Image] = (),
+        max_new_tokens: int | None = None,
+        seed: int | None = None,
+    ) -> Iterator[str]:
         """Pieces of a prompt's continuation as cycles commit them; together they are `generate`'s text.
 
         Half a character is held back until the rest has come. The target is busy until the iterator is exhausted or
         closed. Raises what `generate` raises, as soon as the first piece is asked for.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
-        requests, text = self.requests([self.encode(prompt)], settings, seed), ""
+        requests, text = self.requests([self.encode(prompt, images)], settings, seed), ""
         with self.open(requests) as session:
             (entry,) = session.admit(requests)
             while session.live:
@@ -224,6 +235,7 @@ class Pipeline:
                 ends=ends,
                 stop=stop,
                 listener=None if listener is None else partial(listener, number),
+                inputs=inputs_of(row),
             )
             for number, row in enumerate(rows, first)
         ]
@@ -232,36 +244,24 @@ class Pipeline:
         """A clock for work on the target's device."""
         return Clock.on(text_of(self.parts.target).device)
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """The prompt's token ids; a text becomes a user's turn when `run.chat` is true."""
-        if not isinstance(prompt, str):
-            size = self.parts.target.vocab_size
-            if any(not 0 <= token < size for token in prompt):
-                raise InputError(f"a prompt has token ids outside the target's vocabulary of {size}")
-            return list(prompt)
-        if self.tokenizer is None:
-            raise InputError("this target has no tokenizer; give prompts as lists of token ids")
-        if not prompt.strip():
-            raise InputError("a prompt is empty; give it some text")
-        require_unicode(prompt, "a prompt")
-        if not self.run.chat:
-            return list(self.tokenizer(prompt)["input_ids"])
-        return self.encode_turns([{"role": "user", "content": prompt}])
+    def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
+        """The prompt's token ids; a text becomes a user's turn when `run.chat` is true, behind the images if any."""
+        return self._encoder.encode(prompt, images)
 
     def encode_turns(
-        self, turns: Sequence[Mapping[str, str]], options: Mapping[str, Any] = MappingProxyType({})
-    ) -> list[int]:
+        self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any] = MappingProxyType({})
+    ) -> Sequence[int]:
         """The token ids of a conversation, `role` and `content` a turn, up to where the next answer begins.
 
-        `options` are further arguments of the tokenizer's `apply_chat_template`, and variables of the template.
+        A content is a text, or a list of parts with images in it: {"type": "text", "text": "What is it?"} and
+        {"type": "image", "image": "photo.png"}. `options` are further arguments of the tokenizer's
+        `apply_chat_template`, and variables of the template.
         """
-        if not getattr(self.tokenizer, "chat_template", None):
-            raise InputError("run.chat is true, but the target's tokenizer has no chat template; set run.chat=false")
-        try:
-            given = {"add_generation_prompt": True, **options, "return_dict": False}
-            return list(self.tokenizer.apply_chat_template(turns, **given))
-        except Exception as error:  # a template may raise anything
-            raise InputError(f"the target's chat template refuses the prompt: {one_line(error)}") from error
+        return self._encoder.encode_turns(turns, options)
+
+    @property
+    def _encoder(self) -> PromptEncoder:
+        return PromptEncoder(self.parts.target, self.tokenizer, self.run.chat)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """The tokens as text, special tokens left out; space-separated ids without a tokenizer."""
@@ -284,13 +284,3 @@ def load(
     """
     read = Recipe.read(recipe, overrides)
     return Pipeline.build(plan(read, registry or discover(), local_code))
-
-
-def _as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if not isinstance(prompts, Sequence):
-        raise InputError(f"a prompt is a text or a list of token ids, and several stand in a list; got {prompts!r:.60}")
-    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
-    if len(prompts) == 0:
-        raise InputError("there is no prompt; give at least one")
-    return list(prompts)  # type: ignore[arg-type]

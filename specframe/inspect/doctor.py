@@ -109,9 +109,9 @@ def examine(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Diagnosis:
     return Diagnosis(alpha, tau, chance, positions, readings, chain, claimed(getattr(drafter, "weights", None)))
 
 
-def _teach(target: NeuralTarget, prompt: list[int], new: list[int]) -> Teacher:
+def _teach(target: NeuralTarget, prompt: Sequence[int], new: list[int]) -> Teacher:
     """One text and the target's outputs for it: only its own tokens count, and a long prompt is cut to its end."""
-    tokens = torch.tensor([prompt + new], device=text_of(target).device)
+    tokens = torch.tensor([[*prompt, *new]], device=text_of(target).device)
     mask = torch.arange(tokens.shape[1], device=tokens.device)[None] >= len(prompt) - 1
     whole, seen = target.teach(tokens, mask), slice(max(0, len(prompt) - SEEN), None)
     return Teacher(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from specframe.kernel.tree import ALL_DRAWS, Draw
 
@@ -104,11 +104,26 @@ class Untrained(Protocol):
         ...
 
 
+class ImageReader(Protocol):
+    """The processor of a target: what it makes of texts with images, token ids and the inputs that go with them."""
+
+    def read_turns(
+        self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        """Reads a conversation whose contents are texts, or lists of parts with images among them."""
+        ...
+
+    def read_text(self, text: str, images: Sequence[Any]) -> tuple[list[int], dict[str, Tensor]]:
+        """Reads a text behind images."""
+        ...
+
+
 @runtime_checkable
 class SeeingTarget(Protocol):
     """A target that can read inputs with a prompt: see `Prompts.inputs`. `image_tokens` stand for parts of an image."""
 
     image_tokens: frozenset[int]
+    processor: ImageReader
 
     def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
         """Raises InputError for inputs that it does not read."""

@@ -35,6 +35,7 @@ SUMMARY = {
     "peak_memory_bytes": 460_000_000,
     "ahead": None,
     "devices": None,
+    "images": None,
     "nodes": 2.71,
     "nodes_at_most": 15,
     "costs": {"draft": 0.002},

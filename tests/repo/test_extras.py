@@ -11,7 +11,19 @@ import pytest
 
 from tests.repo.repository import PLUGINS, ROOT, name, sources
 
-EXTRAS = ("accelerate", "datasets", "gguf", "httpx2", "matplotlib", "peft", "ray", "scipy", "tabulate", "tenacity")
+EXTRAS = (
+    "PIL",
+    "accelerate",
+    "datasets",
+    "gguf",
+    "httpx2",
+    "matplotlib",
+    "peft",
+    "ray",
+    "scipy",
+    "tabulate",
+    "tenacity",
+)
 """Packages of the extras, by the name that is imported."""
 BROUGHT = ("gguf", "httpx2")
 """Those that another package needs anyway: the zoo, and transformers' client of the Hub."""

@@ -79,7 +79,7 @@ class Runner:
         self.references = {key: Reference(target, roster.sampling) for key, target in targets.items()}
         self.device: torch.device = text_of(next(iter(targets.values()))).device or torch.device("cpu")
 
-    def encode(self, key: str, question: Question, answers: Sequence[str]) -> list[int]:
+    def encode(self, key: str, question: Question, answers: Sequence[str]) -> Sequence[int]:
         """The prompt's tokens for a target, after the answers to the turns before."""
         coder = self.coders[key]
         if not answers:
@@ -109,7 +109,7 @@ class Runner:
         skipped = 0
         for turn in range(this.turns):
             places = take_turns(names, this.index + turn, self.terms.seed)
-            found: list[tuple[Entrant, dict[int, list[int]], Decoded]] = []
+            found: list[tuple[Entrant, dict[int, Sequence[int]], Decoded]] = []
             for entrant in sorted(self._alive(errors), key=lambda e: places.index(e.name)):
                 rows, left_out = self._rows(entrant, this, turn, answers[entrant.name])
                 skipped += left_out
@@ -148,7 +148,7 @@ class Runner:
     def _bound(
         self,
         entrant: Entrant,
-        rows: list[list[int]],
+        rows: list[Sequence[int]],
         seed: int,
         repeat: int,
         lines: list[dict[str, Any]],
@@ -167,7 +167,7 @@ class Runner:
             share = line["cycles"] / cycles
             line |= {"optimum": share * total, "optimum_cycles": share * count}
 
-    def _weigh(self, entrant: Entrant, row: list[int]) -> None:
+    def _weigh(self, entrant: Entrant, row: Sequence[int]) -> None:
         if not isinstance(entrant.contestant, RecipeContestant):
             return
         try:
@@ -180,7 +180,7 @@ class Runner:
 
     def _rows(
         self, entrant: Entrant, this: Round, turn: int, answers: list[list[str]]
-    ) -> tuple[dict[int, list[int]], int]:
+    ) -> tuple[dict[int, Sequence[int]], int]:
         """The prompts of a turn by their place in the batch, and how many had become too long to be among them."""
         rows = {
             index: self.encode(entrant.target, question, answers[index])
@@ -190,7 +190,7 @@ class Runner:
         fitting = {index: row for index, row in rows.items() if self.fits(entrant.target, row)}
         return fitting, len(rows) - len(fitting)
 
-    def _decode(self, entrant: Entrant, rows: list[list[int]], seed: int, errors: Errors) -> Decoded | None:
+    def _decode(self, entrant: Entrant, rows: list[Sequence[int]], seed: int, errors: Errors) -> Decoded | None:
         """Returns the contestant's output; None if it failed, with its error noted in `errors`."""
         target = self.roster.targets[entrant.target]
         try:
@@ -208,7 +208,7 @@ class Runner:
         this: Round,
         turn: int,
         place: int,
-        rows: Mapping[int, list[int]],
+        rows: Mapping[int, Sequence[int]],
         decoded: Decoded,
         plain: Mapping[tuple[str, tuple[int, ...]], list[int]],
     ) -> Iterator[dict[str, Any]]:

@@ -42,6 +42,8 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("tau", f"{summary['tau']:.2f} {TAU_IS} ({counted(summary['cycles'], 'cycle')})"),
         ("alpha", f"{_list(summary['alpha'])}  ({ALPHA_IS})"),
     ]
+    if (images := summary["images"]) is not None:
+        rows.append(("images", f"{images['positions']} of the prompts' {images['of']} positions"))
     if summary["costs"] is not None:
         nodes = f"{summary['nodes']:.1f} drafted a cycle, as many as pay on this machine; at most"
         rows.append(("nodes", f"{nodes} {summary['nodes_at_most']} (`run.costs`)"))

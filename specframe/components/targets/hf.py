@@ -17,6 +17,7 @@ from specframe.components.targets.forward.compiled import CompiledForward, Steps
 from specframe.components.targets.forward.native import Unfit, native_forward, unfit, unfit_floats
 from specframe.components.targets.forward.state import State, check_prompts
 from specframe.components.targets.identity import TargetIdentity, identify
+from specframe.components.targets.image_processor import ImageProcessor
 from specframe.components.targets.shared_head import Sharing
 from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
@@ -99,17 +100,16 @@ class HFTarget:
         return target
 
     def _attach(self, model: nn.Module, tokenizer: loading.TokenizerSource, gguf: Path | None = None) -> None:
-        self.model = model
+        self.model, self.gguf = model, gguf
         self.parts = Anatomy.of(model)
         self.config: Any = self.parts.config
         self._taps = self.parts.taps
         self.image_tokens, self.require_inputs = self.parts.vision.tokens, self.parts.vision.require
         self.computing = HookedForward(self.parts.eager)
-        self.source = tokenizer
+        self.source, self.processor = tokenizer, ImageProcessor(tokenizer)
         self._state: State | None = None
         self.context = architectures.context(self.config)
         self.vocab_size: int = model.get_output_embeddings().out_features  # type: ignore[operator]
-        self.gguf = gguf
 
     @property
     def forward(self) -> Forward:

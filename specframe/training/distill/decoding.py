@@ -54,7 +54,7 @@ class Decoding:
                     else:
                         waiting.appendleft(dialogue)
 
-    def encode(self, dialogue: Dialogue) -> list[int]:
+    def encode(self, dialogue: Dialogue) -> Sequence[int]:
         """The tokens of the dialogue's question, with all messages before it."""
         if not dialogue.chat:
             return self.pipeline.encode(dialogue.turns[0])

@@ -25,23 +25,23 @@ class Encoder:
         self._text = replace(pipeline, run=replace(pipeline.run, chat=False))
         self._turn = asyncio.Lock()
 
-    async def chat(self, asked: ChatRequest) -> list[int]:
+    async def chat(self, asked: ChatRequest) -> Sequence[int]:
         """The tokens of a conversation. Raises ApiError for one that the chat template cannot show whole."""
         turns = [message.turn for message in asked.messages]
         self._require_variables(asked.chat_template_kwargs)
         async with self._turn:
             return await asyncio.to_thread(self._encode_turns, turns, asked.template)
 
-    async def texts(self, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+    async def texts(self, prompts: Sequence[str | list[int]]) -> list[Sequence[int]]:
         """The tokens of each prompt as it is. Raises ApiError for one without tokens."""
         async with self._turn:
             return await asyncio.to_thread(lambda: [self._encode(prompt) for prompt in prompts])
 
-    def _encode(self, prompt: str | list[int]) -> list[int]:
+    def _encode(self, prompt: str | list[int]) -> Sequence[int]:
         tokenizer = self._pipeline.tokenizer
         try:
             if isinstance(prompt, str) and prompt.isspace() and tokenizer is not None:  # a text like any other here
-                tokens = list(tokenizer(prompt)["input_ids"])
+                tokens: Sequence[int] = list(tokenizer(prompt)["input_ids"])
             else:
                 tokens = self._text.encode(prompt)
         except InputError as error:
@@ -50,7 +50,7 @@ class Encoder:
             raise ApiError(400, "a prompt is empty; give it at least one token", code="invalid_field", field="prompt")
         return tokens
 
-    def _encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any]) -> list[int]:
+    def _encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any]) -> Sequence[int]:
         try:
             tokens = self._pipeline.encode_turns(turns, options)
             named = any("name" in turn for turn in turns)

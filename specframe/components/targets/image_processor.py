@@ -1,0 +1,145 @@
+"""The processor of a model that reads images: what it makes of texts with images in them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from torch import Tensor
+
+from specframe.components.targets.loading import TokenizerSource
+from specframe.components.targets.source import ModelSource, first_line
+from specframe.kernel.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image as Picture
+
+    Image = str | Path | bytes | Picture
+    """A file, the bytes of one, or a picture of Pillow."""
+
+IDS, MASK = "input_ids", "attention_mask"
+BLIND = "the target reads texts alone; leave the image out"
+EXTRA = 'images need the package pillow: pip install "specframe[images]"'
+
+
+class ImageProcessor:
+    """A processor of transformers, loaded from its model's folder, or the Hub, when it is first needed."""
+
+    def __init__(self, source: TokenizerSource) -> None:
+        self._source = source
+        self._loaded: Any = None
+
+    def read_turns(
+        self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any]
+    ) -> tuple[list[int], dict[str, Tensor]]:
+        """The token ids of a conversation and the other inputs of its images, up to where the next answer begins.
+
+        A turn's content is a text, or a list of parts: {"type": "text", "text": ..} and {"type": "image", "image": ..}.
+        `options` are variables of the chat template. Raises InputError for an image that cannot be read, and for a
+        conversation that the template or the processor refuses.
+        """
+        processor = self._get()
+        if not (processor.chat_template or processor.tokenizer.chat_template):
+            raise InputError("run.chat is true, but the target's processor has no chat template; set run.chat=false")
+        opened = [{**turn, "content": _open_parts(turn["content"])} for turn in turns]
+        fixed = {"tokenize": True, "return_dict": True, "return_tensors": "pt"}
+        with _refusals():
+            return _split(processor.apply_chat_template(opened, **{"add_generation_prompt": True, **options, **fixed}))
+
+    def read_text(self, text: str, images: Sequence[Image]) -> tuple[list[int], dict[str, Tensor]]:
+        """The token ids of a text behind images, and their other inputs.
+
+        A text that holds the processor's own image tokens places the images itself. Raises InputError for an image
+        that cannot be read, and for more or fewer images than the text has places for.
+        """
+        processor = self._get()
+        opened = [open_image(image) for image in images]
+        mark = str(getattr(processor, "image_token", ""))
+        placed = text if mark and mark in text else mark * len(opened) + text
+        with _refusals():
+            return _split(processor(text=[placed], images=[opened], return_tensors="pt"))
+
+    def _get(self) -> Any:
+        if self._loaded is None:
+            self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> Any:
+        from transformers import AutoProcessor
+
+        if self._source.checkpoint is None:
+            raise InputError("a target in memory has no processor for images; name the model's folder in its place")
+        place, revision = self._source.checkpoint
+        try:
+            with _silent():
+                source = ModelSource.of(place, revision)
+                found = AutoProcessor.from_pretrained(source.name, **source.options, trust_remote_code=False)
+        except Exception as error:  # packages that are missing, files that are missing or torn
+            raise InputError(f"the processor of {place} cannot be loaded: {first_line(error)}") from error
+        if getattr(found, "image_processor", None) is None or getattr(found, "tokenizer", None) is None:
+            raise InputError(f"{place} holds no processor for images, only {type(found).__name__}")
+        return found
+
+
+def open_image(image: Image) -> Picture:
+    """A picture in RGB, turned as its camera was held, the way transformers' `load_image` opens it.
+
+    Raises InputError for a file that is missing or holds no image.
+    """
+    try:
+        from PIL import Image as pillow
+        from PIL import ImageOps
+    except ImportError as error:
+        raise InputError(EXTRA) from error
+    if isinstance(image, pillow.Image):
+        return ImageOps.exif_transpose(image).convert("RGB")
+    name = "the image" if isinstance(image, bytes) else str(image)
+    try:
+        stored = io.BytesIO(image) if isinstance(image, bytes) else Path(image).expanduser()
+        with pillow.open(stored) as opened:
+            return ImageOps.exif_transpose(opened).convert("RGB")
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file {name}") from error
+    except pillow.UnidentifiedImageError as error:
+        raise InputError(f"{name} is no image that can be read; PNG, JPEG, WebP and GIF can") from error
+    except (OSError, ValueError, SyntaxError, RuntimeError, pillow.DecompressionBombError) as error:
+        raise InputError(f"{name} cannot be read as an image: {first_line(error)}") from error
+
+
+def _open_parts(content: Any) -> Any:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    return [part | {"image": open_image(part["image"])} if part["type"] == "image" else part for part in content]
+
+
+def _split(found: Mapping[str, Tensor]) -> tuple[list[int], dict[str, Tensor]]:
+    """Returns the tokens of the one prompt in what a processor gives, and the other inputs."""
+    inputs = {name: value for name, value in found.items() if name not in (IDS, MASK)}
+    return cast("list[int]", found[IDS][0].tolist()), inputs
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Gives the errors of templates and processors, which may raise anything, one line."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"the target's processor refuses the prompt: {first_line(error)}") from error
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Turns transformers' warnings off, such as those of processors that fall back on Pillow without torchvision."""
+    from transformers.utils import logging
+
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)

@@ -1,0 +1,135 @@
+"""Prompts as a target reads them: token ids, and the inputs of the images among them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, overload
+
+from specframe.components.targets.image_processor import BLIND
+from specframe.files.text import require_unicode
+from specframe.kernel.capabilities import ImageReader, SeeingTarget
+from specframe.kernel.errors import InputError
+from specframe.kernel.registry import one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.components.targets.image_processor import Image
+    from specframe.kernel.interfaces import Target
+
+Prompt = str | Sequence[int]
+"""A text, or its token ids."""
+
+
+@dataclass(frozen=True)
+class SeenPrompt(Sequence[int]):
+    """The token ids of a prompt with images, and the inputs that the target reads with them."""
+
+    tokens: Sequence[int]
+    inputs: Mapping[str, Tensor] = field(compare=False)
+
+    @overload
+    def __getitem__(self, place: int) -> int: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[int]: ...
+    def __getitem__(self, place: int | slice) -> int | Sequence[int]:
+        return self.tokens[place]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+def inputs_of(row: Sequence[int]) -> Mapping[str, Tensor]:
+    """The inputs that are read with an encoded prompt: none for a text."""
+    return row.inputs if isinstance(row, SeenPrompt) else {}
+
+
+@dataclass(frozen=True)
+class PromptEncoder:
+    """The tokenizer of a target, and the processor of one that reads images."""
+
+    target: Target
+    tokenizer: Any
+    chat: bool
+    """True if a text becomes a user's turn."""
+
+    def encode(self, prompt: Prompt, images: Sequence[Image] = ()) -> Sequence[int]:
+        """The token ids of a prompt, its images in front of the text."""
+        if images:
+            self._require_sight()
+        if not isinstance(prompt, str):
+            return self._check(prompt, images)
+        if self.tokenizer is None:
+            raise InputError("this target has no tokenizer; give prompts as lists of token ids")
+        if not prompt.strip():
+            raise InputError("a prompt is empty; give it some text")
+        require_unicode(prompt, "a prompt")
+        if self.chat:
+            parts = [*({"type": "image", "image": image} for image in images), {"type": "text", "text": prompt}]
+            return self.encode_turns([{"role": "user", "content": parts if images else prompt}])
+        if images:
+            return SeenPrompt(*self._processor().read_text(prompt, images))
+        return list(self.tokenizer(prompt)["input_ids"])
+
+    def encode_turns(
+        self, turns: Sequence[Mapping[str, Any]], options: Mapping[str, Any] = MappingProxyType({})
+    ) -> Sequence[int]:
+        """The token ids of a conversation up to where the next answer begins."""
+        if any(_has_image(turn["content"]) for turn in turns):
+            return SeenPrompt(*self._processor().read_turns(turns, options))
+        if not getattr(self.tokenizer, "chat_template", None):
+            raise InputError("run.chat is true, but the target's tokenizer has no chat template; set run.chat=false")
+        try:
+            given = {"add_generation_prompt": True, **options, "return_dict": False}
+            return list(self.tokenizer.apply_chat_template(turns, **given))
+        except Exception as error:  # a template may raise anything
+            raise InputError(f"the target's chat template refuses the prompt: {one_line(error)}") from error
+
+    def _check(self, prompt: Sequence[int], images: Sequence[Image]) -> Sequence[int]:
+        size = self.target.vocab_size
+        if any(not 0 <= token < size for token in prompt):
+            raise InputError(f"a prompt has token ids outside the target's vocabulary of {size}")
+        if images:
+            raise InputError("images are read with a prompt that is a text; give one in place of the token ids")
+        return prompt if isinstance(prompt, SeenPrompt) else list(prompt)
+
+    def _require_sight(self) -> SeeingTarget:
+        if not isinstance(self.target, SeeingTarget) or not self.target.image_tokens:
+            raise InputError(BLIND)
+        return self.target
+
+    def _processor(self) -> ImageReader:
+        return self._require_sight().processor
+
+
+def _has_image(content: Any) -> bool:
+    return not isinstance(content, str) and any(part["type"] == "image" for part in content)
+
+
+def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """The prompts, of which there may be one alone. Raises InputError where there is none."""
+    if not isinstance(prompts, Sequence):
+        raise InputError(f"a prompt is a text or a list of token ids, and several stand in a list; got {prompts!r:.60}")
+    if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
+        return [prompts]  # type: ignore[list-item]
+    if len(prompts) == 0:
+        raise InputError("there is no prompt; give at least one")
+    return list(prompts)  # type: ignore[arg-type]
+
+
+def images_of(images: Sequence[Image], prompts: int) -> list[list[Image]]:
+    """The images of each prompt: all of them for one prompt alone, else one a prompt, in order.
+
+    Raises InputError for a number of images that fits neither.
+    """
+    if isinstance(images, str | bytes) or not isinstance(images, Sequence):
+        raise InputError(f"images stand in a list, such as [{images!r:.60}]")
+    if prompts == 1 or not images:
+        return [list(images) for _ in range(prompts)]
+    if len(images) != prompts:
+        raise InputError(
+            f"{len(images)} images for {prompts} prompts: give one a prompt, or all of them to a single prompt"
+        )
+    return [[image] for image in images]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 IDS, MASK = "input_ids", "attention_mask"
 BLIND = "the target reads texts alone; leave the image out"
+MOST = 1 << 25
+"""The most pixels of an image, counted before it is unpacked: a small file can hold a huge one."""
 EXTRA = 'images need the package pillow: pip install "specframe[images]"'
 
 
@@ -100,7 +102,11 @@ def open_image(image: Image) -> Picture:
     try:
         stored = io.BytesIO(image) if isinstance(image, bytes) else Path(image).expanduser()
         with pillow.open(stored) as opened:
+            if opened.width * opened.height > MOST:
+                raise InputError(f"{name} has {opened.width} x {opened.height} pixels; make it smaller, {MOST} at most")
             return ImageOps.exif_transpose(opened).convert("RGB")
+    except InputError:
+        raise
     except FileNotFoundError as error:
         raise InputError(f"there is no file {name}") from error
     except pillow.UnidentifiedImageError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import inspect
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,9 @@ from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest
 from specframe_serve.web.bodies import cut
 
-Turn = Mapping[str, str]
+Turn = Mapping[str, Any]
+DATA = re.compile(r"data:image/[\w.+-]+;base64,", re.ASCII)
+"""The beginning of a data URL of an image."""
 
 
 class Encoder:
@@ -51,6 +54,7 @@ class Encoder:
         return tokens
 
     def _encode_turns(self, turns: Sequence[Turn], options: Mapping[str, Any]) -> Sequence[int]:
+        turns = [{**turn, "content": _with_images(turn["content"])} for turn in turns]
         try:
             tokens = self._pipeline.encode_turns(turns, options)
             named = any("name" in turn for turn in turns)
@@ -85,3 +89,27 @@ class Encoder:
                     code="invalid_field",
                     field="chat_template_kwargs",
                 )
+
+
+def _with_images(content: str | Sequence[Mapping[str, str]]) -> str | list[dict[str, Any]]:
+    """A message's content with the bytes of its images in place of their data URLs.
+
+    Raises ApiError for any other URL: the server fetches nothing, and opens no file.
+    """
+    if isinstance(content, str):
+        return content
+    return [{**part, "image": _image_of(part["image"])} if "image" in part else dict(part) for part in content]
+
+
+def _image_of(url: str) -> bytes:
+    start = DATA.match(url)
+    if start is None:
+        raise _no_image("the server fetches nothing: give the image in a data URL, data:image/png;base64,...")
+    try:
+        return base64.b64decode(url[start.end() :], validate=True)
+    except ValueError:
+        raise _no_image("what follows base64, in the data URL is not in base64") from None
+
+
+def _no_image(message: str) -> ApiError:
+    return ApiError(400, f"image_url: {message}", code="invalid_field", field="messages")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 CHOICES = 64
 """The most answers that one request may ask for."""
@@ -113,7 +113,7 @@ class Generation(Strict):
 
 
 class TextPart(Strict):
-    """A part of a message; images and sounds are refused."""
+    """A text in a message; sounds and videos are refused."""
 
     type: Literal["text", "input_text", "output_text"]
     text: str
@@ -121,21 +121,59 @@ class TextPart(Strict):
     logprobs: Empty | None = None
 
 
+class ImageURL(Strict):
+    """The place of an image: a data URL, which holds it."""
+
+    url: str
+    detail: Literal["auto"] | None = None
+
+
+class ImagePart(Strict):
+    """An image in a message."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+def _kind(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return "an image" if kind == "image_url" else "a text"
+
+
+Part = Annotated[
+    Annotated[TextPart, Tag("a text")] | Annotated[ImagePart, Tag("an image")],  # tags that are no fields' names
+    Discriminator(_kind),
+]
+
+
 class Message(Strict):
     """A turn of a conversation, as a client wrote it or as OpenAI's client returns an answer."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True, max_length=PROMPTS)]
+    content: str | Annotated[list[Part], Field(fail_fast=True, max_length=PROMPTS)]
     name: str | None = None
     annotations: Empty | None = None
     tool_calls: Empty | None = None
 
     @property
-    def turn(self) -> dict[str, str]:
-        """Role, text and name, as chat templates take them."""
-        text = self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
-        turn = {"role": "system" if self.role == "developer" else self.role, "content": text}
+    def turn(self) -> dict[str, Any]:
+        """Role, text and name, as chat templates take them; a list of parts in place of the text if it has an image."""
+        turn = {"role": "system" if self.role == "developer" else self.role, "content": self._content}
         return turn if self.name is None else turn | {"name": self.name}
+
+    @property
+    def _content(self) -> str | list[dict[str, str]]:
+        if isinstance(self.content, str):
+            return self.content
+        texts = [part.text for part in self.content if isinstance(part, TextPart)]
+        if len(texts) == len(self.content):
+            return "".join(texts)
+        return [
+            {"type": "text", "text": part.text}
+            if isinstance(part, TextPart)
+            else {"type": "image", "image": part.image_url.url}
+            for part in self.content
+        ]
 
 
 class ResponseFormat(Strict):

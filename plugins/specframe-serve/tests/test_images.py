@@ -1,0 +1,82 @@
+"""Images in messages: the answers of a run, and URLs that are refused."""
+
+import base64
+
+import pytest
+from serving import Serving, lone, make_pipeline
+
+import specframe
+from specframe_serve.encoding import _image_of
+from specframe_serve.errors import ApiError
+from tests.seeing_model import PARTS, save_picture, save_seeing_model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("seeing")
+    save_seeing_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return [save_picture(tmp_path_factory.mktemp("photos") / f"{seed}.png", seed) for seed in (1, 2)]
+
+
+@pytest.fixture(scope="module")
+def pipeline(folder):
+    return specframe.compose(
+        target={"use": "hf", "model": str(folder), "dtype": "float64"},
+        drafter={"use": "lookup", "ngram": 1, "length": 3},
+        sampling={"max_new_tokens": 12},
+        run={"chat": True},
+    )
+
+
+def asked(*urls, text="What is it?"):
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    return [{"role": "user", "content": [*parts, {"type": "text", "text": text}]}]
+
+
+def data_url(file):
+    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
+
+
+def test_an_answer_behind_an_image_is_that_of_a_run(pipeline, photos):
+    wanted = [pipeline.generate("What is it?", images=[photo]).texts[0] for photo in photos]
+    with Serving(pipeline) as serving:
+        replies = [serving.chat(messages=asked(data_url(photo)), temperature=0.0).json() for photo in photos]
+        text = serving.chat(messages=asked(), temperature=0.0).json()
+    found = [reply["choices"][0]["message"]["content"] for reply in replies]
+    assert found == wanted and found[0] != found[1], "the image makes no difference"
+    assert replies[0]["usage"]["prompt_tokens"] == text["usage"]["prompt_tokens"] + PARTS
+    assert text["choices"][0]["message"]["content"] == lone(pipeline, "What is it?", 1, temperature=0.0).texts[0]
+
+
+@pytest.mark.parametrize(
+    ("url", "line"),
+    [
+        ("https://example.com/a.png", "the server fetches nothing: give the image in a data URL"),
+        ("/etc/passwd", "the server fetches nothing"),
+        ("data:text/plain;base64,AAAA", "the server fetches nothing"),
+        ("data:image/png;base64,A*A", "is not in base64"),
+        ("data:image/png;base64,AAAA", "the image is no image that can be read"),
+    ],
+)
+def test_what_is_no_data_url_of_an_image_is_refused(url, line, pipeline):
+    with Serving(pipeline) as serving:
+        reply = serving.chat(messages=asked(url))
+    message = reply.json()["error"]["message"]
+    assert (reply.status_code, line in message, "\n" in message) == (400, True, False), message
+
+
+def test_a_target_that_reads_texts_refuses_images(photos):
+    with Serving(make_pipeline()) as serving:
+        reply = serving.chat(messages=asked(data_url(photos[0])))
+    assert reply.status_code == 400 and "the target reads texts alone" in reply.json()["error"]["message"]
+
+
+def test_a_data_url_is_read_as_its_bytes():
+    assert _image_of("data:image/svg+xml;base64,QUI=") == b"AB"
+    with pytest.raises(ApiError):
+        _image_of("DATA:image/png;base64,QUI=")

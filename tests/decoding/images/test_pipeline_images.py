@@ -78,7 +78,7 @@ def test_an_image_that_cannot_be_given(pipeline, photos, recipe, tmp_path):
         pipeline.generate("a", images=[torn])
     huge = tmp_path / "huge.png"
     Image.new("1", (8000, 8000)).save(huge)
-    with pytest.raises(InputError, match="huge.png has 8000 x 8000 pixels; make it smaller"):
+    with pytest.raises(InputError, match=r"huge\.png has 8000 x 8000 pixels; make it smaller"):
         pipeline.generate("a", images=[huge])
     memory = specframe.compose(target=pipeline.parts.target.model, tokenizer=pipeline.tokenizer)
     with pytest.raises(InputError, match="in memory has no processor for images; name the model's folder"):

@@ -122,7 +122,9 @@ def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figu
         clock.add(result.clock)
     greedy = model is not None and pipeline.sampling.temperature == 0
     last = {name: timed[-1].outcome.tokens for name, timed in turns.items()}
-    divergences = find_divergences(model, rows, last[OURS], last[TRANSFORMERS]) if greedy else []
+    divergences: list[TextDivergence] = []
+    if greedy:
+        divergences = find_divergences(model, rows, last[OURS], last[TRANSFORMERS], pipeline.sampling)
     return Figures(
         acceptance=ours.results[-1].acceptance,
         tokens_per_second=Spread.of(rates[OURS]),

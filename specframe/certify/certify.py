@@ -94,10 +94,11 @@ class _Certifier:
         """The recipe's sampling, and temperature 1 if that leaves nothing to chance."""
         own = small_sampling(settings)
         truncated = settings.temperature and (own.top_k or own.top_p < 1 or own.min_p)
-        found = {f"temperature {settings.temperature:g}" + (", truncated" if truncated else ""): own}
+        label = f"temperature {settings.temperature:g}" + (", truncated" if truncated else "")
+        found = {label + (", with penalties" if own.processors else ""): own}
         laws = (self.ladder[-1].emission("", own, seed=seed).target_law() for seed in range(self.seeds))
         if all(len(law) == 1 for law in laws):
-            found["temperature 1"] = PLAIN
+            found["temperature 1"] = replace(PLAIN, processors=own.processors)
         return found
 
     def case(self, name: str, sampling: Sampling, *, seed: int, eos: int | None = None) -> Iterator[Case]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from specframe.certify.compositions.controls import Unprocessed, WrongBonus
+from specframe.decoding.baseline import penalised
 from specframe.decoding.pipeline import Pipeline
 from specframe.decoding.requests import as_prompts
 from specframe.files.text import counted
@@ -146,7 +147,7 @@ def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_toke
         a, b = (tokens[at] if at < len(tokens) else None for tokens in (mine, other))
         gap = float("inf")
         if a is not None and b is not None:
-            logits = logits_after(target, [*row, *mine[:at]])
+            logits = penalised(greedy.sampling, row, mine[:at], logits_after(target, [*row, *mine[:at]]))
             gap = float((logits[a] - logits[b]).abs())
         found.append(GreedyDivergence(prompt, at, a, b, gap, gap <= 2 * noise))
     return GreedyReport(
@@ -208,7 +209,9 @@ def check_sampled(
 ) -> SampledReport:
     """Compares many continuations of one prompt by the composition and by plain decoding, with a permutation test."""
     temperature = pipeline.sampling.temperature or 1.0
-    sampling = replace(pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], ignore_eos=True)
+    sampling = replace(
+        pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], stop_token_ids=[], ignore_eos=True
+    )
     hot = replace(pipeline, sampling=sampling, run=replace(pipeline.run, batch=min(samples, 64)))
     broken = hot.with_parts(verifier=WrongBonus(hot.parts.verifier, Unprocessed()))
     rows = [list(row)] * samples

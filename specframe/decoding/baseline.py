@@ -16,6 +16,7 @@ from specframe.components.targets.architectures import context
 from specframe.decoding.encoding import inputs_of
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import InputError
+from specframe.sampling.laws import Processor
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig
@@ -34,8 +35,8 @@ def generate_with_transformers(
     """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
 
     A row ends where the model's context does, which `generate` alone would decode past.
-    It decodes by the settings alone: a repetition penalty, for example, that the model's own generation config asks
-    for is no part of the target's law. `options` are further arguments of `generate`.
+    It decodes by the settings alone: a repetition penalty, for example, that only the model's own generation config
+    asks for is no part of the target's law. `options` are further arguments of `generate`.
     """
     ends = ends | frozenset(settings.stop_token_ids)
     width = max(map(len, rows))
@@ -46,7 +47,10 @@ def generate_with_transformers(
     rooms = [context(model.config.get_text_config()) - len(row) for row in rows]
     limit = min(settings.max_new_tokens, max(rooms))
     twin.generation_config = describe_generation(replace(settings, max_new_tokens=limit), ends)
-    output = twin.generate(tokens, attention_mask=mask, **join_inputs(rows, width), **options)
+    # Not transformers' own, which would count the padding of short rows as tokens.
+    processors = [settings.law(len(row), ends).processors for row in rows]
+    own = {"logits_processor": [ByRow(processors, [width - len(row) for row in rows])]} if any(processors) else {}
+    output = twin.generate(tokens, attention_mask=mask, **join_inputs(rows, width), **own, **options)
     return [_until(row[:room], ends) for row, room in zip(output[:, width:].tolist(), rooms, strict=True)]
 
 
@@ -74,6 +78,22 @@ def _resized(name: str, values: Tensor, width: int, left: bool) -> Tensor:
         return values
     missing = width - values.shape[1]
     return F.pad(values, (missing, 0) if left else (0, missing))
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """A logits processor that applies each row's own ones to its text without the padding."""
+
+    processors: Sequence[Sequence[Processor]]
+    padding: Sequence[int]
+
+    def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
+        """The processed logits [R, V] after texts [R, T]."""
+        found = list(logits.split(1))
+        for row, (processors, skipped) in enumerate(zip(self.processors, self.padding, strict=True)):
+            for processor in processors:
+                found[row] = processor(tokens[row : row + 1, skipped:], found[row])
+        return torch.cat(found)
 
 
 def describe_generation(settings: SamplingSettings, ends: frozenset[int]) -> GenerationConfig:
@@ -126,9 +146,13 @@ class TextDivergence:
 
 @torch.inference_mode()
 def find_divergences(
-    model: Any, rows: Sequence[Sequence[int]], ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]
+    model: Any,
+    rows: Sequence[Sequence[int]],
+    ours: Sequence[Sequence[int]],
+    theirs: Sequence[Sequence[int]],
+    settings: SamplingSettings = SamplingSettings(),  # noqa: B008
 ) -> list[TextDivergence]:
-    """The first divergence of every prompt whose two continuations differ."""
+    """The first divergence of every prompt whose two continuations differ, under the penalties of the settings."""
     found = []
     for prompt, (row, mine, other) in enumerate(zip(rows, ours, theirs, strict=True)):
         if list(mine) == list(other):
@@ -140,9 +164,18 @@ def find_divergences(
         gap, noise = float("inf"), 0.0
         if a is not None and b is not None:
             logits, noise = measure_noise(model, [*row, *mine[:position]], inputs_of(row))
+            logits = penalised(settings, row, mine[:position], logits)
             gap = float((logits[a] - logits[b]).abs())
         found.append(TextDivergence(prompt, position, a, b, gap, noise))
     return found
+
+
+def penalised(settings: SamplingSettings, prompt: Sequence[int], tokens: Sequence[int], logits: Tensor) -> Tensor:
+    """The logits [V] after a prompt and new tokens as the settings' biases and penalties move them."""
+    text = torch.tensor([[*prompt, *tokens]], device=logits.device)
+    for processor in settings.law(len(prompt)).processors:
+        logits = processor(text, logits[None])[0]
+    return logits
 
 
 @torch.inference_mode()

@@ -225,10 +225,12 @@ class Pipeline:
         ends = (frozenset() if settings.ignore_eos else self.ends) | frozenset(settings.stop_token_ids)
         if (size := self.parts.target.vocab_size) <= max(settings.stop_token_ids, default=0):
             raise InputError(f"sampling.stop_token_ids has tokens outside the target's vocabulary of {size}")
+        if size <= max(settings.biases, default=0):
+            raise InputError(f"sampling.logit_bias has tokens outside the target's vocabulary of {size}")
         return [
             Request(
                 tokens=row,
-                sampling=settings.law(),
+                sampling=settings.law(len(row), ends),
                 seed=row_seed(self.run.seed if seed is None else seed, number),
                 max_new_tokens=settings.max_new_tokens,
                 number=number,

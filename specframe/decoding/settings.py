@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
-from specframe.sampling.laws import Sampling
+from specframe.sampling.laws import Processor, Sampling
+from specframe.sampling.penalties import Bias, LeastLength, Penalties
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,12 @@ class SamplingSettings:
         top_k: keep the k most probable tokens; 0 keeps all.
         top_p: keep the smallest set of tokens whose probability reaches it.
         min_p: drop tokens less probable than this share of the most probable one.
+        repetition_penalty: divides positive logits of tokens in prompt or continuation, and multiplies negative ones;
+            1 changes nothing.
+        frequency_penalty: subtracted from a token's logit for each time it occurs in the continuation.
+        presence_penalty: subtracted once from the logit of every token of the continuation.
+        logit_bias: numbers added to the logits of tokens, such as `{7: -100}`.
+        min_new_tokens: tokens that end a continuation are banned before it has as many; a stop text ends it even so.
         max_new_tokens: how many tokens a prompt is continued by, at most.
         stop: texts that end a continuation; a special token's own text, too.
         stop_token_ids: tokens that end a continuation, as well as the model's own.
@@ -34,6 +41,11 @@ class SamplingSettings:
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: dict[str, float] = field(default_factory=dict)
+    min_new_tokens: int = 0
     max_new_tokens: int = 128
     stop: list[str] = field(default_factory=list)
     stop_token_ids: list[int] = field(default_factory=list)
@@ -50,6 +62,7 @@ class SamplingSettings:
             raise InputError(f"top_p {self.top_p} is outside (0, 1]; 1 keeps all tokens")
         if not 0 <= self.min_p < 1:
             raise InputError(f"min_p {self.min_p} is outside [0, 1); 0 keeps all tokens")
+        self._check_penalties()
         if "" in self.stop:
             raise InputError("an empty stop text would end every continuation at once; leave it out")
         if any(token < 0 for token in self.stop_token_ids):
@@ -57,9 +70,44 @@ class SamplingSettings:
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens {self.max_new_tokens} generates nothing; use 1 or more")
 
-    def law(self) -> Sampling:
-        """Sampling from logits to distributions by these settings."""
-        return Sampling(temperature=self.temperature, top_k=self.top_k, top_p=self.top_p, min_p=self.min_p)
+    def _check_penalties(self) -> None:
+        if not (self.repetition_penalty > 0 and isfinite(self.repetition_penalty)):
+            raise InputError(f"repetition_penalty {self.repetition_penalty} is no positive number; 1 changes nothing")
+        for name in ("frequency_penalty", "presence_penalty"):
+            if not -2 <= (value := getattr(self, name)) <= 2:
+                raise InputError(f"{name} {value} is outside [-2, 2]; 0 changes nothing")
+        for token, value in self.logit_bias.items():
+            if not (str(token).isascii() and str(token).isdecimal()):
+                raise InputError(f"logit_bias names the token {token!r}; give token ids, such as {{7: -100}}")
+            if not isfinite(value):
+                raise InputError(f"logit_bias {value} of token {token} is no finite number; -100 bans a token")
+        if self.min_new_tokens < 0:
+            raise InputError(f"min_new_tokens {self.min_new_tokens} is negative; 0 bans nothing")
+
+    @property
+    def biases(self) -> dict[int, float]:
+        """Numbers added to logits, by token."""
+        return {int(token): value for token, value in self.logit_bias.items()}
+
+    def law(self, prompt: int = 0, ends: Collection[int] = ()) -> Sampling:
+        """Sampling from logits to distributions, of a row with so many tokens of prompt and which `ends` end."""
+        return Sampling(
+            temperature=self.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
+            min_p=self.min_p,
+            processors=tuple(self._processors(prompt, ends)),
+        )
+
+    def _processors(self, prompt: int, ends: Collection[int]) -> Iterator[Processor]:
+        if self.logit_bias:
+            yield Bias(tuple(sorted(self.biases.items())))
+        if self.min_new_tokens and ends:
+            yield LeastLength(prompt, self.min_new_tokens, tuple(sorted(ends)))
+        if self.frequency_penalty or self.presence_penalty:
+            yield Penalties(prompt, self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
+        elif self.repetition_penalty != 1:  # wherever the prompt ends: rows of any prompt have one sampling
+            yield Penalties(0, self.repetition_penalty, 0.0, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +173,7 @@ NEUTRAL = {
     "epsilon_cutoff": 0.0,
     "eta_cutoff": 0.0,
 }
-"""Settings that change the distribution and that recipes do not have, with the value that changes nothing."""
+"""Further settings that change the distribution, with the value that changes nothing."""
 
 
 def report_unused(target: Target, named: Collection[str]) -> None:
@@ -134,7 +182,7 @@ def report_unused(target: Target, named: Collection[str]) -> None:
     if found := list(unused(config, named)):
         log.warning(
             "the checkpoint's generation config asks for %s, which is not used: a recipe decodes by its section "
-            "`sampling` alone, and `specframe.decoder` by all of them",
+            "`sampling` alone, which can name penalties, and `specframe.decoder` by all of them",
             ", ".join(found),
         )
 
@@ -143,7 +191,7 @@ def unused(config: Any, named: Collection[str]) -> Iterator[str]:
     """Yields settings, as `name=value`, that change the distribution and of which the recipe names none."""
     given = {} if config is None else vars(config)
     for name, neutral in NEUTRAL.items():
-        if given.get(name) not in (None, neutral):
+        if name not in named and given.get(name) not in (None, neutral):
             yield f"{name}={given[name]}"
     if given.get("do_sample") and not set(SHARED) & set(named):
         yield "do_sample=True"

@@ -41,6 +41,7 @@ def test_one_line_names_what_is_not_used(caplog, config, sampling, named):
         ({"eos_token_id": [1], "pad_token_id": 0, "bos_token_id": 1}, None),
         ({"repetition_penalty": 1.0, "do_sample": False, "top_k": 50}, None),
         ({"do_sample": True, "temperature": 0.7}, {"temperature": 0.5}),
+        ({"repetition_penalty": 1.1}, {"repetition_penalty": 1.1}),
     ],
 )
 def test_nothing_is_reported_where_nothing_is_lost(caplog, config, sampling):

@@ -8,9 +8,9 @@ LINES = 300
 FILES = 25
 MODULES = 3
 """The fewest modules of a folder, those of its own folders counted."""
-HOUSE = {"folders": 34, "modules": 331}
+HOUSE = {"folders": 34, "modules": 332}
 """The most of `specframe/`: 32 and 300 when the house was arranged; sights, their queries, recurrent memory, images,
-their processor, prompts that hold them, the commands in Python and drafters on a device of their own since."""
+their processor, prompts that hold them, the commands in Python, drafters on a device of their own, penalties since."""
 LOOP_LINES = 100
 REPOSITORY_BYTES = 150_000_000
 

@@ -1,11 +1,10 @@
 """Settings that change how tokens are chosen: penalties, biases, least lengths, ends; exact under speculation."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from serving import QUESTION, Serving, lone, make_pipeline
-from transformers import RepetitionPenaltyLogitsProcessor
-
-from specframe_serve.processors import Bias, LeastLength, Penalties
 
 TEXT = "/v1/completions"
 FIELDS = {
@@ -30,25 +29,6 @@ def reference(tokens, logits, prompt, repetition=1.0, frequency=0.0, presence=0.
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("penalties", [(1.3, 0.0, 0.0), (1.0, 0.7, 0.0), (1.0, 0.0, -1.5), (0.8, -0.5, 2.0)])
-def test_penalties_are_those_of_the_formulas(penalties, seed):
-    torch.manual_seed(seed)
-    tokens, logits = torch.randint(0, 12, (3, 9)), torch.randn(3, 12, dtype=torch.float64)
-    found = Penalties(4, *penalties)(tokens, logits)
-    torch.testing.assert_close(found, reference(tokens, logits, 4, *penalties))
-    if penalties[1:] == (0.0, 0.0):
-        torch.testing.assert_close(found, RepetitionPenaltyLogitsProcessor(penalties[0])(tokens, logits.clone()))
-
-
-def test_biases_are_added_and_ends_are_banned_until_the_text_is_long_enough():
-    tokens, logits = torch.tensor([[1, 2, 3]]), torch.zeros(1, 4)
-    assert Bias(((1, 2.0), (3, -1.0)))(tokens, logits).tolist() == [[0, 2, 0, -1]]
-    ban = LeastLength(prompt=2, least=2, ends=(0, 2))
-    assert ban(tokens, logits).tolist() == [[-torch.inf, 0, -torch.inf, 0]]
-    assert ban(torch.tensor([[1, 2, 3, 3]]), logits).tolist() == [[0, 0, 0, 0]]
-
-
 @pytest.mark.parametrize("name", FIELDS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafting_changes_no_text(pipeline, name, temperature):
@@ -64,6 +44,19 @@ def test_drafting_changes_no_text(pipeline, name, temperature):
     assert texts[0] == texts[1]
     plain = lone(pipeline, "hello there", 1, chat=False, temperature=temperature, max_new_tokens=40)
     assert texts[0][0] != plain.texts[0], "the settings did nothing"
+
+
+def test_the_recipes_penalties_hold_where_a_request_gives_none(pipeline):
+    own = {"repetition_penalty": 1.3, "logit_bias": {"20": 1.5}, "frequency_penalty": 0.4}
+    recipe = replace(pipeline, sampling=replace(pipeline.sampling, **own))
+    asked = {"temperature": 0, "max_tokens": 25, "ignore_eos": True}
+    with Serving(recipe) as serving:
+        found = serving.complete(**asked).json()["choices"][0]["text"]
+        neutral = {"repetition_penalty": 1.0, "logit_bias": {}, "frequency_penalty": 0.0}
+        plain = serving.complete(**asked, **neutral).json()["choices"][0]["text"]
+    with Serving(pipeline) as serving:
+        assert found == serving.complete(**asked, **own).json()["choices"][0]["text"]
+        assert plain == serving.complete(**asked).json()["choices"][0]["text"] != found
 
 
 def test_a_greedy_text_is_the_models_under_the_formulas(serving, pipeline):

@@ -67,7 +67,7 @@ class Reference:
                 self._model = None
                 return Identity()
             self._known[tuple(row)] = theirs
-        found = find_divergences(self._model, [row], [tokens], [theirs])
+        found = find_divergences(self._model, [row], [tokens], [theirs], self._sampling)
         if not found:
             return Identity(True)
         first = found[0]

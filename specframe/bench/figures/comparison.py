@@ -13,6 +13,7 @@ from specframe.bench.figures.grid import Axes, Grid
 from specframe.bench.figures.intervals import Estimate, Measure, estimate_change
 from specframe.bench.figures.measures import mean_time, overhead_factor, rate, speedup, tau
 from specframe.bench.figures.price import Price, format_change, forward_factor, price
+from specframe.bench.figures.results import PENALTIES
 from specframe.bench.figures.summary import (
     BASELINES,
     MACHINE,
@@ -26,7 +27,7 @@ from specframe.bench.figures.summary import (
 from specframe.files.text import counted, open_console, printable
 from specframe.kernel.errors import InputError
 
-SAME = ("temperature", "top_k", "top_p", "min_p", "max_new_tokens", "batch", "turns", "ignore_eos")
+SAME = ("temperature", "top_k", "top_p", "min_p", *PENALTIES, "max_new_tokens", "batch", "turns", "ignore_eos")
 """Settings without which two benches measure different things."""
 
 WORTH = 0.05

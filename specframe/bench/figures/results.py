@@ -10,6 +10,7 @@ from typing import Any
 from specframe.bench.contest.contest import Contest
 from specframe.bench.contest.contestants import Entrant
 from specframe.bench.figures.journal import Journal
+from specframe.decoding.settings import SamplingSettings
 from specframe.files.provenance import describe_run
 from specframe.kernel.build import Plan
 
@@ -66,6 +67,11 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
     return finite
 
 
+PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "min_new_tokens")
+"""Settings of the section `sampling` that are recorded where they change something."""
+PLAIN = SamplingSettings()
+
+
 def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
     terms, sampling = contest.terms, contest.roster.sampling
     return {
@@ -73,6 +79,7 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "min_p": sampling.min_p,
+        **{name: getattr(sampling, name) for name in PENALTIES if getattr(sampling, name) != getattr(PLAIN, name)},
         "max_new_tokens": sampling.max_new_tokens,
         "ignore_eos": sampling.ignore_eos,
         "chat": bool(contest.runner.chat),

@@ -122,5 +122,5 @@ def decode(emission: Emission, watch: Callable[[Cycle], None] | None = None) -> 
 def forced(emission: Emission, tokens: Sequence[int], free: int) -> Emission:
     """The emission with its first tokens certain, and `free` further ones compared."""
     processor = Forced(len(emission.prompt), tuple(tokens))
-    sampling = replace(emission.sampling, processors=(processor,))
+    sampling = replace(emission.sampling, processors=(*emission.sampling.processors, processor))
     return replace(emission, sampling=sampling, length=len(tokens) + free)

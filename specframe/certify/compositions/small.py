@@ -19,12 +19,15 @@ from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
 from specframe.sampling.laws import Sampling
+from specframe.sampling.penalties import Penalties
 
 VOCAB = 3
 LENGTH = 4
 PROMPT = (0, 1, 2, 0, 1)
 """Prompt that repeats itself, so that retrieval drafters find something."""
 EOS = 1
+LEAST = 2
+"""The least length of a continuation, where the recipe has one."""
 COSTS = Costs(((1, 1.0), (2, 1.2), (8, 3.5)), draft=0.1, rows=1)
 """Made-up costs under which only likely nodes pay: the distribution must not depend on a machine's times."""
 CHEAP = Costs(((1, 1.0), (256, 1.001)), draft=0.0001, rows=1)
@@ -132,6 +135,23 @@ def _smaller(part: Any) -> Any:
 
 
 def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
-    """The recipe's sampling, with top_k lowered so that it still cuts something off."""
-    top_k = min(settings.top_k, vocab - 1)
-    return replace(settings.law(), top_k=top_k)
+    """The recipe's sampling, with top_k lowered so that it still cuts something off.
+
+    Biases are those of the tokens' remainders. A least length ends among the tokens that are compared. Repetition
+    counts the continuation alone, since the prompt has every token of the small vocabulary.
+    """
+    biases: dict[str, float] = {}
+    for token, value in settings.biases.items():
+        biases[str(token % vocab)] = biases.get(str(token % vocab), 0.0) + value
+    small = replace(
+        settings,
+        top_k=min(settings.top_k, vocab - 1),
+        logit_bias=biases,
+        min_new_tokens=min(settings.min_new_tokens, LEAST),
+    )
+    sampling = small.law(len(PROMPT), {EOS})
+    processors = (
+        replace(each, prompt=len(PROMPT), ignored=len(PROMPT)) if isinstance(each, Penalties) else each
+        for each in sampling.processors
+    )
+    return replace(sampling, processors=tuple(processors))

@@ -181,6 +181,12 @@ class Endpoint:
             "top_k": sampling.top_k or None,
             "min_p": sampling.min_p or None,
             "stop": sampling.stop or None,
+            "repetition_penalty": sampling.repetition_penalty if sampling.repetition_penalty != 1 else None,
+            "frequency_penalty": sampling.frequency_penalty or None,
+            "presence_penalty": sampling.presence_penalty or None,
+            "logit_bias": sampling.logit_bias or None,
+            "min_tokens": sampling.min_new_tokens or None,
+            "stop_token_ids": sampling.stop_token_ids or None,
             "ignore_eos": sampling.ignore_eos or None,
         }
         body = {

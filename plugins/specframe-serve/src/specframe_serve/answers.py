@@ -13,8 +13,7 @@ from specframe import Pipeline, Request
 from specframe_serve.engine import Engine, Full
 from specframe_serve.errors import ApiError, failed, shutting_down, too_long, too_slow
 from specframe_serve.jobs import Job, Progress, Speculation, TokenLogprobs
-from specframe_serve.processors import processors_of, require_tokens
-from specframe_serve.protocol import ChatRequest, CompletionRequest
+from specframe_serve.protocol import ChatRequest, CompletionRequest, require_tokens
 from specframe_serve.queue import Closed
 from specframe_serve.text import TextStream
 
@@ -112,7 +111,9 @@ class Answers:
         vocab = pipeline.parts.target.vocab_size
         require_tokens(asked.stop_token_ids, vocab, "stop_token_ids")
         settings = replace(pipeline.sampling, **asked.sampling())
-        if asked.min_tokens:
+        require_tokens(settings.biases, vocab, "logit_bias")
+        settings = replace(settings, stop_token_ids=[*settings.stop_token_ids, *asked.stop_token_ids])
+        if settings.min_new_tokens:
             settings = replace(settings, stop=[])  # `TextStream` finds stop texts behind the least tokens
         seed = secrets.randbits(63) if asked.seed is None else asked.seed
         requests: list[Request] = []
@@ -121,11 +122,7 @@ class Answers:
             if left < (asked.budget or 1):
                 raise too_long(len(prompt), asked.budget or 1, longest)
             limits = replace(settings, max_new_tokens=asked.budget or min(settings.max_new_tokens, left))
-            for request in pipeline.requests([prompt] * asked.n, limits, seed):
-                ends = request.ends | frozenset(asked.stop_token_ids)
-                processors = processors_of(asked, len(prompt), ends, vocab)
-                sampling = replace(request.sampling, processors=processors) if processors else request.sampling
-                requests.append(replace(request, ends=ends, sampling=sampling))
+            requests += pipeline.requests([prompt] * asked.n, limits, seed)
         return requests
 
     def _answer(self, index: int, request: Request) -> Answer:
@@ -139,7 +136,8 @@ class Answers:
         )
         stops = asked.stops or pipeline.sampling.stop
         hidden = frozenset([*asked.stop_token_ids, *pipeline.sampling.stop_token_ids]) - pipeline.ends
-        return Answer(index, TextStream(pipeline.decode, stops, asked.min_tokens), job, hidden)
+        least = pipeline.sampling.min_new_tokens if asked.min_tokens is None else asked.min_tokens
+        return Answer(index, TextStream(pipeline.decode, stops, least), job, hidden)
 
     @property
     def completion_tokens(self) -> int:

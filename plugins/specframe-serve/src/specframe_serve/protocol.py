@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+
+from specframe_serve.errors import ApiError
 
 CHOICES = 64
 """The most answers that one request may ask for."""
@@ -28,6 +31,7 @@ def _whole(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=1000)]
+TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,11}$")]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Tokens = Annotated[list[int], Field(fail_fast=True, max_length=LONGEST)]
 Empty = Annotated[list[Any], Field(max_length=0)]
@@ -56,17 +60,17 @@ class Generation(Strict):
     top_k: Annotated[Whole, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, lt=1)] | None = None
     max_tokens: Count | None = None
-    min_tokens: Annotated[Whole, Field(ge=0)] = 0
+    min_tokens: Annotated[Whole, Field(ge=0)] | None = None
     stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
     stop_token_ids: Annotated[list[int], Field(fail_fast=True, max_length=128)] = Field(default_factory=list)
     ignore_eos: bool | None = None
     seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
     n: Annotated[Whole, Field(ge=1, le=CHOICES)] = 1
-    presence_penalty: Penalty = 0.0
-    frequency_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
-    logit_bias: Annotated[dict[str, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] = Field(
-        default_factory=dict
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    logit_bias: Annotated[dict[TokenId, Annotated[float, Field(ge=-100, le=100)]], Field(max_length=BIASES)] | None = (
+        None
     )
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
@@ -106,6 +110,11 @@ class Generation(Strict):
             "top_p": self.top_p,
             "top_k": None if self.top_k is None else max(self.top_k, 0),
             "min_p": self.min_p,
+            "repetition_penalty": self.repetition_penalty,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "logit_bias": self.logit_bias,
+            "min_new_tokens": self.min_tokens,
             "stop": self.stops or None,
             "ignore_eos": self.ignore_eos,
         }
@@ -256,3 +265,14 @@ class CompletionRequest(Generation):
         prompt: Any = self.prompt
         one = isinstance(prompt, str) or (len(prompt) > 0 and isinstance(prompt[0], int))
         return [prompt] if one else list(prompt)
+
+
+def require_tokens(tokens: Iterable[int], vocab: int, field: str) -> None:
+    """Raises ApiError for token ids outside a vocabulary of `vocab` tokens."""
+    if any(not 0 <= token < vocab for token in tokens):
+        raise ApiError(
+            422,
+            f"{field}: token ids are numbers from 0 to {vocab - 1} here",
+            code="invalid_field",
+            field=field,
+        )

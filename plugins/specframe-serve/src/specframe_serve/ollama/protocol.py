@@ -31,9 +31,9 @@ class OllamaOptions(Strict):
     num_ctx: Count | None = None
     seed: Annotated[Whole, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
-    repeat_penalty: Annotated[float, Field(gt=0, le=2)] = 1.0
-    presence_penalty: Penalty = 0.0
-    frequency_penalty: Penalty = 0.0
+    repeat_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
 
     # Accepted without effect: they place a model in memory.
     num_batch: Whole | None = None

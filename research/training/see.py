@@ -13,6 +13,7 @@ import argparse
 import random
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,7 +143,7 @@ def train_encoder(model: LlavaForConditionalGeneration, steps: int, rate: float)
             print(f"encoder, step {step}:", [round(float(hit.float().mean()), 3) for hit in right], flush=True)
 
 
-def encode(tokenizer: object, turns: list[Question]) -> tuple[list[int], list[int]]:
+def encode(tokenizer: Any, turns: list[Question]) -> tuple[list[int], list[int]]:
     """Return a conversation's tokens behind an image, and its labels: the answers, -100 elsewhere."""
     tokens, labels = [], []
     for number, turn in enumerate(turns):
@@ -154,7 +155,7 @@ def encode(tokenizer: object, turns: list[Question]) -> tuple[list[int], list[in
     return tokens, labels
 
 
-def batch(tokenizer: object, numbers: range) -> dict[str, Tensor]:
+def batch(tokenizer: Any, numbers: range) -> dict[str, Tensor]:
     """Return the training pictures of these numbers: four of five with questions, one with a caption."""
     scenes, rows = [], []
     for number in numbers:
@@ -169,7 +170,7 @@ def batch(tokenizer: object, numbers: range) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, tokenizer: object, pictures: int, blank: bool) -> dict[str, float]:
+def accuracy(model: nn.Module, tokenizer: Any, pictures: int, blank: bool) -> dict[str, float]:
     """Return the share of held-out questions of each kind whose whole answer is the likeliest, token by token."""
     right: dict[str, list[bool]] = {}
     for number in range(HELD_OUT, HELD_OUT + pictures):
@@ -188,10 +189,10 @@ def accuracy(model: nn.Module, tokenizer: object, pictures: int, blank: bool) ->
     return {kind: round(sum(hits) / len(hits), 3) for kind, hits in sorted(right.items())}
 
 
-def export(model: LlavaForConditionalGeneration, tokenizer: object, out: Path) -> None:
+def export(model: LlavaForConditionalGeneration, tokenizer: Any, out: Path) -> None:
     """Write the whole model and its processor."""
     merge(model)
-    model.to(torch.bfloat16).save_pretrained(out)
+    model.bfloat16().save_pretrained(out)
     image = SiglipImageProcessorPil(size={"height": SIZE, "width": SIZE}, image_mean=[0.5] * 3, image_std=[0.5] * 3)
     LlavaProcessor(
         image, tokenizer, patch_size=PATCH, vision_feature_select_strategy="full", chat_template=TEMPLATE

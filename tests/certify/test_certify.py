@@ -135,7 +135,8 @@ def test_what_is_wrong_across_rows_is_refused_by_the_first_cases(kind, name, tmp
     parts = {"drafter": "falcon", "tree": "chain", "verifier": "recursive"} | {kind: f"./across.py:{name}"}
     lines = [f"drafter: {{use: {parts['drafter']}}}", f"tree: {{use: {parts['tree']}, depth: 2, draw: iid}}"]
     text = ["specframe: 1", "target: {use: table}", *lines, f"verifier: {{use: {parts['verifier']}}}"]
-    certificate = certify_plan(read(tmp_path, "\n".join([*text, "sampling: {temperature: 0.8, top_k: 50}", ""])))
+    text += ["sampling: {temperature: 0.8, top_k: 50}", ""]
+    certificate = certify_plan(read(tmp_path, "\n".join(text)), budget=10_000)
     assert not certificate.lossless and certificate.as_dict()["tv"] > 0.005
     assert len(certificate.cases) <= 4 and not certificate.controls and certificate.control_failed is None
     assert all(case.among_others for case in certificate.cases)

@@ -144,8 +144,8 @@ def test_a_row_among_others_emits_the_targets_law(verifier, temperature):
     ids=lambda broken: next(iter(broken.values())).__name__,
 )
 def test_what_mixes_rows_up_is_caught(broken):
-    found = [emission(**broken, length=2, company=company).compare(budget=250) for company in range(4)]
-    assert max(each.tv for each in found) > 0.005
+    found = (emission(**broken, length=2, company=company).compare(budget=250) for company in range(4))
+    assert any(each.tv > 0.005 for each in found)
 
 
 def test_a_policy_that_looks_at_the_number_of_rows_is_fine():

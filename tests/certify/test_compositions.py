@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from specframe.certify.compositions.shrink import ladder
 from specframe.certify.compositions.small import Miniature
 from specframe.components.targets.tiny import tiny_model
 from specframe.kernel.build import plan
@@ -129,6 +130,12 @@ COMPOSITIONS = [
 ]
 
 
+BRANCHES = 2_000
+"""The most branches of a composition; beyond them follow its smaller forms."""
+ALONE = 60
+"""The most branches that are run one at a time, where neighbours change what is drawn."""
+
+
 @pytest.mark.parametrize(("drafter", "tree", "verifier"), COMPOSITIONS)
 def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path):
     sections = {"drafter": drafter, "tree": tree, "verifier": verifier}
@@ -149,12 +156,12 @@ def test_a_composition_is_lossless_or_refused(drafter, tree, verifier, tmp_path)
         return
     if verifier[0] not in THOROUGH:
         miniature = replace(miniature, length=3)
-    emission = miniature.emission("", Sampling(temperature=1.0), seed=2)
-    comparison = emission.compare(budget=30_000)
-    assert comparison.tv < 1e-9
-    if not comparison.enumeration.exhausted:
-        small = miniature.smaller()
-        assert small.emission("", Sampling(temperature=1.0), seed=2).compare(budget=30_000).tv < 1e-9
+    for rung in ladder(miniature):
+        comparison = rung.emission("", Sampling(temperature=1.0), seed=2).compare(budget=BRANCHES, alone=ALONE)
+        assert comparison.tv < 1e-9
+        if comparison.enumeration.exhausted:
+            return
+    pytest.fail("no smaller form of it is exhausted")
 
 
 def test_the_quick_compositions_have_every_pair():

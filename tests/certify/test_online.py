@@ -16,7 +16,7 @@ from specframe.training.online import Online, Restless
 from specframe.training.online_learner import Learner
 
 
-def comparison(verifier, draw, drafter=None):
+def comparison(verifier, draw, drafter=None, budget=2_000):
     inner = {"use": "model", "model": str(tiny_model(3)), "dtype": "float64"}
     sections = {
         "target": {"use": "table", "vocab": 3},
@@ -28,7 +28,7 @@ def comparison(verifier, draw, drafter=None):
     if drafter is not None:
         planned.parts["drafter"] = replace(planned.parts["drafter"], component=drafter)
     emission = replace(Miniature.of(planned), length=3).emission("", Sampling(temperature=1.0), seed=2)
-    return emission.compare(budget=2_000), emission.parts().drafter
+    return emission.compare(budget=budget), emission.parts().drafter
 
 
 @pytest.mark.parametrize(("verifier", "draw"), [("recursive", "iid"), ("match", "top")])
@@ -71,5 +71,5 @@ class ChangedOnline(Online):
 
 @pytest.mark.full
 def test_a_drafter_that_changes_within_a_draft_is_not():
-    found, _ = comparison("recursive", "iid", ChangedOnline)
+    found, _ = comparison("recursive", "iid", ChangedOnline, budget=100)
     assert found.tv > 1e-3

@@ -20,7 +20,9 @@ def reference(tokens, logits, prompt, repetition=1.0, frequency=0.0, presence=0.
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("penalties", [(1.3, 0.0, 0.0), (1.0, 0.7, 0.0), (1.0, 0.0, -1.5), (0.8, -0.5, 2.0)])
+@pytest.mark.parametrize(
+    "penalties", [(1.3, 0.0, 0.0), (2.0, 0.0, 0.0), (1.0, 0.7, 0.0), (1.0, 0.0, -1.5), (0.8, -0.5, 2.0)]
+)
 def test_penalties_are_those_of_the_formulas(penalties, seed):
     torch.manual_seed(seed)
     tokens, logits = torch.randint(0, 12, (3, 9)), torch.randn(3, 12, dtype=torch.float64)

@@ -20,6 +20,7 @@ from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise
 from specframe.kernel.capabilities import Shrinkable as Shrinkable
 from specframe.kernel.capabilities import Untrained as Untrained
+from specframe.kernel.composition import FeatureVerifier as FeatureVerifier
 from specframe.kernel.contestant import Contestant as Contestant
 from specframe.kernel.contestant import Outcome as Outcome
 from specframe.kernel.discovery import Register as Register

@@ -25,6 +25,7 @@ from specframe.decoding.settings import RunSettings, SamplingSettings, report_un
 from specframe.decoding.stats import Acceptance, Result
 from specframe.decoding.timing import watch
 from specframe.kernel.build import Plan, plan
+from specframe.kernel.composition import attach
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
@@ -62,6 +63,7 @@ class Pipeline:
             target = plan.parts["target"].build()
             report_unused(target, plan.recipe.data.get("sampling") or ())
         drafter.bind(target)
+        attach(plan.verifier, target)
         parts = Parts(target, drafter, plan.tree, plan.verifier, threads=threads)
         pipeline = cls.around(parts, plan.settings["sampling"], plan.settings["run"], plan)
         return pipeline.with_parts(costs=costs_of(parts, pipeline.run, plan.recipe.data.get("drafter")))

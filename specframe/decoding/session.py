@@ -31,7 +31,7 @@ from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target
 from specframe.kernel.sampling import RandomSource, Streams
 from specframe.kernel.types import Context, Cycle, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
-from specframe.sampling.lazy import Visits
+from specframe.sampling.lazy import NONE, Visits
 from specframe.sampling.random import SeededRandom
 
 
@@ -218,7 +218,7 @@ class Session:
                 verdict = self._greedy.follow(draft, tokens, gaps)
             else:
                 source = random.position if self._by_position else random.verify
-                verdict, gaps = self._verify(draft, sampling, scores.logits, source)
+                verdict, gaps = self._verify(draft, sampling, scores, source)
         with self.clock.phase("commit"):
             committed = self.parts.target.commit(draft, verdict)
             self.cycle_rows = entries
@@ -279,11 +279,12 @@ class Session:
                 part.open(self.slots, self._room)
 
     def _verify(
-        self, draft: TokenTree, sampling: Sampling | RowSampling, logits: Tensor, random: RandomSource
+        self, draft: TokenTree, sampling: Sampling | RowSampling, scores: Scores, random: RandomSource
     ) -> tuple[Verdict, Tensor | None]:
         """The verdict on a sampled draft, and the nodes [B, N] after which no token has mass; None: there are none."""
         if self._visiting is not None:
-            laws = Visits(sampling, logits, draft)
+            # At an admission the features are the prompt's.
+            laws = Visits(sampling, scores.logits, draft, scores.features if draft.levels else NONE)
             return self._visiting.verify_on_demand(draft, laws, random), laws.gaps
-        law, gaps = sampling.law_and_gaps(logits, draft)
+        law, gaps = sampling.law_and_gaps(scores.logits, draft)
         return self.parts.verifier.verify(draft, law, random), gaps

@@ -4,9 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 from specframe.kernel.capabilities import Promise
-from specframe.kernel.interfaces import Drafter, GreedyVerifier, TreePolicy, Verifier, VisitingVerifier
+from specframe.kernel.errors import CompositionError, SpecframeError
+from specframe.kernel.interfaces import Drafter, GreedyVerifier, Target, TreePolicy, Verifier, VisitingVerifier
+
+
+@runtime_checkable
+class FeatureVerifier(Protocol):
+    """A verifier that reads the target's features: a `VisitingVerifier`, whose laws have those that it declares."""
+
+    taps: frozenset[str]
+    """The target features it reads."""
+
+    def bind(self, target: Target) -> None:
+        """Loads its weights, and checks that they are this target's; the taps were requested before.
+
+        Its constructor opens no file, as a drafter's opens none.
+        """
+        ...
 
 
 def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
@@ -48,6 +65,22 @@ def misfits(
             f"drafter '{name}' drafts no deeper than {reach} levels, and the tree has {depth}: "
             f"make the tree at most {reach} deep, or train a drafter for {depth} levels",
         )
+
+
+def attach(verifier: Verifier, target: Target) -> None:
+    """Requests what a verifier reads of the target, and binds it; one that reads no features stays as it is.
+
+    Raises CompositionError for a target without these features.
+    """
+    if not isinstance(verifier, FeatureVerifier):
+        return
+    try:
+        target.request(verifier.taps)
+    except SpecframeError as error:
+        raise CompositionError(
+            f"the verifier {type(verifier).__name__} reads features of the target: {error}"
+        ) from error
+    verifier.bind(target)
 
 
 def greedy_of(verifier: Verifier) -> GreedyVerifier | None:

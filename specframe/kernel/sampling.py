@@ -79,3 +79,12 @@ class Laws(Protocol):
 
     def after(self, nodes: Tensor) -> Tensor:
         """The law after one node of each row, nodes [B] -> [B, V]."""
+
+    def logits(self, nodes: Tensor) -> Tensor:
+        """The logits that the law is made from, nodes [B] -> [B, V]: the target's own, whatever the temperature."""
+
+    def features(self, tap: str) -> Tensor:
+        """The target's features at the nodes, [B, N, D], of a tap that the verifier declares.
+
+        Raises KeyError for another tap, and for drafts of the root alone, where there is nothing to judge.
+        """

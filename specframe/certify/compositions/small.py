@@ -14,7 +14,7 @@ from specframe.decoding.session import Parts
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan
 from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
-from specframe.kernel.composition import draft_of
+from specframe.kernel.composition import attach, draft_of
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
@@ -85,6 +85,14 @@ class Miniature:
         tree: TreePolicy | None = self.tree.build() if self.tree is not None else None
         return _smaller(tree) if self.small else tree
 
+    def make_verifier(self, target: Target, vocab: int = VOCAB) -> Verifier:
+        """The verifier, bound to a target of `vocab` tokens."""
+        verifier: Verifier = self.verifier.build()
+        if isinstance(verifier, Untrained):
+            verifier = verifier.untrained(vocab)
+        attach(verifier, target)
+        return verifier
+
     def emission(
         self,
         name: str,
@@ -102,7 +110,7 @@ class Miniature:
         target, drafter = self._bound(vocab, seed, eos)
 
         def parts() -> Parts:
-            verifier: Verifier = self.verifier.build()
+            verifier = self.make_verifier(target, vocab)
             return Parts(target, drafter, self.make_tree(), broken(verifier) if broken else verifier, self.costs)
 
         ends = frozenset() if eos is None else frozenset({eos})

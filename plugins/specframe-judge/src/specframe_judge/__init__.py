@@ -1,0 +1,27 @@
+"""Judge decoding as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from specframe.kernel.discovery import Register
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the verifiers `judge` and `surprise`."""
+    register(
+        "verifier",
+        "judge",
+        "specframe_judge.judge:Judge",
+        summary="lossy: accepts what a linear head on the target's features calls harmless (judge decoding)",
+    )
+    register(
+        "verifier",
+        "surprise",
+        "specframe_judge.surprise:Surprise",
+        summary="lossy: accepts a token of which the target is not surprised: judge decoding without training",
+    )

@@ -1,0 +1,86 @@
+"""Judge decoding: a drafted token is accepted where a linear head finds it harmless."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe import InputError
+from specframe.plugin import Match, Needs
+from specframe_judge.head import LinearHead, read
+from specframe_judge.walk import walk
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.plugin import Laws, RandomSource, Target, TokenTree, Verdict
+
+
+class Judge:
+    """Accepts the target's own token, and any other that a linear head finds harmless. Lossy.
+
+    The head reads the target's feature at the drafted token's own node, its state after reading the token, in the same
+    forward pass. Of several children the target's own counts first, then the most probable one that is harmless. What
+    is drawn of the target comes from the noise of its position, as by `match`: at threshold 1 the text is `match`'s,
+    token for token.
+
+    Sources: Bachmann et al. 2025, Judge Decoding, arXiv 2501.19309; labels as in Garipov et al. 2025, AutoJudge, arXiv
+    2504.20039.
+
+    Args:
+        weights: a head that `specframe judge` has mined: a folder or a name in the zoo.
+        threshold: the probability of doing no harm above which a token is accepted, from 0 to 1.
+        tap: the target's feature that the head reads.
+    """
+
+    lossless = False
+    needs = Needs(by_position=True)
+
+    def __init__(self, *, weights: str | None = None, threshold: float = 0.5, tap: str = "last") -> None:
+        if not 0 <= threshold <= 1:
+            raise InputError(f"judge: threshold must lie between 0 and 1, not {threshold:g}")
+        self.weights = weights
+        self.threshold = threshold
+        self.tap = tap
+        self.taps = frozenset({tap})
+        self.head: LinearHead | None = None
+        self._vocab: int | None = None
+
+    def untrained(self, vocab: int) -> Judge:
+        """The same with made-up weights, for a target of `vocab` tokens: about half of what it judges is harmless."""
+        small = copy(self)
+        small.weights, small._vocab = None, vocab
+        return small
+
+    def bind(self, target: Target) -> None:
+        """Loads the head.
+
+        Raises InputError where there are no weights, and WeightsError for a head of another target, tap or width.
+        """
+        device = getattr(target, "device", None)
+        if self._vocab is not None:
+            self.head = _alternating(target.config.hidden_size)  # type: ignore[attr-defined]
+        elif self.weights is None:
+            raise InputError("judge: it needs `weights`, a folder that `specframe judge RECIPE` has made")
+        else:
+            self.head = read(self.weights, target, self.tap)
+        self.head.to(device)
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The verdict where no feature is known, given p [B, N, V]: nothing is harmless, as by `match`."""
+        return Match().verify(tree, p, random)
+
+    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus; laws on the way are asked for, the features of all nodes are judged."""
+        if self.head is None:
+            raise InputError("judge: bind it to a target first")
+        harmless = self.head(laws.features(self.tap)) > self.threshold if tree.levels else tree.valid  # [B, N]
+        return walk(tree, laws, random, lambda at: harmless)
+
+
+def _alternating(width: int) -> LinearHead:
+    head = LinearHead(width)
+    head.weight.copy_(torch.tensor([1.0, -1.0]).repeat(width)[:width])
+    return head

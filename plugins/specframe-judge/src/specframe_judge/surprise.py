@@ -1,0 +1,49 @@
+"""Judge decoding without training: a drafted token is accepted where the target is not surprised of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe import InputError
+from specframe.plugin import AllLaws, Needs
+from specframe_judge.walk import walk
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.plugin import Laws, RandomSource, TokenTree, Verdict
+
+
+class Surprise:
+    """Accepts the target's own token, and any other whose -log p is below a limit. Lossy.
+
+    p is the target's distribution at temperature 1, whatever the recipe's temperature. It is the baseline that a
+    trained judge has to beat. The same paper's KL(q || p) needs the drafter's whole distribution at every node, which
+    drafts of the most probable tokens do not keep; against a drafter that is sure of its token it is -log p.
+
+    Source: Revisiting Judge Decoding, 2026, arXiv 2601.04766.
+
+    Args:
+        limit: nats; at 0 the text is `match`'s, token for token.
+    """
+
+    lossless = False
+    needs = Needs(by_position=True)
+
+    def __init__(self, *, limit: float = 1.0) -> None:
+        if not limit >= 0:
+            raise InputError(f"surprise: limit must be at least 0 nats, not {limit:g}")
+        self.limit = limit
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        return self.verify_on_demand(tree, AllLaws(p), random)
+
+    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus; laws and logits on the way are asked for."""
+
+        def plausible(at: Tensor) -> Tensor:
+            logits = laws.logits(at).float()  # [B, V]
+            return logits.logsumexp(-1, keepdim=True) - logits.gather(1, tree.tokens.clamp(min=0)) < self.limit
+
+        return walk(tree, laws, random, plausible)

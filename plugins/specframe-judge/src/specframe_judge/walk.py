@@ -1,0 +1,55 @@
+"""The walk that the rules share: the standard rule first, and a judgement on what it refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe.plugin import Verdict
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.plugin import Laws, RandomSource, TokenTree
+
+Judgement = Callable[["Tensor"], "Tensor"]
+"""Function from the nodes that the rows have come to, [B], to a mask of all nodes, [B, N]: those that may be accepted
+as a child of that node. It is asked for the first time at the first level."""
+
+FLOOR = -1e30
+"""Stands for the logit of a token that is excluded, so that it still beats no token at all."""
+
+
+def walk(tree: TokenTree, laws: Laws, random: RandomSource, judge: Judgement) -> Verdict:
+    """The accepted path, and the target's own token behind it.
+
+    At every node the target's token is drawn. The child that holds it is accepted, as by `match`, with the same noise;
+    without one, the most probable child under the target's logits of those that `judge` lets pass, on a tie the first;
+    without any, the row stops and the drawn token is its bonus.
+    """
+    at = tree.parent.new_zeros(len(tree.parent))  # [B]
+    moving = torch.ones_like(at, dtype=torch.bool)
+    bonus = random.categorical(laws.after(at))  # [B]
+    path: list[Tensor] = []
+    for _ in range(tree.levels):
+        children = (tree.parent == at[:, None]) & tree.valid & moving[:, None]  # [B, N]
+        own = children & (tree.tokens == bonus[:, None])
+        logits = laws.logits(at).gather(1, tree.tokens.clamp(min=0)).clamp(min=FLOOR)  # [B, N]
+        fine = children & judge(at)
+        likeliest = logits.where(fine, -torch.inf).argmax(1)
+        found = own.any(1)
+        child = own.byte().argmax(1).where(found, likeliest)
+        moving = found | fine.any(1)
+        path.append(child.where(moving, -1))
+        if not moving.any():
+            break
+        at = child.where(moving, 0)
+        law = laws.after(at)
+        # A row that has stopped draws from a law of one option: in a certificate a draw is a fork.
+        law = law.where(moving[:, None], torch.arange(law.shape[1], device=law.device) == 0)
+        bonus = random.categorical(law).where(moving, bonus)
+    path += [at.new_full(at.shape, -1)] * (tree.levels - len(path))
+    nodes = torch.stack(path, 1) if path else at.new_zeros(len(at), 0)  # [B, A]
+    return Verdict(path=nodes, length=(nodes >= 0).sum(1), bonus=bonus)

@@ -83,7 +83,7 @@ def check(folder, seed, number, budget):
 
 
 def test_random_recipes_are_certified_or_not_shown(tmp_path):
-    check(tmp_path, seed=0, number=5, budget=3000)
+    check(tmp_path, seed=0, number=2, budget=3000)
 
 
 @pytest.mark.slow

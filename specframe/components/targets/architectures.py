@@ -184,7 +184,8 @@ def takes_masks(decoder: nn.Module, kinds: Collection[str]) -> bool:
     """Returns whether layers of these kinds can be given masks. A decoder of several kinds must take a dictionary of
     masks; one of a single kind must make its own window by a mask, which is then replaced."""
     words = "create_sliding_window_causal_mask" if len(kinds) == 1 else "attention_mask, dict)"
-    return words in _source(type(decoder))
+    kind: Any = type(decoder)
+    return words in _source(kind)
 
 
 @cache

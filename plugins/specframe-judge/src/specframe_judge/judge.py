@@ -30,7 +30,7 @@ class Judge:
     2504.20039.
 
     Args:
-        weights: a head that `specframe judge` has mined: a folder or a name in the zoo.
+        weights: a head: a folder or a name in the zoo.
         threshold: the probability of doing no harm above which a token is accepted, from 0 to 1.
         tap: the target's feature that the head reads.
     """
@@ -63,7 +63,7 @@ class Judge:
         if self._vocab is not None:
             self.head = _alternating(target.config.hidden_size)  # type: ignore[attr-defined]
         elif self.weights is None:
-            raise InputError("judge: it needs `weights`, a folder that `specframe judge RECIPE` has made")
+            raise InputError("judge: it needs `weights`, the folder of a head")
         else:
             self.head = read(self.weights, target, self.tap)
         self.head.to(device)

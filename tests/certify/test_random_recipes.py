@@ -82,6 +82,7 @@ def check(folder, seed, number, budget):
         assert outcome(valid, budget) in ("lossless", "not shown"), text
 
 
+@pytest.mark.full
 def test_random_recipes_are_certified_or_not_shown(tmp_path):
     check(tmp_path, seed=0, number=2, budget=3000)
 

@@ -49,12 +49,12 @@ def test_the_layer_that_adds_nothing_is_left_out_first(pipeline: Pipeline) -> No
     seen: list = []
     found = search(pipeline, PROMPTS, seen.append)
     assert seen == found
-    exits = [draft for draft in found if draft.option.startswith("exit")]
+    exits, grown = found[:5], found[5:]  # a set that has grown long may be an exit, too
     assert [draft.option for draft in exits] == [f"exit: {layer}" for layer in range(1, 6)]
-    first, second = found[len(exits) : len(exits) + 2]
+    first, second = grown[:2]
     assert first.option in ("skip: {attention: [3], mlp: []}", "skip: {attention: [], mlp: [3]}")
     assert second.option == "skip: [3]" and second.agreement == 1
-    gains = [draft.gain for draft in found[len(exits) :]]
+    gains = [draft.gain for draft in grown]
     assert len(gains) == 11 or max(gains[-6:]) <= max(gains[:-6]), "it goes on while a forecast is better"
 
 

@@ -7,7 +7,7 @@ import torch
 from specframe.kernel.discovery import discover
 from specframe.kernel.registry import Registry
 
-pytest_plugins = ["pytester", "tests.tiers"]
+pytest_plugins = ["pytester", "tests.tiers", "tests.seeing_model"]
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""A small random model that reads images, with its processor: enough to decode behind pictures."""
+"""A small random model that reads images, its processor, and pictures for it: a pytest plugin with their fixtures."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from tests.small_model import TINY, make_tokenizer
@@ -57,3 +58,18 @@ def save_picture(file: Path, seed: int) -> Path:
     noise = np.random.default_rng(seed).integers(0, 255, (20, 24, 3), dtype=np.uint8)
     Image.fromarray(noise).save(file)
     return file
+
+
+@pytest.fixture(scope="session")
+def seeing_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the model."""
+    folder = tmp_path_factory.mktemp("seeing")
+    save_seeing_model(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two pictures."""
+    folder = tmp_path_factory.mktemp("photos")
+    return [save_picture(folder / f"{seed}.png", seed) for seed in (1, 2)]

@@ -60,16 +60,14 @@ def join_inputs(rows: Sequence[Sequence[int]], width: int) -> dict[str, Tensor]:
     Raises InputError for rows whose images do not make one batch.
     """
     given = [inputs_of(row) for row in rows]
-    if not any(given):
-        return {}
-    joined = {}
-    for name in given[0]:
-        values = [inputs.get(name, torch.empty(0)) for inputs in given]
-        try:
-            joined[name] = torch.cat([_resized(name, each, width, left=True) for each in values])
-        except RuntimeError as error:
-            raise InputError("images of different shapes do not make a batch for generate; set run.batch=1") from error
-    return joined
+    if any(inputs.keys() != given[0].keys() for inputs in given):
+        raise InputError("prompts with images and without do not make a batch for generate; set run.batch=1")
+    try:
+        return {
+            name: torch.cat([_resized(name, inputs[name], width, left=True) for inputs in given]) for name in given[0]
+        }
+    except RuntimeError as error:
+        raise InputError("images of different shapes do not make a batch for generate; set run.batch=1") from error
 
 
 def _resized(name: str, values: Tensor, width: int, left: bool) -> Tensor:
@@ -150,7 +148,7 @@ def find_divergences(
     rows: Sequence[Sequence[int]],
     ours: Sequence[Sequence[int]],
     theirs: Sequence[Sequence[int]],
-    settings: SamplingSettings = SamplingSettings(),  # noqa: B008
+    settings: SamplingSettings,
 ) -> list[TextDivergence]:
     """The first divergence of every prompt whose two continuations differ, under the penalties of the settings."""
     found = []

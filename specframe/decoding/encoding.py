@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from specframe.components.targets.image_processor import BLIND
 from specframe.files.text import require_unicode
@@ -23,12 +23,12 @@ Prompt = str | Sequence[int]
 """A text, or its token ids."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # the same tokens may stand for other images
 class SeenPrompt(Sequence[int]):
     """The token ids of a prompt with images, and the inputs that the target reads with them."""
 
     tokens: Sequence[int]
-    inputs: Mapping[str, Tensor] = field(compare=False)
+    inputs: Mapping[str, Tensor]
 
     @overload
     def __getitem__(self, place: int) -> int: ...
@@ -113,10 +113,10 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     if not isinstance(prompts, Sequence):
         raise InputError(f"a prompt is a text or a list of token ids, and several stand in a list; got {prompts!r:.60}")
     if isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int)):
-        return [prompts]  # type: ignore[list-item]
+        return [cast("Prompt", prompts)]
     if len(prompts) == 0:
         raise InputError("there is no prompt; give at least one")
-    return list(prompts)  # type: ignore[arg-type]
+    return list(cast("Sequence[Prompt]", prompts))
 
 
 def images_of(images: Sequence[Image], prompts: int) -> list[list[Image]]:

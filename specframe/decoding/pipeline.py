@@ -105,8 +105,7 @@ class Pipeline:
         one each of several; the target reads them in front of the text. `listener(row, tokens)` is called with every
         cycle's tokens as they come; `streamer`, one of transformers', gets a single prompt's tokens in the same way.
         Raises InputError for an empty prompt, one that leaves no room in the context, or an image that cannot be read;
-        and, when all others are done,
-        for a row that came to a position where no token has any probability.
+        and, when all others are done, for a row that came to a position where no token has any probability.
         """
         settings = self.sampling if max_new_tokens is None else replace(self.sampling, max_new_tokens=max_new_tokens)
         listed = as_list(prompts)

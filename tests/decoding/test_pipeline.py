@@ -8,6 +8,7 @@ from transformers.generation import TextStreamer
 import specframe
 from specframe.cli.main import main
 from specframe.decoding.baseline import find_divergences, generate_with_transformers, measure_noise
+from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import InputError
 from tests.small_model import make_model
 
@@ -130,11 +131,11 @@ def test_divergences_carry_the_gap_of_the_logits(model):
     row = [5, 6, 7]
     logits = model(torch.tensor([row])).logits[0, -1].detach()
     best, second = logits.topk(2).indices.tolist()
-    found = find_divergences(model, [row], [[best, 3]], [[second, 3]])
+    found = find_divergences(model, [row], [[best, 3]], [[second, 3]], SamplingSettings())
     assert found[0].position == 0
     assert found[0].gap == pytest.approx(float(logits[best] - logits[second]))
     assert not found[0].tie
-    assert find_divergences(model, [row], [[best]], [[best]]) == []
+    assert find_divergences(model, [row], [[best]], [[best]], SamplingSettings()) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -150,13 +151,13 @@ def test_a_near_tie_is_separated_from_a_difference_by_the_dtypes_own_noise(dtype
         rows[3 if best != 3 else 4] = rows[best] * (1 - torch.finfo(dtype).eps)
     twin = 3 if best != 3 else 4
     far = int(logits.argmin())
-    near, apart = find_divergences(model, [row, row], [[best], [best]], [[twin], [far]])
+    near, apart = find_divergences(model, [row, row], [[best], [best]], [[twin], [far]], SamplingSettings())
     assert near.tie and near.gap <= 2 * near.noise
     assert not apart.tie and apart.gap > 2 * apart.noise
 
 
 def test_a_text_that_is_only_shorter_is_no_tie(model):
-    (found,) = find_divergences(model, [[5, 6]], [[7]], [[7, 8]])
+    (found,) = find_divergences(model, [[5, 6]], [[7]], [[7, 8]], SamplingSettings())
     assert not found.tie and found.theirs == 8 and found.ours is None
 
 

@@ -8,25 +8,13 @@ from serving import Serving, lone, make_pipeline
 import specframe
 from specframe_serve.encoding import _image_of
 from specframe_serve.errors import ApiError
-from tests.seeing_model import PARTS, save_picture, save_seeing_model
+from tests.seeing_model import PARTS
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("seeing")
-    save_seeing_model(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    return [save_picture(tmp_path_factory.mktemp("photos") / f"{seed}.png", seed) for seed in (1, 2)]
-
-
-@pytest.fixture(scope="module")
-def pipeline(folder):
+def pipeline(seeing_folder):
     return specframe.compose(
-        target={"use": "hf", "model": str(folder), "dtype": "float64"},
+        target={"use": "hf", "model": str(seeing_folder), "dtype": "float64"},
         drafter={"use": "lookup", "ngram": 1, "length": 3},
         sampling={"max_new_tokens": 12},
         run={"chat": True},

@@ -36,7 +36,9 @@ def test_in_bfloat16_its_texts_part_at_near_ties_alone():
     rows = [pipeline.encode(prompt) for prompt in PROMPTS]
     model = pipeline.parts.target.model
     theirs = [generate_with_transformers(model, [row], pipeline.sampling, pipeline.ends)[0] for row in rows]
-    assert all(found.tie for found in find_divergences(model, rows, pipeline.generate(rows).tokens, theirs))
+    assert all(
+        found.tie for found in find_divergences(model, rows, pipeline.generate(rows).tokens, theirs, pipeline.sampling)
+    )
 
 
 @pytest.mark.parametrize("bits", [pytest.param("int8", marks=pytest.mark.full), "int4"])

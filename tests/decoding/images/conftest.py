@@ -1,20 +1,5 @@
 import pytest
 
-from tests.seeing_model import save_picture, save_seeing_model
-
-
-@pytest.fixture(scope="session")
-def seeing_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("seeing")
-    save_seeing_model(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("photos")
-    return [save_picture(folder / f"{seed}.png", seed) for seed in (1, 2)]
-
 
 @pytest.fixture
 def seeing(seeing_folder, tmp_path):

@@ -5,6 +5,7 @@ import torch
 from PIL import Image
 
 import specframe
+from specframe.decoding.baseline import join_inputs
 from specframe.kernel.errors import InputError
 from tests.seeing_model import MARK, PARTS
 
@@ -85,6 +86,15 @@ def test_an_image_that_cannot_be_given(pipeline, photos, recipe, tmp_path):
         memory.generate("a", images=[photos[0]])
     with pytest.raises(InputError, match="the target reads texts alone; leave the image out"):
         specframe.load(recipe).generate("a", images=[photos[0]])
+
+
+def test_prompts_that_make_no_batch_for_generate(pipeline, photos):
+    seen, text = pipeline.encode("so", [photos[0]]), pipeline.encode("so")
+    assert set(join_inputs([seen, seen], 16)) == {"pixel_values"} and join_inputs([text, text], 16) == {}
+    for rows in ([seen, text], [text, seen]):
+        with pytest.raises(InputError, match="prompts with images and without do not make a batch"):
+            join_inputs(rows, 16)
+    assert seen != pipeline.encode("so", [photos[1]]), "the same tokens stand for another image"
 
 
 def test_a_folder_without_a_processor(seeing_folder, photos, tmp_path):

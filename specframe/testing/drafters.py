@@ -208,7 +208,7 @@ def check_law(
         kept = parts(verifier)
         emission = Emission("", lambda kept=kept: kept, Sampling(temperature=1.0), 3, tuple(PROMPTS[0]))  # type: ignore[misc]
         with objections():
-            comparison = emission.compare(budget=10_000)
+            comparison = emission.compare(budget=50_000)
         assert comparison.tv < EXACT, (
             f"not lossless under {type(verifier).__name__}: total variation {comparison.tv:.4g}; "
             f"{list(comparison.worst)} has probability {comparison.got:.6f} instead of {comparison.wanted:.6f}"

@@ -84,9 +84,9 @@ def check(folder, seed, number, budget):
 
 @pytest.mark.full
 def test_random_recipes_are_certified_or_not_shown(tmp_path):
-    check(tmp_path, seed=0, number=2, budget=3000)
+    check(tmp_path, seed=0, number=5, budget=3000)
 
 
 @pytest.mark.slow
 def test_two_hundred_random_recipes_are_certified_or_not_shown(tmp_path):
-    check(tmp_path, seed=1, number=200, budget=4000)
+    check(tmp_path, seed=1, number=200, budget=20_000)

@@ -190,7 +190,7 @@ def takes_masks(decoder: nn.Module, kinds: Collection[str]) -> bool:
 
 @cache
 def _source(kind: type) -> str:
-    """Returns the source text of a class, parsed once: it takes 35 ms."""
+    """Returns the source text of a class, which is parsed once."""
     return inspect.getsource(kind)
 
 

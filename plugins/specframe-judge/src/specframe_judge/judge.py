@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -15,7 +15,7 @@ from specframe_judge.walk import walk
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.plugin import Laws, RandomSource, Target, TokenTree, Verdict
+    from specframe.plugin import Laws, NeuralTarget, RandomSource, Target, TokenTree, Verdict
 
 
 class Judge:
@@ -61,7 +61,7 @@ class Judge:
         """
         device = getattr(target, "device", None)
         if self._vocab is not None:
-            self.head = _alternating(target.config.hidden_size)  # type: ignore[attr-defined]
+            self.head = _alternating(cast("NeuralTarget", target).config.hidden_size)
         elif self.weights is None:
             raise InputError("judge: it needs `weights`, the folder of a head")
         else:

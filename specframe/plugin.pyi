@@ -15,12 +15,17 @@ from specframe.components.verifiers.descent import Run as Run
 from specframe.components.verifiers.descent import descend as descend
 from specframe.components.verifiers.match import Match as Match
 from specframe.components.verifiers.recursive import Recursive as Recursive
+from specframe.files.checks import Check as Check
+from specframe.files.checks import find_check as find_check
+from specframe.files.prompts import PromptRecord as PromptRecord
+from specframe.files.prompts import read_records as read_records
 from specframe.kernel.cache import cache_folder as cache_folder
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise
 from specframe.kernel.capabilities import Shrinkable as Shrinkable
 from specframe.kernel.capabilities import Untrained as Untrained
 from specframe.kernel.composition import FeatureVerifier as FeatureVerifier
+from specframe.kernel.composition import Relaxed as Relaxed
 from specframe.kernel.contestant import Contestant as Contestant
 from specframe.kernel.contestant import Outcome as Outcome
 from specframe.kernel.discovery import Register as Register

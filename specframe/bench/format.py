@@ -82,6 +82,24 @@ def format_output(entry: Mapping[str, Any]) -> str:
     return ", ".join(words) or NONE
 
 
+def format_quality(entry: Mapping[str, Any]) -> str:
+    """The share of right answers, and its paired change against plain decoding in points: `82.0% (-1.5 [-4.0, 1.0])`.
+
+    A lossy contestant without a check reads "not measured".
+    """
+    figures = entry["overall"] or {}
+    if (found := figures.get("quality")) is None:
+        return "not measured" if entry["lossless"] is False else NONE
+    change = figures.get("quality_change")
+    against = "" if change is None else f" ({format_figure(change, 1, scale=100)})"
+    return f"{format_share(found['value'])}{against}"
+
+
+def has_quality(summary: Mapping[str, Any]) -> bool:
+    """Returns whether tables need a column for quality: a contestant has one, or is lossy and lacks it."""
+    return any(format_quality(entry) != NONE for entry in summary["contestants"])
+
+
 def is_suspect(entry: Mapping[str, Any]) -> bool:
     """Returns whether a contestant's figures must not be read as those of a lossless method."""
     identity = (entry["overall"] or {}).get("identity")

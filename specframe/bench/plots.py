@@ -54,6 +54,7 @@ def draw_plots(summary: Mapping[str, Any], folder: Path) -> list[Path]:
         ),
         ("alpha_by_depth", lambda: draw_alpha(drafting), drafting),
         ("phases", lambda: draw_phases(cycling), cycling),
+        ("quality_against_speedup", lambda: draw_quality(checked), checked := _checked(faster)),
         ("speedup_against_tau", lambda: draw_costs(both), both := [entry for entry in faster if entry in drafting]),
     ]
     written = []
@@ -143,6 +144,19 @@ def draw_costs(entries: Sequence[Entry]) -> Figure:
     return _legend(figure, axes)
 
 
+def draw_quality(entries: Sequence[Entry]) -> Figure:
+    """Quality of the answers against speedup: the price of what a lossy rule gains."""
+    figure, axes = _open(3.2)
+    for entry in entries:
+        speedup, quality = entry["overall"]["speedup"], entry["overall"]["quality"]
+        look = entry["look"] | {"ls": "none", "xerr": _errors([speedup]), "yerr": _errors([quality])}
+        axes.errorbar([speedup["value"]], [quality["value"]], label=_label(entry), zorder=3, **look)
+    axes.grid(color="0.9")
+    axes.set_xlabel("speedup against plain, 95 % interval")
+    axes.set_ylabel("share of right answers, 95 % interval")
+    return _legend(figure, axes)
+
+
 def _iso_line(axes: Axes, cost: float) -> None:
     """The line speedup = tau / cost, labelled where it leaves the plot."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
@@ -180,6 +194,12 @@ def _contestants(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Returns the contestants with figures, plain first, so that it takes the palette's black."""
     there = [entry for entry in summary["contestants"] if entry["overall"] is not None]
     return sorted(there, key=lambda entry: entry["kind"] != PLAIN)
+
+
+def _checked(entries: Sequence[Entry]) -> list[Entry]:
+    """The contestants whose answers were checked, where a lossy one is among them: others answer as plain decoding."""
+    found = [entry for entry in entries if entry["overall"].get("quality")]
+    return found if any(entry["lossless"] is False for entry in found) else []
 
 
 def _look(entry: Entry, number: int) -> dict[str, Any]:

@@ -61,6 +61,8 @@ def bench(
     repeats: int = 3,
     batch: int = 1,
     seed: int = 0,
+    check: str | None = None,
+    run_code: bool = False,
     assistant: str | None = None,
     out: str | Path = "runs/bench",
     fresh: bool = False,
@@ -79,6 +81,8 @@ def bench(
         repeats: decode everything this many times.
         batch: prompts that are decoded together.
         seed: seeds the prompts' choice and order and all sampling.
+        check: the check of all answers: number, exact, similar or tests; without one, each set's own.
+        run_code: let the check `tests` run code that a model wrote.
         assistant: the assistant model of hf:assisted.
         out: the folder of results and report.
         fresh: drop the unfinished bench in `out` instead of resuming it.
@@ -89,7 +93,7 @@ def bench(
     names = [contestants] if isinstance(contestants, str) else list(contestants)
     sets = [data] if isinstance(data, str) else list(data)
     selection = Selection(with_opponents(names), tuple(overrides), assistant, local_code, tuple(vary), False)
-    terms = Terms(batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit)
+    terms = Terms(batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit, check=check, run_code=run_code)
     return run_bench(selection, terms, sets, Path(out), fresh=fresh)
 
 
@@ -115,7 +119,7 @@ def run_bench(
     roster = plan_roster(selection, discover())
     for name, why in roster.misfits.items():
         _report(f"{name} takes no part: {why}")
-    questions = read_sets(sets)
+    questions = read_sets(sets, terms.check)
     with writing(out):
         roster.load(terms.batch)
         contest = Contest(roster, terms)

@@ -17,9 +17,11 @@ from specframe.bench.format import (
     format_memory,
     format_optimum,
     format_output,
+    format_quality,
     format_share,
     format_value,
     format_workload,
+    has_quality,
     is_suspect,
 )
 from specframe.files.text import open_console, printable_data
@@ -69,15 +71,17 @@ def _output(summary: Mapping[str, Any]) -> Table:
     """Agreement of the output, acceptance by depth, memory."""
     table = _side_by_side("\noutput, acceptance and memory")
     table.add_column("output")
+    if with_quality := has_quality(summary):
+        table.add_column("quality (change)")
     table.add_column("alpha by depth")
     table.add_column("MiB", justify="right")
     for entry in summary["contestants"]:
         if (figures := entry["overall"]) is not None:
             alpha = format_alpha(figures.get("alpha")) + format_optimum(figures.get("optimal_alpha"))
             memory = format_memory(figures["peak_memory_bytes"]).removesuffix(" MiB")
-            table.add_row(
-                entry["name"], format_output(entry), alpha, memory, style="red" if is_suspect(entry) else None
-            )
+            quality = [format_quality(entry)] if with_quality else []
+            style = "red" if is_suspect(entry) else None
+            table.add_row(entry["name"], format_output(entry), *quality, alpha, memory, style=style)
     return table
 
 

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specframe.bench.format import format_figure, format_literal, format_memory, format_output, format_share
+from specframe.bench.format import (
+    NONE,
+    format_figure,
+    format_literal,
+    format_memory,
+    format_output,
+    format_quality,
+    format_share,
+)
 from specframe.kernel.errors import needs_extra
 
 with needs_extra("bench", "specframe bench"):
@@ -50,13 +58,16 @@ def side_by_side(
 ) -> tuple[list[str], list[list[str]]]:
     """The columns' names, and a row of texts for each contestant, called by `name`."""
     speedups = ["speedup vs plain", "speedup vs HF generate"]
-    head = ["contestant", "output", "tau", "tokens/s", *speedups, "overhead", "peak memory"]
+    qualities = [format_quality(entry) for entry in entries]
+    quality = ["quality (change)"] if set(qualities) - {NONE} else []
+    head = ["contestant", "output", *quality, "tau", "tokens/s", *speedups, "overhead", "peak memory"]
     rows = []
-    for entry in entries:
+    for entry, answers in zip(entries, qualities, strict=True):
         figures = entry["overall"]
         rows.append([
             name(entry),
             format_output(entry),
+            *([answers] if quality else []),
             format_figure(figures.get("tau")),
             format_figure(figures["tokens_per_second"], 1),
             format_figure(figures.get("speedup"), unit="x"),

@@ -72,6 +72,17 @@ class Reach:
 
 
 @dataclass(frozen=True)
+class Guarantee:
+    """A property of a composition whose verifier is lossy, and whether every branch had it."""
+
+    name: str
+    held: bool
+    branches: int
+    complete: bool
+    """True if all branches were run."""
+
+
+@dataclass(frozen=True)
 class Certificate:
     """Evidence of a composition's losslessness, by enumeration of the real code."""
 
@@ -87,6 +98,8 @@ class Certificate:
     """True where the composition drafts at all: then a certificate without an accepted token shows nothing."""
     shortcuts: tuple[str, ...] = ()
     """Differences between the verifier's fast paths and its rule."""
+    guarantees: tuple[Guarantee, ...] = ()
+    """Properties of a lossy composition that hold all the same."""
     unread: tuple[str, ...] = ()
     """The recipe's weights that were not loaded."""
     real: dict[str, Any] | None = field(default=None)
@@ -138,8 +151,9 @@ class Certificate:
 
     @property
     def passed(self) -> bool:
-        """True unless the recipe's own model was decoded and emitted something else."""
-        return self.real is None or bool(self.real["passed"])
+        """True unless the recipe's own model was decoded and emitted something else, or a guarantee does not hold."""
+        kept = all(guarantee.held for guarantee in self.guarantees)
+        return kept and (self.real is None or bool(self.real["passed"]))
 
     @property
     def worst(self) -> Case:
@@ -167,6 +181,7 @@ class Certificate:
             "mass": min(case.comparison.enumeration.mass for case in self.cases),
             "control_failed": self.control_failed,
             "worst_sequence": list(worst.worst),
+            "guarantees": [vars(guarantee) for guarantee in self.guarantees],
             "real": self.real,
             "cases": [case.as_dict() for case in self.cases],
             "controls": [case.as_dict() for case in self.controls],

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import product
 
-from specframe.certify.certificate import REDUCED, Case, Certificate, Reach
+from specframe.certify.certificate import REDUCED, Case, Certificate, Guarantee, Reach
 from specframe.certify.compositions.audit import Audit, audit_drafts
 from specframe.certify.compositions.batch import COMPANIES, Accompanied
 from specframe.certify.compositions.branches import Forks
@@ -18,6 +18,7 @@ from specframe.certify.compositions.guided import CYCLES, Guide, decode, forced,
 from specframe.certify.compositions.shortcuts import check_shortcuts
 from specframe.certify.compositions.shrink import ladder, reduced
 from specframe.certify.compositions.small import CHEAP, EOS, LENGTH, VOCAB, Miniature, small_sampling
+from specframe.certify.guarantees import guarantees
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Plan
 from specframe.kernel.interfaces import Verifier
@@ -63,6 +64,7 @@ def certify_plan(plan: Plan, *, budget: int = 100_000, seeds: int = 3, listener:
         reach=certifier.reach,
         drafts=(certifier.ladder[0].promise.nodes or 2) > 1,
         shortcuts=() if interrupted or not promised else tuple(certifier.shortcuts(settings)),
+        guarantees=() if interrupted or promised else tuple(certifier.guarantees(settings)),
     )
 
 
@@ -244,6 +246,11 @@ class _Certifier:
         for wrong in WRONG:
             yield wrong.name, partial(_with_wrong_bonus, wrong)
         yield NAME, _with_replayed_numbers
+
+    def guarantees(self, settings: SamplingSettings) -> Iterator[Guarantee]:
+        """Properties that a lossy composition keeps, over a tree that can be exhausted."""
+        hot = list(self.samplings(settings).values())[-1]
+        yield from guarantees(partial(self.ladder[self.rung].emission, sampling=hot), self.compare)
 
     def audit(self) -> Audit:
         """The drafter audit, which names the guilty slot when a recorded law is wrong."""

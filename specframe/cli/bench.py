@@ -62,6 +62,12 @@ if TYPE_CHECKING:
     help="a running Ray cluster: auto or HOST:PORT (default: start one here for this bench)",
 )
 @click.option(
+    "--check",
+    metavar="NAME",
+    help="measure the answers' quality: number, exact, similar or tests (default: the published sets' own)",
+)
+@click.option("--run-code", is_flag=True, help="let the check `tests` run code that a model wrote")
+@click.option(
     "--bound",
     is_flag=True,
     help="report the first level's acceptance by the best possible verifier, too (decodes each prompt once more)",
@@ -94,6 +100,8 @@ def bench(
     max_new_tokens: int | None,
     engine: str,
     address: str | None,
+    check: str | None,
+    run_code: bool,
     bound: bool,
     batch: int,
     seed: int,
@@ -118,7 +126,17 @@ def bench(
     from specframe.bench.recipes import run_bench, with_opponents
     from specframe.kernel.errors import InputError
 
-    terms = Terms(batch=batch, repeats=repeats, seed=seed, turns=turns, limit=limit, pause=pause, bound=bound)
+    terms = Terms(
+        batch=batch,
+        repeats=repeats,
+        seed=seed,
+        turns=turns,
+        limit=limit,
+        pause=pause,
+        check=check,
+        run_code=run_code,
+        bound=bound,
+    )
     words, overrides = recipes_of(*split_overrides(contestants))
     if max_new_tokens is not None:
         overrides.append(f"sampling.max_new_tokens={max_new_tokens}")

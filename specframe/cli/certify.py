@@ -83,7 +83,8 @@ def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json
     else:
         print_certificate(certificate.as_dict(), plan.recipe.path.name)
     kept = certificate.lossless and certificate.passed
-    return 0 if kept or (not certificate.promised and not certificate.interrupted) else 1
+    held = all(guarantee.held for guarantee in certificate.guarantees)
+    return 0 if kept or (not certificate.promised and not certificate.interrupted and held) else 1
 
 
 def _certify_function(against: str, budget: int, *, as_json: bool) -> int:

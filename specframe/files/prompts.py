@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from specframe.files.checks import reference_of
 from specframe.files.jsonl import parse, read_lines
 from specframe.kernel.errors import InputError
 
@@ -28,6 +29,8 @@ class PromptRecord:
     turns: tuple[str, ...]
     """The user's messages, turn by turn; most sets have one."""
     task: str | None = None
+    reference: str | None = None
+    """Text that a check compares an answer with: see `reference_of`."""
 
 
 def read_prompts(path: Path, limit: int | None = None) -> list[str]:
@@ -94,7 +97,7 @@ def as_record(record: Any, where: str) -> PromptRecord:
         turns = value if isinstance(value, list) else [value]
         if turns and all(map(_has_text, turns)):
             task = next(filter(_has_text, map(record.get, TASKS)), None)
-            return PromptRecord(tuple(turns), task)
+            return PromptRecord(tuple(turns), task, reference_of(record))
     raise InputError(f"{where}: no prompt in it; expected an object with one of {', '.join(FIELDS)}")
 
 

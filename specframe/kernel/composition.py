@@ -26,6 +26,15 @@ class FeatureVerifier(Protocol):
         ...
 
 
+@runtime_checkable
+class Relaxed(Protocol):
+    """A lossy verifier that is lossless at one end of its options, as leniency 1: a certificate runs that form, too."""
+
+    def strict(self) -> Verifier:
+        """The same rule, bound as this one is, where it is lossless."""
+        ...
+
+
 def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
     """Returns the promise of a composition's drafts: the drafter's own, or that of the tree policy that it grows."""
     if tree is None or drafter.promise.complete:

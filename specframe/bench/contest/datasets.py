@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,9 @@ EDITS = "edits"
 HUB = "hub:"
 FOLDER = "SPECFRAME_DATA"
 """The environment variable that names the folder of the published sets."""
+
+CHECKED = {"gsm8k": "number", "humaneval": "tests", "mbpp": "tests", EDITS: "similar"}
+"""The checks of sets whose answers are known."""
 
 PUBLISHED = {
     "spec_bench": ("mixed", "spec_bench/question.jsonl"),
@@ -53,12 +56,17 @@ class Question:
     task: str
     turns: tuple[str, ...]
     """The user's messages, turn by turn."""
+    check: str | None = None
+    """The name of the check of its last answer; None: its quality is not measured."""
+    reference: str = ""
+    """Text that the check compares the answer with."""
 
 
-def read_sets(names: Sequence[str]) -> list[Question]:
+def read_sets(names: Sequence[str], check: str | None = None) -> list[Question]:
     """Reads all prompts of the sets: the shipped one, edits, published ones, paths, or hub:owner/name:split:column.
 
-    Raises InputError for a set that is unknown, missing, broken, empty or given twice.
+    `check` is that of all sets, in place of the published ones' own. Raises InputError for a set that is unknown,
+    missing, broken, empty or given twice, and for a check of prompts without references.
     """
     questions: list[Question] = []
     seen: set[str] = set()
@@ -68,10 +76,12 @@ def read_sets(names: Sequence[str]) -> list[Question]:
         title, task, records = _find(name)
         title = name if title in seen else title  # two files called question.jsonl
         seen.add(title)
-        questions += [
-            Question(f"{title}/{number}", title, record.task or task, record.turns)
-            for number, record in enumerate(records)
-        ]
+        for number, record in enumerate(records):
+            if check is not None and record.reference is None:
+                raise InputError(f"{title}/{number} has no answer to check: give it a field `answer`")
+            known = check or (CHECKED.get(name) if record.reference is not None else None)
+            found = Question(f"{title}/{number}", title, record.task or task, record.turns)
+            questions.append(found if known is None else replace(found, check=known, reference=record.reference or ""))
     return questions
 
 
@@ -95,7 +105,7 @@ def _find(name: str) -> tuple[str, str, Iterable[PromptRecord]]:
     if name == SHIPPED:
         return name, name, read_records(Path(__file__).parent / f"{SHIPPED}.jsonl")
     if name == EDITS:
-        return name, "editing", [PromptRecord((edit.prompt,)) for edit in edits()]
+        return name, "editing", [PromptRecord((edit.prompt,), reference=edit.answer) for edit in edits()]
     folder = os.environ.get(FOLDER)
     if name in PUBLISHED:
         task, place = PUBLISHED[name]

@@ -19,6 +19,7 @@ from specframe.bench.contest.timing import time_with_memory
 from specframe.bench.figures.summary import PLAIN, TRANSFORMERS
 from specframe.decoding.pipeline import Pipeline, plain_parts
 from specframe.decoding.settings import RunSettings
+from specframe.files.checks import find_check
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import text_of
 from specframe.kernel.registry import one_line
@@ -167,6 +168,15 @@ class Runner:
             share = line["cycles"] / cycles
             line |= {"optimum": share * total, "optimum_cycles": share * count}
 
+    def _check(self, question: Question, turn: int, key: str, tokens: Sequence[int]) -> float | None:
+        """Returns the quality of the last turn's answer; None where nothing checks it."""
+        if question.check is None or turn + 1 < len(question.turns):
+            return None
+        if question.check == "tests" and not self.terms.run_code:
+            return None
+        check = find_check(question.check, run_code=self.terms.run_code)
+        return check(self.coders[key].decode(tokens), question.turns[-1], question.reference)
+
     def _weigh(self, entrant: Entrant, row: Sequence[int]) -> None:
         if not isinstance(entrant.contestant, RecipeContestant):
             return
@@ -224,6 +234,7 @@ class Runner:
                 "order": place,
                 "prompt_tokens": len(row),
                 "as_plain": None if ours is None else list(tokens) == ours,
+                "quality": self._check(this.questions[index], turn, entrant.target, tokens),
                 "identical": identity.same,
                 "gap": identity.gap,
                 "noise": identity.noise,

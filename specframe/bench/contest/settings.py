@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from specframe.files.checks import find_check
 from specframe.kernel.errors import InputError
 
 LONGEST = 86400
@@ -25,6 +26,10 @@ class Terms:
     """Number of prompts of all sets together."""
     pause: float = 0.0
     """Seconds between repeats: spread in time, they sample more of the machine's load variation."""
+    check: str | None = None
+    """The check of all answers; None: each set's own."""
+    run_code: bool = False
+    """True to let the check `tests` run code that a model wrote."""
     bound: bool = False
     """True to compute the acceptance of the best verifier: one more decoding of each prompt, not timed."""
 
@@ -33,6 +38,8 @@ class Terms:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"{name} {value} measures nothing; use 1 or more")
+        if self.check is not None:
+            find_check(self.check, run_code=self.run_code)
         if not 0 <= self.pause <= LONGEST:
             raise InputError(f"a pause of {self.pause:g} seconds is out of range; use 0 to {LONGEST}")
 

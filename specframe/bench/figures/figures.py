@@ -21,6 +21,7 @@ from specframe.bench.figures.measures import (
     tau,
 )
 from specframe.bench.figures.predict import predicted_speedup, predicted_speedup_by_weights
+from specframe.bench.figures.quality import measure_quality
 
 Figures = dict[str, Any]
 
@@ -50,6 +51,7 @@ def gather(
         "token_seconds": [_value(mean_time(grid, "token_seconds", index)) for index in (0, 1)],
         "peak_memory_bytes": max((run.get("peak_memory_bytes") or 0 for run in grid.runs), default=0) or None,
         "identity": identify(grid.runs),
+        **measure_quality(grid, others.get("speedup")),
     }
     if any(run.get("cycles") for run in grid.runs):
         figures |= _acceptance(grid, seed) | _costs(grid)

@@ -44,6 +44,7 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
             "id": question.id,
             "set": question.set,
             "task": question.task,
+            "check": question.check,
             "tokens": [lengths[question.id, t] for t in range(contest.terms.turns) if (question.id, t) in lengths],
         }
         for question in contest.questions
@@ -89,6 +90,8 @@ def _settings(contest: Contest, sets: Sequence[str]) -> dict[str, Any]:
         "sets": list(sets),
         "limit": terms.limit,
         "turns": terms.turns,
+        "check": terms.check,
+        "run_code": terms.run_code,
         "bound": terms.bound,
     }
 

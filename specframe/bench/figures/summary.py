@@ -132,7 +132,8 @@ def _notes(summary: Mapping[str, Any]) -> Iterable[str]:
         if figures["prompts"] < summary["prompts"]:
             yield f"{entry['name']} has runs of {figures['prompts']} of the {summary['prompts']} prompts only."
         if entry["lossless"] is False:
-            yield f"{entry['name']} is LOSSY: its verifier changes the target's distribution."
+            unknown = "" if figures.get("quality") else " Its quality is not measured: give the prompts a check."
+            yield f"{entry['name']} is LOSSY: its verifier changes the target's distribution.{unknown}"
         if (identity := figures["identity"]) and identity["differing"]:
             gap = _describe_gap(identity["largest_gap"])
             yield f"{entry['name']} DIFFERS from the reference on {', '.join(identity['differing'])}{gap}."

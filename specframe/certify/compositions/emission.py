@@ -19,6 +19,7 @@ from specframe.certify.compositions.enumeration import (
 from specframe.decoding.requests import Request, as_prompts, pad
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.sampling import Streams
+from specframe.kernel.types import Cycle
 from specframe.sampling.laws import History, Sampling
 
 END = -1
@@ -40,12 +41,15 @@ class Emission:
     """End-of-sequence tokens: nothing follows them."""
     streams: Callable[[Forks], Streams] = ForkedStreams
     """The session's random streams over the forks; others than these in a negative control."""
+    watch: Callable[[Cycle], None] | None = None
+    """Callback that gets every cycle of every branch, admissions included."""
 
     def program(self, random: Forks, rows: int) -> torch.Tensor:
         """The real session on `rows` branches: [rows, length] int64, END after the last token."""
         parts = self.parts()
         request = Request(tokens=self.prompt, sampling=self.sampling, max_new_tokens=self.length, ends=self.ends)
-        session = Session(parts, rows, len(self.prompt) + self.length + parts.nodes, random=self.streams(random))
+        room = len(self.prompt) + self.length + parts.nodes
+        session = Session(parts, rows, room, random=self.streams(random), watch=self.watch)
         entries = session.run([request] * rows)
         return torch.tensor([e.tokens + [END] * (self.length - len(e.tokens)) for e in entries])
 

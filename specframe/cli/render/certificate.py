@@ -72,6 +72,8 @@ def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
         console.print(f"audit: {line}")
     for text in _notes(certificate):
         console.print(text)
+    for guarantee in certificate["guarantees"]:
+        console.print(_guarantee(guarantee), style=None if guarantee["held"] else "bold red")
     if certificate["real"] is not None:
         _print_real(console, certificate["real"])
     console.print(f"\n{verdict(certificate)}", style="bold")
@@ -168,6 +170,12 @@ def _notes(certificate: dict[str, Any]) -> Iterator[str]:
 
 def _off(case: dict[str, Any]) -> str:
     return f"worst sequence {case['worst_sequence']}: probability {case['got']:.6f} instead of {case['wanted']:.6f}"
+
+
+def _guarantee(guarantee: dict[str, Any]) -> str:
+    """A property of a lossy verifier, and whether it holds."""
+    run = _branches(guarantee["branches"]) + ("" if guarantee["complete"] else ", not all")
+    return f"{'holds' if guarantee['held'] else 'DOES NOT HOLD'}: {guarantee['name']} ({run})"
 
 
 def _print_real(console: Console, real: dict[str, Any]) -> None:

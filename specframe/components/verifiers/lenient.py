@@ -35,6 +35,10 @@ class Lenient:
             raise InputError(f"lenient: lenience must be above 0 and at most 1, not {lenience:g}")
         self.lenience = lenience
 
+    def strict(self) -> Lenient:
+        """Lenience 1: `recursive`."""
+        return Lenient(lenience=1.0)
+
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         if tree.q is None or tree.q_row is None:  # all `top`

@@ -12,12 +12,18 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the verifiers `judge` and `surprise`."""
+    """Registers the verifiers `judge` and `surprise`, and the command `judge`."""
     register(
         "verifier",
         "judge",
         "specframe_judge.judge:Judge",
         summary="lossy: accepts what a linear head on the target's features calls harmless (judge decoding)",
+    )
+    register(
+        "command",
+        "judge",
+        "specframe_judge.command:judge",
+        summary="mine labels for a judge, fit its head and store it",
     )
     register(
         "verifier",

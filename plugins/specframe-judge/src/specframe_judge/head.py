@@ -52,6 +52,8 @@ class About:
     harmless: int
     """Number of labels."""
     harmful: int
+    threshold: float = 0.5
+    """The threshold that lets through as many harmful tokens as the mining was asked for."""
 
 
 def store(head: LinearHead, about: About, folder: Path) -> None:

@@ -54,6 +54,12 @@ class Judge:
         small.weights, small._vocab = None, vocab
         return small
 
+    def strict(self) -> Judge:
+        """Threshold 1: `match`."""
+        strict = copy(self)
+        strict.threshold = 1.0
+        return strict
+
     def bind(self, target: Target) -> None:
         """Loads the head.
 

@@ -35,6 +35,10 @@ class Surprise:
             raise InputError(f"surprise: limit must be at least 0 nats, not {limit:g}")
         self.limit = limit
 
+    def strict(self) -> Surprise:
+        """Limit 0: `match`."""
+        return Surprise(limit=0.0)
+
     def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
         """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
         return self.verify_on_demand(tree, AllLaws(p), random)

@@ -1,0 +1,136 @@
+"""A head fitted to labels by logistic regression; L2 and threshold are chosen on problems that it was not fitted to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from specframe_judge.head import LinearHead, require_both
+from specframe_judge.mining import Label
+
+FOLDS = 5
+PENALTIES = tuple(10.0**power for power in range(-3, 4))
+"""Strengths of L2 that are tried: half the sum of squared weights, times this, next to the sum of the losses."""
+STEPS, TOLERANCE = 50, 1e-7
+"""The most steps of Newton's method, and the largest change of a weight that ends it."""
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.3)
+"""Shares of harmful tokens for which a threshold is reported."""
+
+
+@dataclass(frozen=True)
+class Operating:
+    """A threshold, and what passes above it of the labels that the head was not fitted to."""
+
+    harmful: float
+    """Share of harmful tokens that pass."""
+    harmless: float
+    """Share of harmless tokens that pass."""
+    threshold: float
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A head with what is known of it from problems that it was not fitted to."""
+
+    head: LinearHead
+    penalty: float
+    area: float
+    """Area under the curve: the chance that a harmless token is ranked above a harmful one."""
+    surprise_area: float
+    """The same for the rule without training, which ranks by p."""
+    points: tuple[Operating, ...]
+    surprise_points: tuple[Operating, ...]
+    """The same for -log p, as minus the limit in nats."""
+
+
+def fit(mined: Sequence[tuple[int, Sequence[Label]]], seed: int = 0) -> Fitted:
+    """The head of labels by problem, given the problems' numbers.
+
+    Each of five parts of the problems is judged by a head that was fitted to the others; the penalty with the least
+    loss is taken, and the thresholds are quantiles of these judgements. The head itself is fitted to all labels.
+    Raises WeightsError for labels of one kind alone.
+    """
+    flat = [(number, label) for number, labels in mined for label in labels]
+    harmless = torch.tensor([label.harmless for _, label in flat], dtype=torch.float64)  # [L]
+    require_both(int(harmless.sum()), int((1 - harmless).sum()))
+    features = torch.stack([label.refusal.feature for _, label in flat]).double()  # [L, D]
+    fold = _folds([number for number, _ in flat], seed)  # [L]
+    guesses = {penalty: _out_of_fold(features, harmless, fold, penalty) for penalty in PENALTIES}
+    penalty = min(PENALTIES, key=lambda it: float(F.binary_cross_entropy_with_logits(guesses[it], harmless)))
+    right = harmless.bool()
+    judged = guesses[penalty].sigmoid()
+    likely = -torch.tensor([label.refusal.surprise for _, label in flat], dtype=torch.float64)
+    return Fitted(
+        head=logistic_regression(features, harmless, penalty),
+        penalty=penalty,
+        area=area(judged, right),
+        surprise_area=area(likely, right),
+        points=tuple(operating(judged, right, share) for share in SHARES),
+        surprise_points=tuple(operating(likely, right, share) for share in SHARES),
+    )
+
+
+def logistic_regression(features: Tensor, harmless: Tensor, penalty: float) -> LinearHead:
+    """The head of least loss by Newton's method, given features [L, D] and labels [L], in float64."""
+    mean, scale = features.mean(0), features.std(0, correction=0).clamp(min=1e-6)
+    inputs = torch.cat([(features - mean) / scale, torch.ones_like(harmless)[:, None]], 1)  # [L, D + 1]
+    ridge = torch.full((inputs.shape[1],), penalty, dtype=torch.float64)
+    ridge[-1] = 1e-9  # the bias is free
+
+    def loss(weight: Tensor) -> float:
+        fitted = F.binary_cross_entropy_with_logits(inputs @ weight, harmless, reduction="sum")
+        return float(fitted + (ridge * weight.square()).sum() / 2)
+
+    weight = torch.zeros_like(ridge)
+    for _ in range(STEPS):
+        guess = (inputs @ weight).sigmoid()
+        curvature = (inputs.T * (guess * (1 - guess))) @ inputs + ridge.diag()
+        step = torch.linalg.solve(curvature, inputs.T @ (guess - harmless) + ridge * weight)
+        while loss(weight - step) > loss(weight) and step.abs().max() > TOLERANCE:
+            step = step / 2
+        weight = weight - step
+        if step.abs().max() < TOLERANCE:
+            break
+    head = LinearHead(features.shape[1])
+    for name, value in (("mean", mean), ("scale", scale), ("weight", weight[:-1]), ("bias", weight[-1])):
+        getattr(head, name).copy_(value)
+    return head
+
+
+def operating(scores: Tensor, right: Tensor, share: float) -> Operating:
+    """The threshold above which at most this share of the harmful tokens lies, given scores [L] and labels [L] bool."""
+    harmful = scores[~right].sort(descending=True).values
+    threshold = float(harmful[min(int(share * len(harmful)), len(harmful) - 1)])
+    passed = scores > threshold
+    return Operating(float(passed[~right].double().mean()), float(passed[right].double().mean()), threshold)
+
+
+def area(scores: Tensor, right: Tensor) -> float:
+    """The chance that a right one has a higher score than a wrong one, ties counted half."""
+    above = (scores[right][:, None] - scores[~right][None]).sign()
+    return float((above + 1).mean() / 2)
+
+
+def _folds(numbers: Sequence[int], seed: int) -> Tensor:
+    """The part of each label, [L]: labels of a problem are in one, and the parts have as many problems."""
+    order = sorted(set(numbers))
+    Random(seed).shuffle(order)
+    places = {number: place % FOLDS for place, number in enumerate(order)}
+    return torch.tensor([places[number] for number in numbers])
+
+
+def _out_of_fold(features: Tensor, harmless: Tensor, fold: Tensor, penalty: float) -> Tensor:
+    """The logits of every label under a head that was fitted to the other parts, [L]."""
+    logits = torch.zeros_like(harmless)
+    for part in fold.unique().tolist():
+        here = fold == part
+        if here.all():
+            return logits
+        head = logistic_regression(features[~here], harmless[~here], penalty).double()
+        logits[here] = torch.logit(head(features[here]).double().clamp(1e-12, 1 - 1e-12))
+    return logits

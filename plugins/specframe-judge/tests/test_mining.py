@@ -1,0 +1,177 @@
+"""Labels are what the check makes of texts with refused tokens in them; mining repeats itself, and goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from judge_fakes import NAME, VOCAB, PlantedTarget
+
+import specframe
+from specframe import InputError, WeightsError
+from specframe.cli.main import main
+from specframe.testing import GivenDrafter
+from specframe_judge.fitting import area, fit, operating
+from specframe_judge.head import read
+from specframe_judge.labels import LabelFile
+from specframe_judge.mining import Label, Problem, Refused, mine
+
+LENGTH = 10
+
+
+def pipeline(batch=3):
+    law = torch.rand(VOCAB, VOCAB, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    return specframe.compose(
+        target=PlantedTarget(),
+        drafter=GivenDrafter(law / law.sum(-1, keepdim=True)),
+        tree={"use": "chain", "depth": 3},
+        sampling={"max_new_tokens": LENGTH},
+        run={"batch": batch},
+    )
+
+
+def problems(count=6):
+    """Prompts of token ids; an answer is right unless 3 divides the sum of its tokens."""
+    return [Problem(number, prompt(number), lambda text: is_right(map(int, text.split()))) for number in range(count)]
+
+
+def prompt(number):
+    return [number % VOCAB, 2 + number // VOCAB]
+
+
+def is_right(tokens):
+    return sum(tokens) % 3 != 0
+
+
+def mined(most=20, batch=3, seed=0, given=None):
+    found = mine(pipeline(batch), "last", given or problems(), most=most, seed=seed)
+    return {problem.number: labels for problem, labels in found}
+
+
+def test_a_label_is_the_check_of_the_finished_text():
+    """Every label is found again by plain decoding behind its token."""
+    plain, count = pipeline(1).plain(), {True: 0, False: 0}
+    for number, labels in mined(given=problems(16)).items():
+        text = plain.generate([prompt(number)]).tokens[0]
+        assert (labels is None) != is_right(text)
+        for label in labels or ():
+            it = label.refusal
+            assert text[it.place] == it.wanted != it.token
+            assert it.feature[0] == 1 - 2 * (it.token % 2) and it.surprise > 0
+            start = [*text[: it.place], it.token]
+            left = LENGTH - len(start)
+            whole = start + (plain.generate([[*prompt(number), *start]], max_new_tokens=left).tokens[0] if left else [])
+            assert label.harmless == is_right(whole)
+            text = whole if label.harmless else text
+            count[label.harmless] += 1
+    assert min(count.values()) > 2, count
+
+
+def test_mining_repeats_itself_whatever_the_batch_and_takes_as_many_labels_as_asked():
+    def plain(found):
+        return {
+            n: labels and [(x.refusal.place, x.refusal.token, x.harmless) for x in labels]
+            for n, labels in found.items()
+        }
+
+    whole = plain(mined())
+    assert plain(mined(batch=1)) == plain(mined(batch=6)) == whole
+    few = plain(mined(most=2))
+    assert max(len(labels) for labels in few.values() if labels) == 2
+    assert plain(mined(most=2, seed=5)) != few == plain(mined(most=2))
+
+
+def test_labels_are_kept_and_those_of_another_mining_refused(tmp_path):
+    terms = {"seed": 0, "labels": 20}
+    first = LabelFile(tmp_path, terms)
+    for number, labels in mined(given=problems(3)).items():
+        first.add(number, labels)
+    again = LabelFile(tmp_path, terms)
+    assert again.mined.keys() == {0, 1, 2}
+    known = [label for labels in again.mined.values() for label in labels or ()]
+    meant = [label for labels in first.mined.values() for label in labels or ()]
+    assert [(label.harmless, label.refusal.place) for label in known] == [(x.harmless, x.refusal.place) for x in meant]
+    assert all(torch.equal(a.refusal.feature, b.refusal.feature) for a, b in zip(known, meant, strict=True))
+    with pytest.raises(InputError, match="another mining \\(seed differ\\)"):
+        LabelFile(tmp_path, terms | {"seed": 1})
+    (tmp_path / "labels.jsonl").write_text('{"seed": 0}\nnonsense\n')
+    with pytest.raises(InputError, match="no file of labels"):
+        LabelFile(tmp_path, terms)
+
+
+def planted(count=40, width=6):
+    """Labels whose kind follows from the first feature, most of the time."""
+    random = torch.Generator().manual_seed(0)
+
+    def label():
+        feature = torch.randn(width, generator=random)
+        harmless = bool(torch.rand((), generator=random) < torch.sigmoid(3 * feature[0]))
+        return Label(Refused(1, 2, 3, float(torch.rand((), generator=random)), feature), harmless)
+
+    return [(number, [label() for _ in range(6)]) for number in range(count)]
+
+
+def test_a_fitted_head_finds_what_is_planted_on_problems_it_has_not_seen():
+    fitted = fit(planted())
+    assert fitted.area > 0.8 and abs(fitted.surprise_area - 0.5) < 0.12
+    weight = fitted.head.weight.abs()
+    assert int(weight.argmax()) == 0 and weight[0] > 3 * weight[1:].max()
+    assert [point.harmful for point in fitted.points] == sorted(point.harmful for point in fitted.points)
+    assert fitted.points[2].harmful <= 0.1 < 0.4 < fitted.points[2].harmless
+    with pytest.raises(WeightsError, match="labels of both kinds"):
+        fit([(0, [Label(Refused(0, 1, 2, 0.5, torch.zeros(3)), True)])])
+
+
+def test_thresholds_let_through_no_more_than_their_share():
+    scores, right = torch.tensor([0.1, 0.2, 0.3, 0.9, 0.5]), torch.tensor([False, False, False, True, True])
+    assert operating(scores, right, 0.0).harmful == 0 and operating(scores, right, 0.0).harmless == 1
+    assert operating(scores, right, 0.4).harmful == pytest.approx(1 / 3)
+    assert area(scores, right) == 1 and area(-scores, right) == 0
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judge.yaml").write_text(
+        "target: {use: table, vocab: 8}\ndrafter: {use: lookup}\n"
+        "verifier: {use: judge}\nsampling: {max_new_tokens: 12}\nrun: {batch: 3}\n"
+    )
+    return tmp_path
+
+
+def test_bad_input_is_one_line(recipe, capsys):
+    (recipe / "bare.jsonl").write_text('{"prompt": "1 + 1?"}\n')
+    (recipe / "sums.jsonl").write_text('{"prompt": "1 + 1?", "answer": 2}\n')
+    for given, words in (
+        (["--prompts", "bare.jsonl"], "prompt 1 has no answer"),
+        (["--prompts", "sums.jsonl", "--check", "tests"], "--run-code"),
+        (["--prompts", "sums.jsonl", "--check", "odd"], "no check named 'odd'"),
+        (["--prompts", "missing.jsonl"], "missing.jsonl"),
+    ):
+        assert main(["judge", "judge.yaml", *given, "--out", "head"]) == 2
+        err = capsys.readouterr().err
+        assert words in err and len(err.splitlines()) == 1, err
+    assert not (recipe / "head").exists()
+
+
+def test_the_command_mines_fits_stores_and_goes_on(recipe, capsys, monkeypatch):
+    """The command over a planted target in the place of the recipe's."""
+    monkeypatch.setattr("specframe_judge.command._pipeline", lambda plan: pipeline())
+    monkeypatch.setattr(
+        "specframe_judge.command.problems_of",
+        lambda records, test, file: [*problems(len(records))],
+    )
+    (recipe / "sums.jsonl").write_text("".join(json.dumps({"prompt": f"{n}?", "answer": n}) + "\n" for n in range(8)))
+    command = ["judge", "judge.yaml", "--prompts", "sums.jsonl", "--out", "head"]
+    assert main([*command, "--labels", "20"]) == 0
+    out, err = capsys.readouterr()
+    assert "verifier: {use: judge, weights: head" in out and "by -log p alone" in out and "8 of 8 problems" in err
+    head = read("head", PlantedTarget(), "last")
+    assert head.weight.abs().sum() > 0
+    assert json.loads((recipe / "head" / "config.json").read_text())["check"] == "number"
+    assert main([*command, "--labels", "20"]) == 0
+    assert capsys.readouterr().err == ""  # nothing is left to mine
+    assert main([*command, "--labels", "3"]) == 2
+    assert "another mining (labels differ)" in capsys.readouterr().err
+    assert NAME.name in (recipe / "head" / "config.json").read_text()

@@ -123,6 +123,14 @@ def enumerate_outcomes(
         return replace(run, budget=min(budget, alone or budget)).run(1, alone=True)
 
 
+class _Wave(NamedTuple):
+    """Branches that were run in one call."""
+
+    scripts: Scripts
+    """Their choices, to their very ends."""
+    outcomes: Tensor  # [rows, K]
+
+
 @dataclass(frozen=True)
 class _Run:
     """The settings of an enumeration."""
@@ -133,14 +141,20 @@ class _Run:
     tolerance: float
     progress: Callable[[EnumerationProgress], None] | None
 
-    def confirm(self, forks: Forks, outcomes: Tensor) -> None:
-        """Runs the same branches once more: the same choices must lead to the same outcome."""
-        again = Forks(forks.whole(), cut=self.cut, tolerance=self.tolerance)
-        if not torch.equal(self.program(again, len(forks.weight)), outcomes) or len(again.finish()):
-            raise HiddenState(
-                "the same choices led to another outcome when a branch was run once more: the program has "
-                "randomness or state of its own"
-            )
+    def confirm(self, waves: list[_Wave]) -> None:
+        """Runs the same branches once more: the same choices must lead to the same outcome.
+
+        Waves whose outcomes are as wide are one batch: a session is the dearer part of a run, not its rows.
+        """
+        for width in {wave.outcomes.shape[1] for wave in waves}:
+            alike = [wave for wave in waves if wave.outcomes.shape[1] == width]
+            scripts, outcomes = Scripts.join([wave.scripts for wave in alike]), [wave.outcomes for wave in alike]
+            again = Forks(scripts, cut=self.cut, tolerance=self.tolerance)
+            if not torch.equal(self.program(again, len(scripts)), torch.cat(outcomes)) or len(again.finish()):
+                raise HiddenState(
+                    "the same choices led to another outcome when a branch was run once more: the program has "
+                    "randomness or state of its own"
+                )
 
     def run(self, rows: int, alone: bool = False) -> Enumeration:
         """The whole enumeration, `rows` branches at a time; `alone` confirms every one of them."""
@@ -148,6 +162,7 @@ class _Run:
         pending = [Scripts.beginning()]
         law: dict[Outcome, _Sum] = {}
         covered, lost = _Sum(), _Sum()
+        unconfirmed: list[_Wave] = []
         branches, interrupted = 0, False
         try:
             while pending and branches < self.budget:
@@ -156,13 +171,16 @@ class _Run:
                 outcomes = self.program(forks, len(scripts))
                 found = forks.finish()
                 if alone or branches < CONFIRMED:
-                    self.confirm(forks, outcomes)
+                    unconfirmed.append(_Wave(forks.whole(), outcomes))
                 _collect(law, outcomes, forks.weight)
                 covered.add(forks.weight.tolist())
                 lost.add([forks.lost])
                 branches += len(scripts)
                 if len(found):
                     pending.append(found)
+                if unconfirmed and (rows == 1 or branches >= CONFIRMED or not pending):
+                    self.confirm(unconfirmed)
+                    unconfirmed.clear()
                 if self.progress is not None:
                     self.progress(EnumerationProgress(branches, covered.total, perf_counter() - start))
         except KeyboardInterrupt:

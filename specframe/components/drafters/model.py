@@ -85,9 +85,7 @@ class ModelDrafter:
         together: int = 1,
     ) -> None:
         if (model is None) == (fresh is None) and weights is None:
-            raise InputError(
-                "a model drafter needs one of `model`, the one that drafts, and `fresh`, a new one's sizes"
-            )
+            raise InputError("a model drafter needs one of `model`, which drafts, and `fresh`, a new one's sizes")
         self._equip(Masks(masks, mask_token), head)
         if weights is not None:
             model, fresh, layers = weights, None, None  # trained weights have these sizes, and these layers
@@ -171,6 +169,11 @@ class ModelDrafter:
         return self._reader.ends
 
     @property
+    def context(self) -> int:
+        """Number of positions of the model; loads it."""
+        return self._reader.context
+
+    @property
     def depth(self) -> int:
         """Number of layers of the model; loads it."""
         return int(self._reader.config.num_hidden_layers)
@@ -232,13 +235,12 @@ class ModelDrafter:
         if tree is None:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
         # beyond this many tokens a draft might leave the context
-        last = self._reader.context - max(tree.promise.nodes or 1, self.masks.count + 1)
+        last = self.context - max(tree.promise.nodes or 1, self.masks.count + 1)
         text = self._reading.text
-        lengths = text.lengths
-        if min(lengths) > last:
+        if min(text.lengths) > last:
             return TokenTree.root_only(root)
         draft = tree.grow(self.expand, root, context)
-        if max(lengths) <= last:
+        if max(text.lengths) <= last:
             return draft
         inside = (text.count <= last)[:, None]  # [B, 1]
         return replace(draft, valid=draft.valid & (inside | (draft.parent < 0)))

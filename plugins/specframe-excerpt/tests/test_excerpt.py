@@ -124,7 +124,7 @@ def test_the_output_keeps_the_target_s_distribution_behind_a_cut_prompt(draw):
     assert emission.compare().tv < 1e-9
 
 
-def test_a_verifier_told_of_another_prompt_s_drafts_would_not():
+def test_a_wrong_record_of_the_drafts_is_caught():
     """Negative control: the record of a drafter that reads all of the prompt does not fit drafts of the excerpt."""
 
     class Misreported(Excerpt):
@@ -144,7 +144,7 @@ def test_a_verifier_told_of_another_prompt_s_drafts_would_not():
     assert Emission("", parts, Sampling(temperature=1.0), 3, tuple(PROMPTS[0])).compare().tv > 1e-3
 
 
-def test_nothing_that_fits_is_said_once(caplog):
+def test_a_question_that_nothing_fits_is_warned_of_once(caplog):
     drafter = excerpt(vocab=64)
     drafter.bind(TableTarget(vocab=64))
     with caplog.at_level(logging.WARNING):

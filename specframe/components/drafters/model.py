@@ -242,8 +242,7 @@ class ModelDrafter:
         draft = tree.grow(self.expand, root, context)
         if max(text.lengths) <= last:
             return draft
-        inside = (text.count <= last)[:, None]  # [B, 1]
-        return replace(draft, valid=draft.valid & (inside | (draft.parent < 0)))
+        return replace(draft, valid=draft.valid & ((text.count <= last)[:, None] | (draft.parent < 0)))
 
     @torch.no_grad()
     def expand(self, frontier: Frontier) -> Proposal:

@@ -26,7 +26,7 @@ from specframe.plugin import (
     Untrained,
     text_of,
 )
-from specframe_excerpt.selection import Bm25, Embeddings, Ranking, select
+from specframe_excerpt.selection import Bm25, Embeddings, PieceRanking, select
 
 log = logging.getLogger("specframe.excerpt")
 
@@ -37,7 +37,7 @@ class Bounded(Protocol):
 
     @property
     def context(self) -> int:
-        """How many tokens it can read."""
+        """Number of tokens it can read."""
 
 
 class Excerpt:
@@ -82,7 +82,7 @@ class Excerpt:
                 "layers or keys, nor draft ahead; try a `model`"
             )
         self.drafter, self.tokens, self.chunk, self.question = drafter, tokens, chunk, question
-        self._ranking: Ranking = Bm25() if embeddings is None else Embeddings.read(embeddings)
+        self._ranking: PieceRanking = Bm25() if embeddings is None else Embeddings.read(embeddings)
         self._special: frozenset[int] = frozenset()
         self._warned = False
 

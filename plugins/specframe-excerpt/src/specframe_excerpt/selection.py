@@ -23,7 +23,7 @@ LENGTH = 0.75
 """b of BM25: how much a long piece is held against its terms."""
 
 
-class Ranking(Protocol):
+class PieceRanking(Protocol):
     """A measure of how well pieces fit a question."""
 
     def score(self, pieces: Sequence[Tokens], question: Tokens) -> list[float]:
@@ -93,7 +93,9 @@ class Selected(NamedTuple):
     """True unless no piece scored above 0."""
 
 
-def select(prompt: Tokens, tokens: int, chunk: int, keep: int, special: frozenset[int], ranking: Ranking) -> Selected:
+def select(
+    prompt: Tokens, tokens: int, chunk: int, keep: int, special: frozenset[int], ranking: PieceRanking
+) -> Selected:
     """The `tokens` tokens of a longer prompt that are read.
 
     These are the last `keep`, the question; the first `chunk`, where a chat template begins; special tokens; then the

@@ -10,7 +10,7 @@ import specframe
 from specframe import CompositionError, InputError, WeightsError
 from specframe.plugin import AllLaws, SeededRandom, TargetIdentity, TokenTree
 from specframe.testing import GivenDrafter, check_plugin
-from specframe_judge.head import require_both
+from specframe_judge.head import read, require_both
 from specframe_judge.judge import Judge
 from specframe_judge.surprise import Surprise
 
@@ -143,6 +143,24 @@ def test_a_target_without_the_feature_is_refused(tmp_path):
 def test_a_copy_of_the_target_under_the_same_name_is_accepted(tmp_path):
     same = TargetIdentity(NAME.name, "rounded")
     assert tokens(Judge(weights=stored(tmp_path, target=same)))
+
+
+class Named:
+    """A target that has nothing but a name."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def identify(self):
+        return TargetIdentity(self.name, "any")
+
+
+def test_the_shipped_head_is_qwen_s_alone():
+    head = read("zoo://judge", Named("Qwen/Qwen2.5-Coder-0.5B-Instruct"), "last")
+    step = head.scale * head.weight.sign()
+    assert head(head.mean - step) < 0.1 < 0.9 < head(head.mean + step)
+    with pytest.raises(WeightsError, match="mined with the target Qwen/"):
+        read("zoo://judge", Named("Qwen/Qwen2.5-0.5B"), "last")
 
 
 def test_the_package_keeps_the_contract_of_plugins():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specframe.plugin import hookimpl
+from specframe_judge.shipped import qwen
 
 if TYPE_CHECKING:
     from specframe.kernel.discovery import Register
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def specframe_register(register: Register) -> None:
-    """Registers the verifiers `judge` and `surprise`, and the command `judge`."""
+    """Registers the verifiers `judge`, `surprise` and `divergence`, the command `judge`, and a head."""
     register(
         "verifier",
         "judge",
@@ -25,6 +26,13 @@ def specframe_register(register: Register) -> None:
         "specframe_judge.command:judge",
         summary="mine labels for a judge, fit its head and store it",
     )
+    register(
+        "verifier",
+        "divergence",
+        "specframe_judge.divergence:BoundedDivergence",
+        summary="lossy: accepts where drafter and target nearly agree, by KL(q || p): judge decoding without training",
+    )
+    register("model", qwen.name, "specframe_judge.shipped:qwen", summary=qwen.summary)
     register(
         "verifier",
         "surprise",

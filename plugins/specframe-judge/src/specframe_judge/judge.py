@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from specframe.plugin import Laws, NeuralTarget, RandomSource, Target, TokenTree, Verdict
 
 
+SURE = 1e4
+"""Weight of a made-up head: what it judges is harmless, or is not, whatever the threshold below 1."""
+
+
 class Judge:
     """Accepts the target's own token, and any other that a linear head finds harmless. Lossy.
 
@@ -88,5 +92,5 @@ class Judge:
 
 def _alternating(width: int) -> LinearHead:
     head = LinearHead(width)
-    head.weight.copy_(torch.tensor([1.0, -1.0]).repeat(width)[:width])
+    head.weight.copy_(SURE * torch.tensor([1.0, -1.0]).repeat(width)[:width])
     return head

@@ -18,8 +18,9 @@ class Surprise:
     """Accepts the target's own token, and any other whose -log p is below a limit. Lossy.
 
     p is the target's distribution at temperature 1, whatever the recipe's temperature. It is the baseline that a
-    trained judge has to beat. The same paper's KL(q || p) needs the drafter's whole distribution at every node, which
-    drafts of the most probable tokens do not keep; against a drafter that is sure of its token it is -log p.
+    trained judge has to beat. The same paper's KL(q || p), the verifier `divergence`, needs the drafter's whole
+    distribution at every node, which drafts of the most probable tokens do not keep; against a drafter that is sure of
+    its token it is -log p.
 
     Source: Revisiting Judge Decoding, 2026, arXiv 2601.04766.
 

@@ -1,0 +1,61 @@
+"""Judge decoding without training: drafted tokens are accepted where drafter and target nearly agree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from specframe import InputError
+from specframe.plugin import AllLaws, Draw, Needs
+from specframe_judge.walk import walk
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from specframe.plugin import Laws, RandomSource, TokenTree, Verdict
+
+
+class BoundedDivergence:
+    """Accepts the target's own token, and any other where KL(q || p) is below a limit. Lossy.
+
+    q is the drafter's law that the token was drawn from and p the target's there, both after temperature and
+    truncation: a token that p excludes is never accepted. Drafts of the most probable tokens have no q, and are
+    refused; `surprise` judges those.
+
+    Source: Revisiting Judge Decoding, 2026, arXiv 2601.04766.
+
+    Args:
+        limit: nats; at 0 the text is `match`'s, token for token.
+    """
+
+    lossless = False
+    needs = Needs(frozenset({Draw.IID, Draw.WITHOUT_REPLACEMENT}), exact=True, by_position=True)
+
+    def __init__(self, *, limit: float = 0.5) -> None:
+        if not limit >= 0:
+            raise InputError(f"divergence: limit must be at least 0 nats, not {limit:g}")
+        self.limit = limit
+
+    def strict(self) -> BoundedDivergence:
+        """Limit 0: `match`."""
+        return BoundedDivergence(limit=0.0)
+
+    def verify(self, tree: TokenTree, p: Tensor, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus, given the target's law after every node, p [B, N, V]."""
+        return self.verify_on_demand(tree, AllLaws(p), random)
+
+    def verify_on_demand(self, tree: TokenTree, laws: Laws, random: RandomSource) -> Verdict:
+        """The accepted path and the bonus; laws on the way are asked for."""
+
+        def agreed(at: Tensor) -> Tensor:
+            if tree.q is None or tree.q_row is None:
+                return torch.zeros_like(tree.valid)
+            first = ((tree.parent == at[:, None]) & tree.valid).byte().argmax(1)  # [B]
+            rows = torch.arange(len(at), device=at.device)
+            p = laws.after(at)  # [B, V]
+            q = tree.q[rows, tree.q_row[rows, first].clamp(min=0)].to(p.dtype)
+            gap = (q * (q / p).log()).where(q > 0, 0).sum(-1)  # [B], infinite where p excludes what q may draw
+            return (gap < self.limit)[:, None].expand_as(tree.valid) & (p.gather(1, tree.tokens.clamp(min=0)) > 0)
+
+        return walk(tree, laws, random, agreed)

@@ -1,8 +1,8 @@
 """Untrained drafters of equally many parameters, with a linear or a gated fusion: ``python gate.py --out DIR``.
 
 Dovetail's gate has twice the linear map's weights. The drafters with the linear map get as many more in their MLPs, so
-that both kinds have the same number to the last one. ``specframe train --warm-start drafter.weights=DIR/linear-1``
-trains them.
+that both kinds have the same number, to the last one where that divides among the layers. ``specframe train
+--warm-start drafter.weights=DIR/linear-1`` trains them.
 """
 
 from __future__ import annotations
@@ -14,20 +14,14 @@ from pathlib import Path
 from specframe.components.targets.hf import HFTarget
 from specframe_eagle.drafter import Eagle
 
-LAYERS = (1, 2)
+LAYERS = (1, 2, 5)
 
 
 def widened(target: HFTarget, layers: int) -> HFTarget:
-    """The target, whose drafters of so many layers have 2 H^2 weights more in their MLPs.
-
-    Raises ValueError where these are no whole number of units for each layer.
-    """
-    more, rest = divmod(2 * target.config.hidden_size, 3 * layers)
-    if rest:
-        raise ValueError(f"2 x {target.config.hidden_size} weights do not divide among {layers} MLPs of three matrices")
+    """The target, whose drafters of so many layers have 2 H^2 weights more in their MLPs, or the least that is more."""
     wider = copy.copy(target)
     wider.config = copy.deepcopy(target.config)
-    wider.config.intermediate_size += more
+    wider.config.intermediate_size += -(-2 * target.config.hidden_size // (3 * layers))  # an MLP is three matrices
     return wider
 
 

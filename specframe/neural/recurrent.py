@@ -164,6 +164,12 @@ class RecurrentStates:
             for tensor in layer.tensors:
                 tensor[destination] = tensor[source]
 
+    def forget(self, rows: Tensor) -> None:
+        """Zeroes the rows [R] bool that are true, as they are before a text."""
+        for layer in self.layers.values():
+            for tensor in layer.tensors:
+                tensor[: len(rows)][rows] = 0
+
     def clear(self) -> None:
         """Zeroes all rows; the storage stays."""
         for layer in self.layers.values():

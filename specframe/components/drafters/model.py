@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model_confidence import Rating, reading
+from specframe.components.drafters.model_recurrent import reading_of
 from specframe.components.drafters.model_session import ModelReading
 from specframe.components.drafters.model_training import checked_exits, read_exits, read_on, sample_on, save_model
 from specframe.components.drafters.model_weights import Checkpoint, Coarseness, Loaded, own, require_fitting, trainable
 from specframe.components.targets.forward.layer_subset import HeadModel
 from specframe.components.targets.hf import HFTarget
-from specframe.components.targets.tiny import tiny_llama
+from specframe.components.targets.tiny import tiny_hybrid, tiny_llama
 from specframe.kernel.capabilities import Promise, Untrained
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Head, Target, TreePolicy
@@ -31,31 +32,25 @@ class ModelDrafter:
     Of a padded vocabulary it proposes the tokens that both have under the same number, a level a forward pass, in which
     each node of the frontier sees the committed tokens and its own path. Options are those of the `hf` target. Beyond
     the model's own context a row drafts nothing.
-
-    It can be trained, also as a `fresh` Llama of the target's tokenizer (FastDraft, Zafrir et al. 2024).
-
+    It can be trained, also as a `fresh` Llama, or hybrid, of the target's tokenizer (FastDraft, Zafrir et al. 2024).
     With `layers` it is the checkpoint with these decoder layers alone, on the target's weights where those are the same
     and until it is trained. With `quantize` it is the checkpoint in few bits, on a CPU; that of the target's own
     checkpoint is the weights' half of QuantSpec (Tiwari et al. 2025, arXiv 2502.10424).
-
     With `masks` it is PARD (arXiv 2504.18583): a model that was trained to fill in mask tokens behind the text (rollout
     `masked_text`) proposes `masks` + 1 levels in one forward pass, and no deeper trees.
-
     With the head `acceptance`, which alone is trained then, it rates its tokens (SpecDec++) for the tree `threshold`.
     With `together` drafts are approximate (EasySpec, arXiv 2502.02493); what was committed is read exactly.
 
     Options:
         model: a local folder, a name on the Hugging Face Hub, or zoo://name
         weights: a trained drafter's folder, zoo://name or Hub name, in place of the model
-        fresh: the sizes of a new Llama in place of a model, by the names of its config, such as hidden_size
+        fresh: the sizes of a new Llama by the names of its config, such as hidden_size; with `mamba_layers`, a hybrid's
         dtype: the dtype of its weights; auto as for the target
         device: where it runs; the target's device
         revision: a branch, tag or commit on the Hub
         attention: transformers' attn_implementation, sdpa or eager
-        layers: the decoder layers of `model` that it has, counted from 0, ascending; none: all. Trained `weights` have
-            no others
-        quantize: in how many bits the layers' matrices are kept; int3 takes the storage of int4 and is as fast, a
-            rounding to measure with
+        layers: the decoder layers of `model` that it has, from 0, ascending; none: all, and all that `weights` have
+        quantize: in how many bits the layers' matrices are kept; int3 is a rounding to measure with, stored as int4
         group: how many inputs share a scale there, a multiple of 32; at 32 a checkpoint's own blocks are used
         masks: how many mask tokens stand behind the text (PARD); 0: none
         mask_token: the token that they are; none: the `pard_token` of the model's config
@@ -65,6 +60,7 @@ class ModelDrafter:
 
     taps: frozenset[str] = frozenset()
     promise = Promise(chains=True)
+    _small = staticmethod(tiny_llama)
 
     def __init__(
         self,
@@ -87,6 +83,7 @@ class ModelDrafter:
         if (model is None) == (fresh is None) and weights is None:
             raise InputError("a model drafter needs one of `model`, which drafts, and `fresh`, a new one's sizes")
         self._equip(Masks(masks, mask_token), head)
+        self._small = tiny_hybrid if "mamba_layers" in (fresh or {}) else tiny_llama
         if weights is not None:
             model, fresh, layers = weights, None, None  # trained weights have these sizes, and these layers
         self.promise = replace(self.promise, borrows=layers is not None)  # perhaps the target's
@@ -112,7 +109,7 @@ class ModelDrafter:
     def untrained(self, vocab: int) -> ModelDrafter:
         """A drafter around a tiny random model of `vocab` tokens."""
         head = self.head.untrained(vocab) if isinstance(self.head, Untrained) else self.head
-        small = ModelDrafter.from_model(tiny_llama(vocab, seed=7), masks=self.masks.small(vocab), head=head)
+        small = ModelDrafter.from_model(self._small(vocab, seed=7), masks=self.masks.small(vocab), head=head)
         return small.read_together(self._together)
 
     def read_together(self, together: int) -> ModelDrafter:
@@ -149,7 +146,8 @@ class ModelDrafter:
         if self._session is None:
             loaded, sizes = self._loaded, (self._reader.context, self._slots, self._room)
             forward, parts = self._rating.rated(loaded.forward), loaded.parts(self._exits)
-            self._session = ModelReading(forward, parts, loaded.planes, *sizes, self.masks, self._rating.known)
+            kind = reading_of(self._reader)
+            self._session = kind(forward, parts, loaded.planes, *sizes, self.masks, self._rating.known)
             self._session.drafting = loaded.together(self._together) or forward
         return self._session
 
@@ -226,6 +224,8 @@ class ModelDrafter:
     def bind(self, target: Target) -> None:
         """Finds the tokens that the target has, too; raises CompositionError for another family's, or device."""
         self._target = target
+        if self.masks.count or self._together > 1:
+            self._reader.parts.require_rewindable("draft with masks, or with layers together")
         self._rating.shared = require_fitting(self._reader, target)
         self.masks = self.masks.of(self._reader.config, self._reader.vocab_size)
         self._rating.bind(self._loaded)
@@ -266,6 +266,7 @@ class ModelDrafter:
             raise CompositionError(
                 "a model drafter answers with all its layers: leave out masks, head, together or exits"
             )
+        self._reader.parts.require_rewindable("draft with some of its layers")
         self._exits = tuple(exit for exit in checked_exits(exits, self.depth) if exit < self.depth)
         self.open(self._slots, self._room)
 

@@ -43,6 +43,11 @@ class ModelReading:
         known: how many tokens the model has; the last of them is read in place of tokens beyond them. None: all.
     """
 
+    memory: type[SlotCache] = SlotCache
+    """The kind of memory that the layers need."""
+    rooted = True
+    """True if a draft's root is read with the committed tokens, and counted among their entries."""
+
     def __init__(
         self,
         forward: Forward,
@@ -55,7 +60,7 @@ class ModelReading:
         known: int | None = None,
     ) -> None:
         self.text = CommittedText()
-        self.rows = Rows(SlotCache(layers, min(room, FIRST) + SPARE, slots), rooted=True)
+        self.rows = Rows(self.memory(layers, min(room, FIRST) + SPARE, slots), rooted=self.rooted)
         """The rows' entries of the first part of the layers."""
         self.slots = slots
         self._forward = forward
@@ -71,7 +76,7 @@ class ModelReading:
         """Takes note of the tokens, which the next draft reads.
 
         New rows that join others read their prompts at once: in the next draft's forward every other row would be
-        padded to the length of their prompts.
+        padded to the length of their prompts. So do all rows of recurrent layers, whose states begin with a text.
         """
         before = len(self.rows.counts)
         self.text.commit(committed)
@@ -80,7 +85,7 @@ class ModelReading:
             self.rows.join(torch.zeros_like(committed.count), new)
             for part in self.deeper:
                 part.known += new
-            if before:
+            if before or not self.memory.rewindable:
                 self._read_prompts(committed.prompt, before)
 
     def rewind(self, count: Tensor) -> None:
@@ -149,6 +154,7 @@ class ModelReading:
             self.deeper[part].take(values, asked)
         return logits
 
+    @torch.no_grad()
     def _read_prompts(self, prompts: Prompts, row: int) -> None:
         """Reads the prompts of the rows from `row` on, with all layers."""
         counts = prompts.count.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -36,10 +37,15 @@ SIZES = (
     "num_attention_heads",
     "num_key_value_heads",
     "max_position_embeddings",
+    "mamba_layers",
 )
 """Options of a fresh model."""
 HEAD = 64
 """The width of an attention head, where the number of heads is not given."""
+STATE = 64
+"""Size of the state of a fresh hybrid's heads."""
+STEPS = (1e-3, 1e-1)
+"""Least and largest initial step dt of a head (Mamba-2's reference implementation)."""
 
 
 def checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -62,15 +68,20 @@ def checked_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
         raise InputError(
             "fresh: hidden_size must be a multiple of num_attention_heads, and that of num_key_value_heads"
         )
+    if whole.get("mamba_layers", 0) >= whole["num_hidden_layers"]:
+        raise InputError(
+            f"fresh: mamba_layers must be fewer than the {whole['num_hidden_layers']} layers: a hybrid has attention"
+        )
     return whole
 
 
 def fresh_model(sizes: Mapping[str, int], target: Target) -> HFTarget:
     """A random Llama of these sizes, of the target's vocabulary, tokenizer, context and device, in float32.
 
-    The same sizes give the same weights. Raises CompositionError for a target that is no transformers model.
+    With `mamba_layers` it is a hybrid, a Bamba whose first so many layers are Mamba-2's. The same sizes give the same
+    weights. Raises CompositionError for a target that is no transformers model.
     """
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig
 
     if not isinstance(target, HFTarget):
         raise CompositionError("a fresh drafting model takes the tokenizer of a target that is a transformers model")
@@ -84,11 +95,41 @@ def fresh_model(sizes: Mapping[str, int], target: Target) -> HFTarget:
         "max_position_embeddings": target.context,
         **sizes,
     }
-    config = LlamaConfig(**values)
+    mamba = values.pop("mamba_layers", 0)
+    config: PreTrainedConfig = _hybrid(values, mamba) if mamba else LlamaConfig(**values)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = LlamaForCausalLM(config).eval().to(target.device)
-    return HFTarget.from_model(model, target.tokenizer)
+        model = AutoModelForCausalLM.from_config(config).eval()
+        if mamba:
+            _start_scans(model)
+    return HFTarget.from_model(model.to(target.device), target.tokenizer)
+
+
+def _hybrid(values: Mapping[str, Any], mamba: int) -> Any:
+    """The config of a hybrid whose first layers are Mamba-2's, twice as wide inside as the model, as in its paper."""
+    from transformers import BambaConfig
+
+    heads = values["num_attention_heads"]
+    return BambaConfig(
+        **values,
+        attn_layer_indices=list(range(mamba, values["num_hidden_layers"])),
+        mamba_n_heads=heads,
+        mamba_d_head=2 * values["hidden_size"] // heads,
+        mamba_d_state=STATE,
+        mamba_chunk_size=STATE,
+    )
+
+
+@torch.no_grad()
+def _start_scans(model: nn.Module) -> None:
+    """Draws the scans' steps as Mamba-2's authors do, log-uniformly, and their decays from 1 to 16."""
+    low, high = (math.log(step) for step in STEPS)
+    for name, parameter in model.named_parameters():
+        if name.endswith("dt_bias"):
+            step = (low + (high - low) * torch.rand(parameter.shape)).exp()
+            parameter.copy_(step + torch.log(-torch.expm1(-step)))  # softplus gives the step again
+        elif name.endswith("A_log"):
+            parameter.copy_((1 + 15 * torch.rand(parameter.shape)).log())
 
 
 def read_on(model: nn.Module, tokens: Tensor, drafts: Drafts | None, context: int) -> Tensor:

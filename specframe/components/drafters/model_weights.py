@@ -161,6 +161,7 @@ class Checkpoint:
         count: int = whole.config.num_hidden_layers
         if self.layers is None:
             return Loaded(whole, native, range(count), count, own)
+        whole.parts.require_rewindable("draft with some of its layers")
         reader = HFTarget.from_model(take_layers(whole.model, self.layers), whole.tokenizer)
         reader.quantization, reader.context = whole.quantization, whole.context
         return Loaded(reader, native, self.layers, count, own)
@@ -216,9 +217,8 @@ class Shared:
 def require_fitting(model: HFTarget, target: Target) -> Shared | None:
     """The tokens that the model and the target share; None: all that either has.
 
-    Raises CompositionError for a target of another family's tokens, or on another device, and for recurrent layers.
+    Raises CompositionError for a target of another family's tokens, or on another device.
     """
-    model.parts.require_rewindable("draft, which grows a tree from level to level")
     device = text_of(target).device or model.device
     if device != model.device:
         raise CompositionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -180,7 +181,8 @@ class Inline(Alongside):
 
 @pytest.mark.parametrize("sampled", [False, True])
 def test_the_threads_change_no_token(monkeypatch: pytest.MonkeyPatch, sampled: bool) -> None:
-    """200 prompts, in one thread and in two, which take turns at random."""
+    """200 prompts, in one thread and in two, which take turns at random; a crash would show where both were."""
+    assert faulthandler.is_enabled()
     draw, rule = (Draw.IID, Recursive) if sampled else (Draw.TOP, Match)
 
     def tokens(kind: type[Ahead] = Ahead, threads: Threads | None = None) -> list[list[int]]:

@@ -85,6 +85,7 @@ smollm2_more_answers = EmbeddedTexts(
 )
 talk = Embedded("talk-7m", "a 7M Llama: dialogue, word problems, Python")
 state = Embedded("state-5m", "a 5M hybrid of Mamba-2 and attention, distilled from talk-7m")
+state_eagle = drafter("state-5m", "eagle", "EAGLE's drafter for state-5m, with a narrower MLP")
 talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 talk_eagle = drafter("talk-7m", "eagle", "EAGLE's drafter for talk-7m")
 talk_tokens = drafter("talk-7m", "draft-vocabulary", "all 4,096 tokens of talk-7m")

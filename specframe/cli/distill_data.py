@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specframe.cli.arguments import PATH, asked_recipe, json_option, limit_option, recipe_command
+from specframe.cli.arguments import PATH, UserPath, asked_recipe, json_option, limit_option, recipe_command
 from specframe.files.text import counted, open_console, printable
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, SpecframeError
+from specframe.kernel.zoo import ZOO, data_file
 
 if TYPE_CHECKING:
     from specframe.decoding.pipeline import Pipeline
@@ -28,13 +29,26 @@ MANY = 32
 """Smallest number of prompts for which finding the fastest way takes less time than it saves."""
 
 
+class TextsPath(UserPath):
+    """A path, or `zoo://NAME` for texts that a plugin registers."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The texts' file; texts that no plugin has are a bad value."""
+        if not str(value).startswith(ZOO):
+            return super().convert(value, param, ctx)
+        try:
+            return data_file(str(value))
+        except SpecframeError as error:
+            self.fail(str(error), param, ctx)
+
+
 @recipe_command
 @click.option(
     "--prompts",
-    type=PATH,
+    type=TextsPath(),
     required=True,
     metavar="FILE",
-    help="chats, questions or texts, as JSONL or as lines of text",
+    help="chats, questions or texts, as JSONL or as lines of text; or zoo://NAME, texts of a plugin",
 )
 @click.option("--out", type=PATH, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)")
 @limit_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -12,14 +13,26 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.training.settings import TrainSettings
 
+log = logging.getLogger(__name__)
+
 
 def check(settings: TrainSettings, target: NeuralTarget) -> None:
-    """Raises InputError when a target in half precision meets a training that is not."""
+    """Raises InputError when a target in half precision meets a training that is not; warns where bf16 is slow."""
     if target.dtype.itemsize < 4 and settings.precision != "bf16":
         raise InputError(
             f"the target computes in {str(target.dtype).removeprefix('torch.')}: "
             "set train.precision to bf16, or the target's dtype to float32"
         )
+    if settings.precision == "bf16" and target.device.type == "cpu" and not multiplies_bfloat16():
+        log.warning(
+            "train: this processor has no bfloat16 products (AVX-512 BF16, AMX), and without them bf16 is several "
+            "times slower than float32: train.precision=float32 target.dtype=float32"
+        )
+
+
+def multiplies_bfloat16() -> bool:
+    """True if the processor has instructions for products in bfloat16; oneDNN imitates them on others."""
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
 def autocast(settings: TrainSettings, device: torch.device) -> AbstractContextManager[object]:

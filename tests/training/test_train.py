@@ -25,6 +25,7 @@ from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.kernel.types import Student
 from specframe.training import schedule, state, teaching, texts
+from specframe.training.precision import check
 from specframe.training.progress import Bar, Lines, Silent
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train
@@ -313,6 +314,17 @@ def test_bf16_trains_float32_weights_through_a_forward_without_gradients(run, se
     go()
     after = weights(drafter)
     assert all(not torch.equal(before[k], after[k]) and after[k].dtype == torch.float32 for k in before)
+
+
+@pytest.mark.parametrize(
+    ("multiplies", "precision", "warned"), [(False, "bf16", 1), (True, "bf16", 0), (False, "float32", 0)]
+)
+def test_bf16_on_a_processor_without_it_is_warned_of(
+    multiplies, precision, warned, settings, make_target, monkeypatch, caplog
+):
+    monkeypatch.setattr("specframe.training.precision.multiplies_bfloat16", lambda: multiplies)
+    check(replace(settings, precision=precision), make_target())
+    assert len(caplog.records) == warned and all("train.precision=float32" in text for text in caplog.messages)
 
 
 def test_half_precision_weights_are_trained_in_float32_and_given_back(run, settings):

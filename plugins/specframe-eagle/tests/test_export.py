@@ -42,6 +42,27 @@ def proposed(drafter: Any) -> torch.Tensor:
     return logits
 
 
+READ = {
+    "vllm": {IDS: [2, 4, 5], "draft_vocab_size": 6, "norm_before_residual": False, "attention_bias": False},
+    "sglang": {f"eagle_config.{IDS}": [1, 3, 4], "draft_vocab_size": 6, "tie_word_embeddings": False},
+}
+"""Entries that the engines' loaders read, by form: the table of docs/howto/export.md."""
+
+
+@pytest.mark.parametrize("form", READ)
+def test_every_entry_that_a_loader_reads_is_written(form: str) -> None:
+    made = texts3.bound(torch.float32).export(form)
+    for entry, value in READ[form].items():
+        found: Any = made.config
+        for name in entry.split("."):
+            found = found[name]
+        assert found == value, entry
+    assert made.config["eagle_config"]["use_aux_hidden_state"] is True
+    layer = {"hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "hidden_act"}
+    assert layer | {"rms_norm_eps", "max_position_embeddings", "vocab_size"} <= made.config.keys()
+    assert made.config["num_hidden_layers"] == 1 and made.config["rope_theta"] == 10000.0
+
+
 @pytest.mark.parametrize(("options", "form"), GOES)
 def test_what_an_engine_reads_is_what_was_trained(options: dict[str, Any], form: str, tmp_path: Path) -> None:
     drafter = texts3.bound(torch.float32, **options)

@@ -42,6 +42,14 @@ def test_the_target_answers_and_train_reads_it(here, answers, model_folder, caps
     assert main(["train", "recipe.yaml", "train.out=trained"]) == 0
 
 
+def test_texts_of_a_plugin_are_prompts(here, answers, capsys):
+    command = ["distill-data", "recipe.yaml", "--out", "out", "--limit", "2", "sampling.max_new_tokens=2"]
+    assert main([*command, "--prompts", "zoo://smollm2-135m-answers"]) == 0
+    assert len(answers()) == 1, "the other prompt is too long for this model"
+    assert main([*command, "--prompts", "zoo://nothing"]) == 2
+    assert "no data named 'nothing'" in capsys.readouterr().err
+
+
 @pytest.fixture
 def ctrl_c():
     """Ctrl-C interrupts, also where the tests run in the background of a shell that ignores it there."""

@@ -66,7 +66,7 @@ def make(model: Any) -> Any:
 
 
 def read_there(folder: Path) -> dict[str, torch.Tensor]:
-    """What their loader makes of a folder: its tensors without the target's."""
+    """The tensors that their loader makes of a folder, without the target's."""
     tensors: dict[str, torch.Tensor] = eagle3.Eagle3DraftModel.from_pretrained(folder).state_dict()
     return {name: tensor for name, tensor in tensors.items() if not name.startswith("verifier_")}
 

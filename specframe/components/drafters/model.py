@@ -234,8 +234,7 @@ class ModelDrafter:
         """A draft below root [B], grown by the tree policy; raises CompositionError without one."""
         if tree is None:
             raise CompositionError("a model drafter grows a tree policy's tree, and there is none; try `chain`")
-        # beyond this many tokens a draft might leave the context
-        last = self.context - max(tree.promise.nodes or 1, self.masks.count + 1)
+        last = self.context - max(tree.promise.nodes or 1, self.masks.count + 1)  # a draft stays within it
         text = self._reading.text
         if min(text.lengths) > last:
             return TokenTree.root_only(root)

@@ -179,6 +179,7 @@ class Inline(Alongside):
         yield
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sampled", [False, True])
 def test_the_threads_change_no_token(monkeypatch: pytest.MonkeyPatch, sampled: bool) -> None:
     """200 prompts, in one thread and in two, which take turns at random; a crash would show where both were."""

@@ -123,7 +123,8 @@ def distill_data(
     if as_json:
         print(json.dumps({"answers": str(store.answers), **vars(store.tally), "tokens_per_second": rate}))
     else:
-        print(printable("\n".join(show(store, asked_recipe(), rate))))
+        trains = plan.settings.get("train") is not None
+        print(printable("\n".join(show(store, asked_recipe() if trains else None, rate))))
     return 0
 
 
@@ -147,17 +148,20 @@ def _answer(answerer: Answerer, left: list[Dialogue], store: AnswerStore, about:
     return rate()
 
 
-def show(store: AnswerStore, recipe: str, rate: float | None) -> list[str]:
-    """The figures as lines of text, and the command that trains on the answers."""
+def show(store: AnswerStore, recipe: str | None, rate: float | None) -> list[str]:
+    """The figures as lines of text, and the command that trains on the answers; None: a recipe that trains nothing."""
     from specframe.training.distill.store import DROPPED
 
     tally = store.tally
+    command = f"specframe train {recipe or 'RECIPE'} 'train.data=[{store.answers}]'"
+    if recipe is None:
+        command += ", by a recipe with a `train` section"
     dropped = ", ".join(f"{count} {reason}" for reason, count in sorted(tally.dropped.items()))
     return [
         f"{counted(tally.conversations, 'conversation')} ({tally.unfinished} unfinished), "
         f"{counted(tally.tokens, 'token')}" + (f", {rate:.0f} tokens/s" if rate is not None else ""),
         *([f"left out: {dropped} (the reasons: {store.folder / DROPPED})"] if dropped else []),
-        *([f"train on them: specframe train {recipe} 'train.data=[{store.answers}]'"] if tally.conversations else []),
+        *([f"train on them: {command}"] if tally.conversations else []),
     ]
 
 

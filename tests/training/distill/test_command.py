@@ -19,6 +19,7 @@ def test_the_target_answers_and_train_reads_it(here, answers, model_folder, caps
     assert main([*COMMAND, "run.batch=3"]) == 0
     output = capsys.readouterr().out
     assert "6 conversations (" in output and "tokens/s" in output and "'train.data=[out/answers.jsonl]'" in output
+    assert "train on them: specframe train RECIPE " in output and "by a recipe with a `train` section" in output
     assert main([*COMMAND, "run.batch=3", "--json"]) == 0, "done already"
     found = json.loads(capsys.readouterr().out)
     assert found["conversations"] == 6 and found["answers"] == "out/answers.jsonl"
@@ -39,6 +40,9 @@ def test_the_target_answers_and_train_reads_it(here, answers, model_folder, caps
         + "loss: [{use: distillation}]\n"
         + "train: {data: [out/answers.jsonl], rollout: {use: glancing}, steps: 1, batch: 2, length: 32}\n"
     )
+    capsys.readouterr()
+    assert main([*COMMAND[:-1], "other", "--limit", "1"]) == 0
+    assert "train on them: specframe train recipe.yaml 'train.data=[other/answers.jsonl]'\n" in capsys.readouterr().out
     assert main(["train", "recipe.yaml", "train.out=trained"]) == 0
 
 

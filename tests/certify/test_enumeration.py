@@ -159,6 +159,30 @@ def test_hidden_randomness_is_found():
             enumerate_outcomes(program)
 
 
+@pytest.mark.parametrize(("budget", "rows"), [(3, 4096), (1000, 4096), (20, 1), (50, 4)])
+def test_outcomes_of_their_own_are_found_within_any_budget(budget, rows):
+    """The draws replay, and what is made of them differs from call to call."""
+    calls = []
+
+    def program(random, rows):
+        calls.append(rows)
+        return random.categorical(P.expand(rows, 3, 4)) + len(calls)
+
+    with pytest.raises(HiddenState, match="another outcome"):
+        enumerate_outcomes(program, budget=budget, rows=rows)
+
+
+def test_outcomes_are_as_wide_as_their_call_s_widest():
+    """A wave whose outcomes are narrower is confirmed by itself, and padding changes no law."""
+
+    def program(random, rows):
+        length = 1 + random.bernoulli(torch.full((rows,), 0.25, dtype=torch.float64)).long()
+        drawn = random.categorical(Q.expand(rows, 2, 4))
+        return drawn.where(torch.arange(2) < length[:, None], -1)[:, : int(length.max())]
+
+    assert enumerate_outcomes(program).exhausted
+
+
 def test_hidden_state_is_found():
     carried = []
 

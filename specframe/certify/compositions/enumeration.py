@@ -178,11 +178,12 @@ class _Run:
                 branches += len(scripts)
                 if len(found):
                     pending.append(found)
-                if unconfirmed and (rows == 1 or branches >= CONFIRMED or not pending):
+                if unconfirmed and (rows == 1 or branches >= CONFIRMED):
                     self.confirm(unconfirmed)
                     unconfirmed.clear()
                 if self.progress is not None:
                     self.progress(EnumerationProgress(branches, covered.total, perf_counter() - start))
+            self.confirm(unconfirmed)
         except KeyboardInterrupt:
             interrupted = True
         exhausted = not pending and not interrupted

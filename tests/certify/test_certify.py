@@ -122,8 +122,8 @@ class OwnOrder(ForgetsOrder):
     [
         ("verifier", "CutToTheShortest"),
         ("verifier", "FirstRowsLaws"),
-        ("verifier", "MeanLaws"),
-        ("verifier", "NextRowsBonus"),
+        pytest.param("verifier", "MeanLaws", marks=pytest.mark.full),
+        pytest.param("verifier", "NextRowsBonus", marks=pytest.mark.full),
         pytest.param("verifier", "NoTwins", marks=pytest.mark.full),
         ("tree", "SharedDraws"),
         ("tree", "NeighboursLaw"),
@@ -164,6 +164,7 @@ class Crowded(Match):
 """
 
 
+@pytest.mark.full
 def test_what_cannot_be_enumerated_among_other_rows_is_not_certified_for_a_batch(tmp_path, capsys):
     (tmp_path / "crowded.py").write_text(CROWDED, encoding="utf-8")
     read(tmp_path, GREEDY.replace("verifier: match", "verifier: {use: ./crowded.py:Crowded}") + "run: {batch: 3}\n")

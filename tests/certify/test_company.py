@@ -189,6 +189,7 @@ class StaysPut(ForgetsOrder):
         return torch.cat([first, drafted.q[:, 1:]], 1)
 
 
+@pytest.mark.full
 def test_an_earlier_row_that_leaves_moves_the_watched_one():
     staying, leaving = (
         emission(drafter=StaysPut, length=3, company=company).compare(budget=250).tv for company in (0, 2)

@@ -128,6 +128,7 @@ def test_four_tokens_do_not_show_what_a_guided_text_shows(tmp_path):
     assert forced(emission, text.tokens[: text.deep], 2).compare(budget=8000).tv > 0.01
 
 
+@pytest.mark.full
 def test_a_tree_that_records_another_distribution_deep_down_is_refused(tmp_path):
     assert not certified(drawn(tmp_path, "./broken.py:Sharpened")).exact
 

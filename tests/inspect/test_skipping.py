@@ -79,6 +79,7 @@ def test_a_target_without_layers_is_refused() -> None:
         search(compose(target=TableTarget(vocab=5), sampling=SAMPLING), PROMPTS)
 
 
+@pytest.mark.full
 def test_the_running_recipe_is_unchanged(pipeline: Pipeline) -> None:
     before = replace(pipeline).generate(PROMPTS).tokens
     search(pipeline, PROMPTS)

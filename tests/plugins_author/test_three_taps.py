@@ -109,6 +109,7 @@ def test_it_keeps_the_contract_of_drafters(tokens):
     check_drafter(lambda: ThreeTaps(tokens=tokens))
 
 
+@pytest.mark.full
 def test_it_trains_by_recipe_and_what_is_stored_decodes_and_is_certified(tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(RECIPE.format(folder=tmp_path), encoding="utf-8")

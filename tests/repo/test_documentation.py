@@ -73,7 +73,12 @@ def install(folder: Path) -> None:
     (info / "entry_points.txt").write_text(points)
 
 
-@pytest.mark.parametrize("project", having("python"), ids=name, indirect=True)
+LONG = {"docs/tutorials/compare-two-methods.md"}
+"""Pages whose Python takes more than ten seconds."""
+WITH_PYTHON = [pytest.param(page, marks=pytest.mark.full if name(page) in LONG else []) for page in having("python")]
+
+
+@pytest.mark.parametrize("project", WITH_PYTHON, ids=name, indirect=True)
 def test_python_blocks_run(project, request):
     # One script a page, in this process: warnings are errors here, and sockets are blocked.
     page = request.node.callspec.params["project"]

@@ -529,6 +529,7 @@ def even_run(data: str, out: Path, rank: int, batch: int):
     return weights(drafter)
 
 
+@pytest.mark.full
 def test_two_processes_train_one_drafter(tmp_path, monkeypatch):
     """Both end with the same weights, those of one process with a batch twice as large."""
     draw = random.Random(0)

@@ -32,6 +32,7 @@ run: {{prompts: [Hello], repeats: 0}}
 """
 
 
+@pytest.mark.full
 def test_the_second_stage_trains_the_router_on_the_first_stage_s_drafter(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -100,6 +100,7 @@ def target():
     return tiny_target(layers=3, vocab=3, seed=3)
 
 
+@pytest.mark.full
 def test_it_keeps_the_contract_of_drafters_and_the_distribution():
     check_drafter(lambda: DEL(depth=2).untrained(3), target=target)
     check_drafter(lambda: DEL(depth=1, draw=Draw.IID).untrained(3), target=target)

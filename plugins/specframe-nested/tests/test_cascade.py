@@ -87,7 +87,7 @@ def test_it_keeps_the_contract_of_drafters(make):
     check_drafter(make)
 
 
-@pytest.mark.sampled
+@pytest.mark.full
 @pytest.mark.parametrize("rule", ["match", "recursive"])
 def test_it_keeps_the_contract_of_drafters_with_draws(rule):
     check_drafter(partial(cascade, draw=Draw.IID, rule=rule))

@@ -135,6 +135,7 @@ class Peeking(OwnLayers):
         return again if int(draft.tokens[0, 1]) == 0 else draft
 
 
+@pytest.mark.full
 def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
     tree = Chain(depth=1, draw=Draw.IID)
     assert not audit(lambda: OwnLayers(sight=SinkWindow(sinks=1, recent=3)), tree, target=tiny).findings

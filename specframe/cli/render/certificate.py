@@ -72,7 +72,7 @@ def print_certificate(certificate: dict[str, Any], recipe: str) -> None:
         console.print(f"audit: {line}")
     for text in _notes(certificate):
         console.print(text)
-    for guarantee in certificate["guarantees"]:
+    for guarantee in certificate.get("guarantees", ()):
         console.print(_guarantee(guarantee), style=None if guarantee["held"] else "bold red")
     if certificate["real"] is not None:
         _print_real(console, certificate["real"])

@@ -82,9 +82,8 @@ def _certify_plan(plan: Plan, budget: int, prompts: Sequence[Prompt], *, as_json
         print(json.dumps(certificate.as_dict()))
     else:
         print_certificate(certificate.as_dict(), plan.recipe.path.name)
-    kept = certificate.lossless and certificate.passed
-    held = all(guarantee.held for guarantee in certificate.guarantees)
-    return 0 if kept or (not certificate.promised and not certificate.interrupted and held) else 1
+    as_declared = not certificate.promised and not certificate.interrupted and certificate.kept
+    return 0 if as_declared or (certificate.lossless and certificate.passed) else 1
 
 
 def _certify_function(against: str, budget: int, *, as_json: bool) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specframe.plugin import hookimpl
-from specframe_judge.shipped import qwen
 
 if TYPE_CHECKING:
     from specframe.kernel.discovery import Register
@@ -32,7 +31,12 @@ def specframe_register(register: Register) -> None:
         "specframe_judge.divergence:BoundedDivergence",
         summary="lossy: accepts where drafter and target nearly agree, by KL(q || p): judge decoding without training",
     )
-    register("model", qwen.name, "specframe_judge.shipped:qwen", summary=qwen.summary)
+    register(
+        "model",
+        "judge",
+        "specframe_judge.shipped:qwen",
+        summary="a judge's head for Qwen2.5-Coder-0.5B-Instruct, mined on sums",
+    )
     register(
         "verifier",
         "surprise",

@@ -160,13 +160,11 @@ inline void rotate(float* head, const float* cosine, const float* sine, int64_t 
 // out [M, outputs] = x [M, inputs] W^T + bias. Returns 0, or 1 where there is no memory.
 extern "C" int specframe_multiply(const Weight* w, const float* x, int64_t rows, float* out) try {
   Codes codes(rows, w->inputs, w->bits);
-  Team team;
-#pragma omp parallel
-  {
-    Worker worker(team);
+  Team team(omp_get_max_threads());
+  Helpers::run(team, [&](Worker& worker) {
     worker.share(rows, [&](int64_t row) { codes.set(row, x + row * w->inputs, w->inputs); });
     multiply(worker, *w, nullptr, codes, rows, out, w->outputs, false);
-  }
+  });
   return 0;
 } catch (const std::bad_alloc&) {
   return 1;
@@ -208,17 +206,16 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
   Codes codes(rows, wide, layers[0].qkv.bits);
   std::unique_ptr<float[]> qkv(new float[rows * line]), attended(new float[rows * queries]), mlp(new float[rows * 2 * s.mlp]);
   const int64_t sharing = s.heads / s.kv_heads, asking = b.nodes * sharing;  // queries of a key, and of a row's nodes
+  const int threads = omp_get_max_threads();  // as many as PyTorch's
   int64_t together = LANE;
-  while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < omp_get_max_threads()) together /= 2;
+  while (together > 1 && b.rows * s.kv_heads * ((asking + together - 1) / together) < threads) together /= 2;
   const int64_t groups = (asking + together - 1) / together;  // of each row
   std::vector<View> views(b.lists() * b.rows * groups);
   const int64_t each = (most + 2 * LANE) * LANE + wide;  // of a thread: an attention's weights, a row's values
-  const std::unique_ptr<float[]> scratch(new float[omp_get_max_threads() * each]);
-  Team team;
+  const std::unique_ptr<float[]> scratch(new float[threads * each]);
+  Team team(threads);
   std::atomic<bool> full{false};  // no exception leaves a thread of the team
-#pragma omp parallel
-  {
-    Worker worker(team);
+  Helpers::run(team, [&](Worker& worker) {
     float* const shares = scratch.get() + worker.id * each;
     float* const values = shares + (most + 2 * LANE) * LANE;
     worker.share(b.lists() * b.rows * groups, [&](int64_t at) {
@@ -305,7 +302,7 @@ extern "C" int specframe_decode(const Shape* shape, const Layer* layers, const B
       worker.share(rows, [&](int64_t row) {
         normalize(hidden + row * s.width, ending, s.epsilon, s.width, hidden + row * s.width);
       });
-  }
+  });
   return full;
 } catch (const std::bad_alloc&) {
   return 1;

@@ -1,20 +1,28 @@
 // The threads of a pass: each has a share of every stage's items and takes over what others have not begun.
 //
 // A thread that the system has put aside holds up nobody, unless it was put aside in the middle of an item: on a machine
-// whose cores are busy, a stage goes on with the threads that run.
+// whose cores are busy, a stage goes on with the threads that run, and a pass ends without those that have not come.
 
 #pragma once
 
 #include <omp.h>
+#include <pthread.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 namespace {
 
 constexpr int SPINS = 4000;  // pauses of a waiting thread, some hundred microseconds
+constexpr int MOST = 63;     // passes without helpers, between two that try them
 
 inline void pause() {
 #if defined(__x86_64__) || defined(__i386__)
@@ -29,6 +37,21 @@ struct Share {
 
 static_assert(sizeof(Share) == sizeof(uint64_t), "a share is one word");
 
+using Time = std::chrono::steady_clock;
+
+// Waits until `done` holds, and returns how long that took beyond a short while. A thread that spins may hold the very core
+// that another one needs: it soon yields.
+template <typename Done>
+inline Time::duration wait_until(Done done) {
+  for (int tries = 0; tries < SPINS; ++tries) {
+    if (done()) return {};
+    pause();
+  }
+  const Time::time_point from = Time::now();
+  while (!done()) sched_yield();
+  return Time::now() - from;
+}
+
 // What the threads of a pass have in common.
 struct Team {
   struct alignas(64) Place {
@@ -38,7 +61,7 @@ struct Team {
   std::vector<Place> places;                  // of each thread
   alignas(64) std::atomic<int64_t> done{0};   // items of all stages so far
 
-  explicit Team(int threads = omp_get_max_threads()) : places(threads) {}
+  explicit Team(int threads) : places(threads) {}
 };
 
 // One thread of a team. All of them go through the same stages.
@@ -46,9 +69,10 @@ struct Worker {
   int id, threads;
   Team& team;
   uint64_t stage = 0;
-  int64_t total = 0;  // items of the stages so far
+  int64_t total = 0;         // items of the stages so far
+  Time::duration waited{0};  // for items that others had begun
 
-  explicit Worker(Team& shared) : id(omp_get_thread_num()), threads(omp_get_num_threads()), team(shared) {}
+  Worker(Team& shared, int number) : id(number), threads(static_cast<int>(shared.places.size())), team(shared) {}
 
   // Calls `work` with each of the items 0 .. count - 1, in one of the threads; returns when all are done.
   template <typename Work>
@@ -63,10 +87,7 @@ struct Worker {
     for (int turn = 0; turn < threads; ++turn)
       for (int64_t item; (item = take((id + turn) % threads, count)) >= 0; ++finished) work(item);
     team.done.fetch_add(finished, std::memory_order_acq_rel);
-    for (int tries = 0; team.done.load(std::memory_order_acquire) < total; ++tries) {
-      if (tries > SPINS) sched_yield();  // a thread that spins may hold the very core that another one needs
-      else pause();
-    }
+    waited += wait_until([&] { return team.done.load(std::memory_order_acquire) >= total; });
   }
 
  private:
@@ -87,6 +108,106 @@ struct Worker {
       if (left.compare_exchange_weak(seen, rest, std::memory_order_acq_rel, std::memory_order_acquire)) return item;
     }
     return -1;  // the others have gone on without this thread
+  }
+};
+
+// The threads that help the one that calls a pass: one pool a process, asleep between passes. OpenMP's would be waited for
+// at the end of each pass, whether or not the system has let them run, and spin for milliseconds behind it.
+class Helpers {
+ public:
+  // Calls `work` with a worker in this thread, and in each helper that comes before it is done; returns when all that came
+  // have left. This thread is alone where another one is using the helpers, where the system grants none, and, for up to
+  // MOST passes, after one in which it waited longer than helpers can have saved: its cores are needed elsewhere.
+  template <typename Work>
+  static void run(Team& team, Work work) {
+    Helpers& all = get();
+    Worker first(team, 0);
+    const std::unique_lock<std::mutex> turn(all.turn_, std::try_to_lock);
+    if (first.threads == 1 || !turn) return work(first);
+    if (all.alone_ > 0) return --all.alone_, work(first);
+    all.begin(first.threads - 1);
+    auto help = [&](int number) {
+      Worker other(team, number);
+      work(other);
+    };
+    all.call_ = [](void* what, int number) { (*static_cast<decltype(help)*>(what))(number); };
+    all.what_ = &help;
+    const Time::time_point from = Time::now();
+    all.gate_.store(Gate{static_cast<uint32_t>(first.threads - 1), 0, 0}, std::memory_order_release);
+    {
+      const std::lock_guard<std::mutex> lock(all.guard_);
+      all.passes_.fetch_add(1, std::memory_order_release);
+    }
+    all.bell_.notify_all();
+    work(first);
+    all.change([](Gate& gate) { gate.wanted = 0; });
+    first.waited += wait_until([&] { return all.gate_.load(std::memory_order_acquire).inside == 0; });
+    all.penalty_ = first.waited * 4 > Time::now() - from ? std::min(MOST, 2 * all.penalty_ + 1) : 0;
+    all.alone_ = all.penalty_;
+  }
+
+ private:
+  struct Gate {
+    uint32_t wanted;         // helpers; 0 when nobody may come in any more
+    uint16_t taken, inside;  // numbers given out; helpers that have not left
+  };
+
+  std::mutex turn_, guard_;
+  std::condition_variable bell_;
+  std::atomic<uint32_t> passes_{0};
+  std::atomic<Gate> gate_{Gate{0, 0, 0}};
+  void (*call_)(void*, int) = nullptr;
+  void* what_ = nullptr;
+  int begun_ = 0;
+  int alone_ = 0, penalty_ = 0;  // passes without helpers: still to come, and as many after the last one with helpers
+
+  // Never freed: a helper may be asleep in it when the process ends. A forked process has no helpers yet.
+  static Helpers& get() {
+    static Helpers* all = [] {
+      pthread_atfork(nullptr, nullptr, [] { all = new Helpers; });
+      return new Helpers;
+    }();
+    return *all;
+  }
+
+  void begin(int count) {
+    try {
+      for (; begun_ < count; ++begun_) std::thread([this] { help(); }).detach();
+    } catch (const std::system_error&) {  // no more threads are to be had
+    }
+  }
+
+  template <typename Change>
+  void change(Change what) {
+    Gate now = gate_.load(std::memory_order_acquire), then;
+    do what(then = now);
+    while (!gate_.compare_exchange_weak(now, then, std::memory_order_acq_rel, std::memory_order_acquire));
+  }
+
+  // The number that this helper takes in the pass that is open, or 0 when there is none or it is complete.
+  int enter() {
+    Gate now = gate_.load(std::memory_order_acquire);
+    while (now.taken < now.wanted) {
+      const Gate then{now.wanted, static_cast<uint16_t>(now.taken + 1), static_cast<uint16_t>(now.inside + 1)};
+      if (gate_.compare_exchange_weak(now, then, std::memory_order_acq_rel, std::memory_order_acquire)) return then.taken;
+    }
+    return 0;
+  }
+
+  void help() {
+    for (uint32_t seen = 0;;) {
+      const auto called = [&] { return passes_.load(std::memory_order_acquire) != seen; };
+      for (int tries = 0; tries < SPINS && !called(); ++tries) pause();
+      if (!called()) {
+        std::unique_lock<std::mutex> lock(guard_);
+        bell_.wait(lock, called);
+      }
+      seen = passes_.load(std::memory_order_acquire);
+      if (const int number = enter()) {
+        call_(what_, number);
+        change([](Gate& gate) { --gate.inside; });
+      }
+    }
   }
 };
 

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils.dlpack import from_dlpack
 from transformers.cache_utils import Cache, CacheLayerMixin
-from transformers.masking_utils import create_causal_mask
 
 from specframe.kernel.errors import CompositionError
 from specframe.native.sight import Listed, Sight
@@ -30,6 +29,8 @@ def cache_name(module: nn.Module) -> str:
     It is `cache` as of release 5.24, and `past_key_values` before, and in models that were written before. A forward
     pass that names neither passes its arguments on to one of the installed release.
     """
+    from transformers.masking_utils import create_causal_mask  # a slow import: commands that load no model do without
+
     for function in (module.forward, create_causal_mask):
         for name in ("cache", "past_key_values"):
             if name in inspect.signature(function).parameters:

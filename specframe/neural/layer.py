@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModel, LlamaConfig
 
 from specframe.kernel.errors import CompositionError
 from specframe.native.decoder import PackedLayers, odd_outputs, unlike
@@ -42,6 +41,8 @@ def layer_config(target: PretrainedConfig, kind: str, layers: int = 1) -> Pretra
     A target that names no number of key heads has one for each query head, and one that names no width of its MLP has
     the older architectures' `ffn_dim`, or four times its own.
     """
+    from transformers import AutoConfig  # a slow import: commands that load no model do without
+
     shape = {name: value for name in LAYER_FIELDS if (value := getattr(target, name, None)) is not None}
     shape.setdefault("num_key_value_heads", target.num_attention_heads)
     shape.setdefault("intermediate_size", getattr(target, "ffn_dim", None) or 4 * target.hidden_size)
@@ -142,6 +143,8 @@ class DecoderLayer(nn.Module):
 
 def _bare_model(config: PretrainedConfig) -> Any:
     """A model of one layer with no vocabulary, of the config's kind; of Llama's where that has recurrent layers."""
+    from transformers import AutoModel
+
     small = copy.deepcopy(config) if all(map(_attends, _layer_types(config))) else _of_llama(config)
     small.num_hidden_layers = 1
     small.vocab_size = 1  # the embedding is the target's business; don't build a second one
@@ -169,6 +172,8 @@ def _attends(kind: str) -> bool:
 
 def _of_llama(config: Any) -> PretrainedConfig:
     """A Llama's config of the same sizes: a drafter's draft needs keys and values, which are dropped with it."""
+    from transformers import LlamaConfig
+
     size = config.hidden_size
     heads = getattr(config, "num_attention_heads", None) or max(1, size // 64)
     rope = getattr(config, "rope_parameters", None) or {}
@@ -248,12 +253,12 @@ def visible_steps(length: int, steps: int, device: torch.device) -> Tensor:
 @contextmanager
 def along_texts(config: Any) -> Iterator[None]:
     """Within the block, layers of this config attend by `attend`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ALONG_TEXTS, attend)
     before = config._attn_implementation
     config._attn_implementation = ALONG_TEXTS
     try:
         yield
     finally:
         config._attn_implementation = before
-
-
-AttentionInterface.register(ALONG_TEXTS, attend)

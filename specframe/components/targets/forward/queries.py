@@ -9,8 +9,6 @@ from copy import copy
 from typing import Any
 
 from torch import Tensor, nn
-from transformers import AttentionInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specframe.neural.forward import Newest
 
@@ -59,6 +57,9 @@ def showing(
 
 def _registered(implementation: str) -> str:
     """The name of a function that shows the queries to the layer's config, and attends by this implementation."""
+    from transformers import AttentionInterface  # a slow import: commands that load no model do without
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     if (name := PREFIX + implementation) not in ALL_ATTENTION_FUNCTIONS:
 
         def attend(module: Any, query: Tensor, *others: Any, **options: Any) -> Any:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
-from transformers.activations import ACT2FN
 
 from specframe.native.sight import Causal
 from specframe.neural.recurrent import Ancestry, RecurrentStates
@@ -209,4 +208,8 @@ def convolve(paths: Ancestry, inputs: Tensor, weight: Tensor, bias: Tensor | Non
     found = (read.to(weight.dtype) * weight[:, None]).sum(-1)
     if bias is not None:
         found = found + bias[:, None]
-    return (found if activation is None else ACT2FN[activation](found)).to(inputs.dtype)
+    if activation is not None:
+        from transformers.activations import ACT2FN
+
+        found = ACT2FN[activation](found)
+    return found.to(inputs.dtype)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from specframe.kernel.discovery import SWITCH, discover
 from specframe.kernel.errors import PluginError
 from specframe.kernel.registry import Registry
 
@@ -71,8 +75,13 @@ def canonical_name(model: str, registry: Registry | None = None) -> str:
 
 
 def _discover() -> Registry:
-    from specframe.kernel.discovery import discover
+    """The installed plugins' components: to be read, not added to."""
+    return _installed(os.environ.get(SWITCH), tuple(sys.path))
 
+
+@lru_cache(maxsize=1)
+def _installed(switch: str | None, places: tuple[str, ...]) -> Registry:
+    """The same, once for the places where packages are looked for: a run asks for half a dozen files of the zoo."""
     return discover()
 
 

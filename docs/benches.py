@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Bench:
         hardware = self.results["provenance"]["hardware"]
         return f"{hardware['accelerator'] or hardware['processor']}, {hardware['cores']} cores"
 
-    @property
+    @cached_property
     def measured(self) -> dict[str, Any]:
         """The entry of each recipe, by its name, and that of `plain`."""
         entries = summarise(self.results)["contestants"]

@@ -18,6 +18,9 @@ PAGES = ("README.md", "docs/index.md", "docs/methods/*.md", "docs/howto/trees.md
 BLOCK = re.compile(r"(<!-- bench(?: (\S+))?\n(.*?)-->\n).*?(<!-- /bench -->)", re.DOTALL)
 PAPERS = re.compile(r"(<!-- papers(?: (\S+))?\n(.*?)-->\n).*?(<!-- /papers -->)", re.DOTALL)
 HEAD = ("recipe", "tau", "speedup against `generate`", "against our plain decoding", "overhead")
+INLINE = re.compile(r"(<!-- (figure|best) ([^>\n]+?) -->).*?(<!-- /\2 -->)", re.DOTALL)
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+FORWARD = ("target", "drafter")
 PAPERS_HEAD = "| | tau | times `generate` | times plain decoding |\n|---|---|---|---|"
 
 Measured = Mapping[str, Mapping[str, Any]]
@@ -28,21 +31,50 @@ def render_blocks(folder: Path = FOLDER) -> Iterator[tuple[Path, str]]:
     """Yields every page that has a block of the bench or of papers, with its text and all blocks filled in.
 
     A block begins with a comment that holds a YAML mapping of recipes to a note on each; a block of another bench than
-    that of the embedded model names its folder. Raises KeyError for a recipe that the results don't have.
+    that of the embedded model names its folder. Within a sentence stands `figure BENCH RECIPE NAME [TASK]`, or `best
+    BENCH` for the largest gain over plain decoding. Raises KeyError for a recipe that the results don't have.
     """
     measured = {bench.name: bench.measured for bench in read_benches(folder)}
     for pattern in PAGES:
         for page in sorted(ROOT.glob(pattern)):
             text = page.read_text(encoding="utf-8")
-            if BLOCK.search(text) or PAPERS.search(text):
+            if any(kind.search(text) for kind in (BLOCK, PAPERS, INLINE)):
                 for kind, rows in ((BLOCK, bench_rows), (PAPERS, paper_rows)):
                     text = kind.sub(partial(_fill, rows, measured), text)
-                yield page, text
+                yield page, INLINE.sub(partial(_fill_inline, measured), text)
 
 
 def _fill(rows: Callable[..., list[str]], measured: Measured, block: re.Match[str]) -> str:
     opening, folder, named, closing = block.groups()
     return "\n".join([opening, *rows(measured, folder or "", yaml.safe_load(named)), "", closing])
+
+
+def _fill_inline(measured: Measured, mark: re.Match[str]) -> str:
+    opening, kind, words, closing = mark.groups()
+    bench, *about = words.split()
+    shown = best_gain(measured[bench]) if kind == "best" else format_inline(measured[bench], *about)
+    return f"{opening}{shown}{closing}"
+
+
+def format_inline(entries: Mapping[str, Any], recipe: str, name: str, task: str = "") -> str:
+    """One figure of a recipe, overall or of a task, without its interval; `target` is milliseconds a forward."""
+    entry = entries[recipe]
+    figures = entry["tasks"][task] if task else entry["overall"]
+    if name in FORWARD:
+        return f"{1000 * figures['forward_seconds'][name]:.0f} ms"
+    return format_figure({**figures[name], "low": None})
+
+
+def best_gain(entries: Mapping[str, Any]) -> str:
+    """The largest gain over plain decoding with its interval, and how many recipes' intervals are clear of 1."""
+    gains = [entry["overall"]["speedup"] for name, entry in entries.items() if name != "plain"]
+    best = max(gains, key=lambda gain: gain["value"])
+    clear = sum(gain["low"] > 1 for gain in gains)
+    whose = "has an interval" if clear == 1 else "have intervals"
+    return (
+        f"{best['value']:.2f} times [{best['low']:.2f}, {best['high']:.2f}]; "
+        f"of {len(gains)} recipes {NUMBERS[clear]} {whose} clear of 1"
+    )
 
 
 def bench_rows(measured: Measured, folder: str, named: Mapping[str, str | None]) -> list[str]:

@@ -16,6 +16,7 @@ from measured import render_blocks
 from method_table import render_methods
 from packages import read_plugins, render_project, render_requirements
 from pictures.chart import render_chart
+from pictures.terminal import render_terminal
 
 from specframe.cli.group import COMMANDS, plugin_commands, specframe
 from specframe.cli.main import main
@@ -139,6 +140,7 @@ PAGES = {
     "docs/reference/cli.md": render_commands,
     "docs/methods/index.md": render_methods,
     "docs/pictures/speedup.svg": render_chart,
+    "docs/pictures/terminal.svg": render_terminal,
     "requirements-plugins.txt": render_requirements,
     "pyproject.toml": render_project,
 }

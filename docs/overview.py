@@ -16,16 +16,13 @@ from specframe.kernel.zoo import model_folder
 
 CERTIFICATES = DOCS / "certificates.json"
 """Output of docs/certificates.py."""
-HEAD = (
-    "| method | recipe | model | drafter | tree | training | tau | speed | certified |\n"
-    "|---|---|---|---|---|---:|---:|---:|---|"
-)
-ABOUT = """What has a recipe. A click on a column's name sorts by it.
+HEAD = "| method | recipe | drafter | tree | training | tau | speed | certified |\n|---|---|---|---|---:|---:|---:|---|"
+ABOUT = """What has a recipe, by the target that it decodes. A click on a column's name sorts by it.
 
 * **training**: million [token-passes](../glossary.md) of the drafter's last training, from the train.json next to its weights;
   what came before it is on the drafter cards of `plugins/specframe-zoo/README.md`. *none*: nothing is trained; *a model*: another
   language model drafts.
-* **tau** and **speed**, in multiples of `generate`'s, on the row's **model**; the embedded one repeats itself, which flatters.{mark}
+* **tau** and **speed**, in multiples of `generate`'s, on the table's target; the embedded one repeats itself, which flatters.{mark}
 * **certified**: how many branches of randomness [`specframe certify RECIPE --exact-only`](../howto/certify.md) ran to their ends;
   together they emit exactly the target's distribution. `python docs/certificates.py` runs it for every recipe.
 """  # noqa: E501 - a page's lines
@@ -41,23 +38,23 @@ def read_certificates() -> dict[str, Any]:
 def render_overview(measured: Mapping[tuple[str, str], Found]) -> str:
     """The table, which the page's script sorts by the column that is clicked."""
     certificates = read_certificates()
-    rows = []
+    rows: dict[str, list[str]] = {}
     for recipe, method in recipes_shown().items():
         made = planned(recipe)
         tree, drafter = made.parts.get("tree"), made.parts["drafter"]
         cells = [
             f"[{method['name']}]({method['page']})" if "page" in method else method["name"],
             f"`{recipe}`",
-            model_name(identity(recipe)[1]),
             f"`{drafter.entry.name}`",
             f"`{tree.entry.name}`" if tree else "its own",
             training(made),
             *_measured(measured.get(identity(recipe))),
             _certified(certificates.get(recipe)),
         ]
-        rows.append("| " + " | ".join(cells) + " |")
-    mark = MARK if any("†" in row for row in rows) else ""
-    return "\n".join(["## All recipes\n", ABOUT.format(mark=mark), HEAD, *rows, ""])
+        rows.setdefault(model_name(identity(recipe)[1]), []).append("| " + " | ".join(cells) + " |")
+    mark = MARK if any("†" in row for each in rows.values() for row in each) else ""
+    tables = (line for target, each in rows.items() for line in (f"### On {target}\n", HEAD, *each, ""))
+    return "\n".join(["## All recipes\n", ABOUT.format(mark=mark), *tables])
 
 
 def training(made: Plan) -> str:

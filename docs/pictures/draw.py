@@ -1,20 +1,14 @@
 """Draws the pages' pictures from real runs: ``python docs/pictures/draw.py [NAME ...]`` writes docs/pictures/NAME.svg.
 
-``terminal`` is what `specframe chat` prints; ``tree-METHOD`` is one cycle as `specframe show METHOD --html` draws it.
+``tree-METHOD`` is one cycle as `specframe show METHOD --html` draws it.
 """
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.terminal_theme import MONOKAI
-from rich.text import Text
-
-from specframe.cli.chat import answer
 from specframe.decoding.pipeline import Pipeline
 from specframe.inspect.drawing import draw_tree
 from specframe.inspect.recorder import TracedCycle
@@ -24,8 +18,6 @@ from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
 
 FOLDER = Path(__file__).parent
-CHAT, ASKED = "eagle-suffix", "Write a Python function that counts the vowels of a text."
-"""The recipe whose chat is recorded, on the published target, and the question."""
 QUESTION = "What do you like to do on a rainy day?"
 TREES = {
     "falcon": ("falcon", []),
@@ -63,21 +55,6 @@ def load(recipe: str, *overrides: str) -> Pipeline:
     return Pipeline.build(plan(Recipe.read(recipe, list(overrides)), discover()))
 
 
-def draw_terminal() -> str:
-    """A question and its answer as `specframe chat` prints them: accepted drafts green, other tokens plain."""
-    console = Console(
-        record=True, width=88, file=io.StringIO(), force_terminal=True, markup=False, emoji=False, highlight=False
-    )
-    console.print(f"$ specframe chat {CHAT}", style="bold")
-    console.print(f"\n> {ASKED}\n")
-    pipeline = load(CHAT, "sampling.max_new_tokens=96")
-    answer(pipeline, [{"role": "user", "content": ASKED}], console)
-    wrapped = Console(record=True, width=console.width, file=io.StringIO())  # a terminal breaks long lines itself
-    wrapped.print(Text.from_ansi(console.export_text(styles=True)))
-    drawn = wrapped.export_svg(title="drafted tokens are green", theme=MONOKAI, unique_id="specframe")
-    return re.sub(r"@font-face \{.*?\}\s*", "", drawn, flags=re.DOTALL)  # nothing is fetched from elsewhere
-
-
 def draw_method(name: str) -> str:
     """The cycle of the first 24 tokens that accepts most, as a picture that needs no page's style."""
     recipe, settings = TREES[name]
@@ -103,8 +80,7 @@ def interest(cycle: TracedCycle) -> tuple[int, int]:
 
 def draw(names: list[str]) -> None:
     """Writes the pictures that are named, or all."""
-    drawings = {"terminal": draw_terminal}
-    drawings |= {f"tree-{name}": lambda name=name: draw_method(name) for name in TREES}
+    drawings = {f"tree-{name}": lambda name=name: draw_method(name) for name in TREES}
     for name in names or drawings:
         (FOLDER / f"{name}.svg").write_text(drawings[name](), encoding="utf-8")
         print(FOLDER / f"{name}.svg", flush=True)

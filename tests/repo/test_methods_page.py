@@ -52,6 +52,7 @@ def test_the_page_takes_its_figures_from_the_bench(generators, tmp_path):
     assert (
         rows[1].endswith("| `falcon.yaml` | lossless | tau 2.00, 2.00x on SmolLM2 |") and "| 2.00 | 2.00 |" in rows[0]
     )
+    assert "### On SmolLM2\n" in after and "### On the embedded model\n" in after, "a table per target"
     assert "not measured yet" in after, "other recipes took no part"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
@@ -228,6 +229,8 @@ class Pipeline:
             raise InputError(f"sampling.stop_token_ids has tokens outside the target's vocabulary of {size}")
         if size <= max(settings.biases, default=0):
             raise InputError(f"sampling.logit_bias has tokens outside the target's vocabulary of {size}")
+        if size <= max(chain.from_iterable(settings.bad_words_ids), default=0):
+            raise InputError(f"sampling.bad_words_ids has tokens outside the target's vocabulary of {size}")
         return [
             Request(
                 tokens=row,

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.sampling.laws import Processor, Sampling
-from specframe.sampling.penalties import Bias, LeastLength, Penalties
+from specframe.sampling.penalties import BannedWords, Bias, LeastLength, NoRepeats, Penalties
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +30,8 @@ class SamplingSettings:
         frequency_penalty: subtracted from a token's logit for each time it occurs in the continuation.
         presence_penalty: subtracted once from the logit of every token of the continuation.
         logit_bias: numbers added to the logits of tokens, such as `{7: -100}`.
+        no_repeat_ngram_size: no n-gram of so many tokens occurs twice in prompt and continuation; 0 bans none.
+        bad_words_ids: words that never occur, each a list of token ids, such as `[[7], [12, 40]]`.
         min_new_tokens: tokens that end a continuation are banned before it has as many; a stop text ends it even so.
         max_new_tokens: how many tokens a prompt is continued by, at most.
         stop: texts that end a continuation; a special token's own text, too.
@@ -45,6 +47,8 @@ class SamplingSettings:
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: dict[str, float] = field(default_factory=dict)
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: list[list[int]] = field(default_factory=list)
     min_new_tokens: int = 0
     max_new_tokens: int = 128
     stop: list[str] = field(default_factory=list)
@@ -81,6 +85,10 @@ class SamplingSettings:
                 raise InputError(f"logit_bias names the token {token!r}; give token ids, such as {{7: -100}}")
             if not isfinite(value):
                 raise InputError(f"logit_bias {value} of token {token} is no finite number; -100 bans a token")
+        if self.no_repeat_ngram_size < 0:
+            raise InputError(f"no_repeat_ngram_size {self.no_repeat_ngram_size} is negative; 0 bans nothing")
+        if any(not word or min(word) < 0 for word in self.bad_words_ids):
+            raise InputError(f"bad_words_ids {self.bad_words_ids} are no lists of token ids, such as [[7], [12, 40]]")
         if self.min_new_tokens < 0:
             raise InputError(f"min_new_tokens {self.min_new_tokens} is negative; 0 bans nothing")
 
@@ -108,6 +116,11 @@ class SamplingSettings:
             yield Penalties(prompt, self.repetition_penalty, self.frequency_penalty, self.presence_penalty)
         elif self.repetition_penalty != 1:  # wherever the prompt ends: rows of any prompt have one sampling
             yield Penalties(0, self.repetition_penalty, 0.0, 0.0)
+        if self.no_repeat_ngram_size:
+            yield NoRepeats(self.no_repeat_ngram_size)
+        # An end alone stays possible, as in `generate`: `min_new_tokens` and `ignore_eos` are for that.
+        if words := [tuple(word) for word in self.bad_words_ids if not (len(word) == 1 and word[0] in ends)]:
+            yield BannedWords(tuple(words))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +195,7 @@ def report_unused(target: Target, named: Collection[str]) -> None:
     if found := list(unused(config, named)):
         log.warning(
             "the checkpoint's generation config asks for %s, which is not used: a recipe decodes by its section "
-            "`sampling` alone, which can name penalties, and `specframe.decoder` by all of them",
+            "`sampling` alone, which can name penalties and bans, and `specframe.decoder` by all of them",
             ", ".join(found),
         )
 

@@ -1,7 +1,8 @@
-"""Logits processors that recipes and requests name: biases, a least length, penalties.
+"""Logits processors that recipes and requests name: biases, bans, a least length, penalties.
 
 Each is a function of a row's tokens and its logits alone, and equal where its settings are, as `Sampling` asks of a
 processor. Order and formulas are those of vLLM's sampler: bias, least length, repetition, frequency, presence.
+Bans come last.
 """
 
 from __future__ import annotations
@@ -72,3 +73,35 @@ class Penalties:
             lowered = torch.where(logits > 0, logits / self.repetition, logits * self.repetition)
             logits = torch.where(seen, lowered, logits)
         return logits - self.frequency * counts - self.presence * (counts > 0)
+
+
+@dataclass(frozen=True)
+class NoRepeats:
+    """Bans the token that would make some n-gram of the text, prompt included, occur once more."""
+
+    size: int
+    """Tokens of an n-gram."""
+
+    def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
+        """Logits [R, V] with -inf at the last token of each n-gram that the text has begun again."""
+        from transformers.generation.logits_process import NoRepeatNGramLogitsProcessor
+
+        return _unless_all(logits, NoRepeatNGramLogitsProcessor(self.size)(tokens, logits))
+
+
+@dataclass(frozen=True)
+class BannedWords:
+    """Bans the last token of each word, behind a text that ends in the word's other tokens."""
+
+    words: tuple[tuple[int, ...], ...]
+
+    def __call__(self, tokens: Tensor, logits: Tensor) -> Tensor:
+        """Logits [R, V] with -inf at the tokens that would complete a word."""
+        from transformers.generation.logits_process import NoBadWordsLogitsProcessor
+
+        return _unless_all(logits, NoBadWordsLogitsProcessor([list(word) for word in self.words])(tokens, logits))
+
+
+def _unless_all(logits: Tensor, banned: Tensor) -> Tensor:
+    """The banned logits [R, V]; rows in which every token is banned keep theirs, and so a distribution."""
+    return torch.where(banned.isneginf().all(1, keepdim=True), logits, banned)

@@ -12,6 +12,7 @@ SETTINGS = {
     "counting": PENALTIES,
     "repetition": "repetition_penalty: 2.0",
     "biases": "logit_bias: {40: 1.5, 7: -1}, min_new_tokens: 3",
+    "bans": "no_repeat_ngram_size: 2, bad_words_ids: [[3, 4], [7, 7, 5]]",
 }
 
 
@@ -39,7 +40,7 @@ def test_a_greedy_recipe_with_penalties_is_lossless(tmp_path):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("name", ["counting", "repetition"])
+@pytest.mark.parametrize("name", ["counting", "repetition", "bans"])
 def test_penalties_of_the_roots_text_at_every_node_are_refused(name, tmp_path, monkeypatch):
     own = Sampling._contexts
 

@@ -13,6 +13,7 @@ from tests.small_model import make_model
 
 ROWS = [[5, 9, 5, 9, 5], [7, 8, 9], [3, 4, 3, 4, 3, 4, 3]]
 NEW = 16
+BAD = [[45, 18], [55, 55, 55], [3]]
 DRAFTERS = {"lookup": None, "recycling": None, "suffix": None, "model": {"use": "fixed", "widths": [2, 2, 1]}}
 
 
@@ -51,11 +52,19 @@ def generated(model, row, **options):
 OWN = {
     "repetition": ({"repetition_penalty": 1.7}, {"repetition_penalty": 1.7}),
     "bias": ({"logit_bias": {"55": -100, "3": -0.5}}, {"sequence_bias": {(55,): -100.0, (3,): -0.5}}),
+    "n-grams": ({"no_repeat_ngram_size": 2}, {"no_repeat_ngram_size": 2}),
+    "n-grams of one token": ({"no_repeat_ngram_size": 1}, {"no_repeat_ngram_size": 1}),
+    "words": ({"bad_words_ids": BAD}, {"bad_words_ids": BAD}),
+    "words under a penalty": (
+        {"bad_words_ids": BAD, "no_repeat_ngram_size": 3, "repetition_penalty": 1.2},
+        {"bad_words_ids": BAD, "no_repeat_ngram_size": 3, "repetition_penalty": 1.2},
+    ),
 }
+QUICK = {"repetition", "bias", "words under a penalty"}
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.full) for name in OWN])
 def test_the_texts_are_those_of_generates_own_processors(model, name, drafter):
     sampling, options = OWN[name]
     wanted = [generated(model, row, **options) for row in ROWS]
@@ -119,6 +128,10 @@ def test_a_gap_between_texts_is_that_of_penalised_logits(model):
         ({"logit_bias": {"7": float("inf")}}, "logit_bias inf of token 7 is no finite number"),
         ({"logit_bias": {"7": "much"}}, "expected number"),
         ({"min_new_tokens": -1}, "min_new_tokens -1 is negative"),
+        ({"no_repeat_ngram_size": -2}, "no_repeat_ngram_size -2 is negative"),
+        ({"bad_words_ids": [[]]}, "are no lists of token ids"),
+        ({"bad_words_ids": [[4, -1]]}, "are no lists of token ids"),
+        ({"typical_p": 0.9}, "sampling.typical_p: unknown option"),
     ],
 )
 def test_values_outside_their_range_are_refused_in_one_line(model, sampling, words):
@@ -129,3 +142,22 @@ def test_values_outside_their_range_are_refused_in_one_line(model, sampling, wor
 def test_biases_of_tokens_that_the_target_lacks_are_refused(model):
     with pytest.raises(InputError, match="logit_bias has tokens outside the target's vocabulary of 64"):
         pipeline_of(model, logit_bias={64: 1.0}).generate(ROWS[0])
+
+
+def test_words_of_tokens_that_the_target_lacks_are_refused(model):
+    with pytest.raises(InputError, match="bad_words_ids has tokens outside the target's vocabulary of 64"):
+        pipeline_of(model, bad_words_ids=[[1, 64]]).generate(ROWS[0])
+
+
+def test_an_end_alone_is_no_bad_word_as_in_generate(model):
+    end = pipeline_of(model).generate(ROWS[0]).tokens[0][3]
+    (found,) = pipeline_of(model, stop_token_ids=[end], bad_words_ids=[[end]]).generate(ROWS[0]).tokens
+    options = {"bad_words_ids": [[end]], "max_new_tokens": NEW, "eos_token_id": end}
+    wanted = model.generate(torch.tensor([ROWS[0]]), do_sample=False, **options)[0, len(ROWS[0]) :].tolist()
+    assert found == wanted and found[-1] == end
+
+
+def test_a_text_that_has_every_token_goes_on(model):
+    """Where bans leave nothing, they are lifted: the distribution stays one."""
+    found = pipeline_of(model, no_repeat_ngram_size=1).generate(list(range(64))).tokens[0]
+    assert found == pipeline_of(model).generate(list(range(64))).tokens[0]

@@ -68,7 +68,10 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
     return finite
 
 
-PENALTIES = ("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "min_new_tokens")
+PENALTIES = (
+    *("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"),
+    *("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens"),
+)
 """Settings of the section `sampling` that are recorded where they change something."""
 PLAIN = SamplingSettings()
 

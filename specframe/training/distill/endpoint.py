@@ -66,6 +66,11 @@ class Endpoint:
             )
         if not valid:
             raise InputError(f"--endpoint {self.url} is no address; it looks like http://localhost:8000/v1")
+        if self.sampling.no_repeat_ngram_size or self.sampling.bad_words_ids:
+            raise InputError(
+                "--endpoint cannot pass on sampling.no_repeat_ngram_size and sampling.bad_words_ids, which no server's "
+                "requests have; leave them out"
+            )
         if self.concurrency < 1:
             raise InputError(f"--concurrency {self.concurrency} asks nothing; use 1 or more")
         if not self.timeout > 0:

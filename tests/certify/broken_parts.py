@@ -69,6 +69,29 @@ class DrawsTheLikeliest(Chain):
         return replace(tree, tokens=torch.where(tree.depth >= 3, likeliest, tree.tokens))
 
 
+def sharpened(tree, where):
+    """The tree with another recorded distribution in some rows [B] than it was drawn from."""
+    sharp = tree.q**2 / (tree.q**2).sum(-1, keepdim=True)
+    return replace(tree, q=torch.where(where[:, None, None], sharp, tree.q))
+
+
+class SharpensLate(Chain):
+    """From a session's fourth cycle on it records another distribution than it draws from."""
+
+    def open(self, slots, room):
+        self.cycles = -1
+
+    def keep(self, rows):
+        pass
+
+    def observe(self, cycle):
+        self.cycles += 1
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        return sharpened(tree, torch.full_like(root, self.cycles >= 3, dtype=torch.bool))
+
+
 class Counting(Match):
     """Counts a session's cycles."""
 

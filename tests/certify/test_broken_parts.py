@@ -1,4 +1,7 @@
-"""Sixteen parts that are wrong in one place only, each refused by a certificate without the recipe's own model."""
+"""Parts that are wrong in one place only, each refused by a certificate without the recipe's own model."""
+
+import re
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +20,7 @@ DRAWING = [
     ),
 ]
 GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly"]
+OBSERVING = ["SharpensLate"]
 
 
 def certified(folder, text, **parts):
@@ -41,6 +45,13 @@ def test_a_tree_that_takes_the_likeliest_deep_down(tmp_path):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("name", OBSERVING)
+def test_trees_that_observe_cycles(name, tmp_path):
+    parts = {"tree": PATH + name, "verifier": "recursive", "depth": 2, "temperature": 1.0}
+    assert not certified(tmp_path, DRAWN, **parts).lossless
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("name", GREEDY)
 def test_fast_paths_of_other_rules(name, tmp_path):
     found = certified(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=3, temperature=0.0)
@@ -51,3 +62,12 @@ def test_fast_paths_of_other_rules(name, tmp_path):
 @pytest.mark.parametrize("rule", ["match", "recursive", "block", "traversal"])
 def test_the_rules_that_they_spoil_are_certified(rule, tmp_path):
     assert certified(tmp_path, DRAWN, tree="chain", verifier=rule, depth=2, temperature=1.0).lossless
+
+
+def test_the_table_names_every_part_and_its_test():
+    folder = Path(__file__).parent
+    rows = re.findall(r"^\| `(\w+)`.* \| `(\w+\.py)` \|$", (folder / "README.md").read_text(encoding="utf-8"), re.M)
+    assert all(re.search(rf"\b{name}\b", (folder / file).read_text(encoding="utf-8")) for name, file in rows)
+    drawing = [getattr(case, "values", case)[0] for case in DRAWING]
+    here = {name for name, file in rows if file == Path(__file__).name}
+    assert here == {*QUICK, *SLOW, *drawing, *GREEDY, *OBSERVING, "DrawsTheLikeliest"}

@@ -8,6 +8,7 @@ from specframe.certify.compositions.guided import CYCLES, decode, forced, guide
 from specframe.certify.compositions.shortcuts import check_shortcuts
 from specframe.certify.compositions.small import Miniature
 from specframe.cli.render.certificate import verdict
+from specframe.components.targets.tiny import tiny_model
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
@@ -76,6 +77,8 @@ class Sharpened(Chain):
         return replace(tree, q=torch.where(deep[:, None], sharp, tree.q))
 '''
 
+TEXT = "{use: model, model: FOLDER, dtype: float64}\ntree: {use: chain, depth: 4}"
+
 
 def copies(folder, verifier="match", temperature=1.0):
     return planned(folder, COPIES, BROKEN, verifier=verifier, temperature=temperature)
@@ -108,8 +111,18 @@ def test_what_is_compared_stands_in_the_certificate(tmp_path):
     assert any("too early" in case.name for case in certificate.controls)
 
 
-def test_a_greedy_shortcut_with_the_bonus_of_the_parent_is_refused(tmp_path):
-    certificate = certified(copies(tmp_path, "./broken.py:EarlyBonus", 0.0))
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        "{use: lookup, length: 6}",
+        *(pytest.param(drafter, marks=pytest.mark.full) for drafter in ("{use: suffix}", "{use: recycling}", TEXT)),
+    ],
+    ids=lambda drafter: drafter.partition(":")[2].split("}")[0].split(",")[0].strip(),
+)
+def test_a_greedy_shortcut_with_the_bonus_of_the_parent_is_refused(drafter, tmp_path):
+    text = COPIES.replace("{use: lookup, length: 6}", drafter.replace("FOLDER", str(tiny_model(3))))
+    broken = planned(tmp_path, text, BROKEN, verifier="./broken.py:EarlyBonus", temperature=0.0)
+    certificate = certified(broken)
     assert not certificate.lossless and certificate.worst.comparison.tv == 1.0
     assert any("`follow` at temperature 0" in line for line in certificate.shortcuts)
 

@@ -19,6 +19,7 @@ from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.recording import RecordingTree, WatchedTree
 from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.types import Committed, Context, Prompts, TokenTree
+from specframe.native.draft import NativeDraft
 from specframe.neural import NeuralDrafter
 from specframe.sampling.random import SeededRandom
 from specframe_eagle.drafter import Eagle
@@ -68,6 +69,12 @@ def grown(drafter: NeuralDrafter, policy: Dynamic, root: Tensor, costs: Costs | 
     return policy.grow(drafter.expand, root, context)
 
 
+def differing(found: TokenTree, wanted: TokenTree) -> list[str]:
+    """The fields in which a draft differs from the reference."""
+    fields = [field for field in FIELDS if not torch.equal(getattr(found, field), getattr(wanted, field))]
+    return fields if found.levels == wanted.levels else [*fields, "levels"]
+
+
 policies = st.builds(
     lambda depth, width, nodes, gain, powers: Dynamic(
         depth=depth, width=width, nodes=nodes, gain=gain, calibration=powers
@@ -105,9 +112,7 @@ def test_a_search_in_one_call_is_the_search_level_by_level(method, dtype, policy
         for _ in range(1 + (number == 0)):
             found = grown(one, policy, root, costs, natively=True)
         wanted = grown(other, policy, root, costs, natively=False)
-        assert found.levels == wanted.levels
-        for field in FIELDS:
-            assert torch.equal(getattr(found, field), getattr(wanted, field)), field
+        assert differing(found, wanted) == []
         keys, others = (each._session.cache.storage(torch.empty(0)) for each in (one, other))
         assert one._session.counts == other._session.counts
         for row, held in enumerate(one._session.counts):
@@ -115,6 +120,47 @@ def test_a_search_in_one_call_is_the_search_level_by_level(method, dtype, policy
         more = committed(one, counts[:batch], noise)
         for drafter in {one, other}:
             drafter.commit(more)
+
+
+def under_the_grandparent(tree: TokenTree, node: Tensor) -> TokenTree:
+    above = tree.parent.gather(1, tree.parent[:, node])
+    return replace(tree, parent=tree.parent.index_copy(1, node, above))
+
+
+def without_the_parent(tree: TokenTree, node: Tensor) -> TokenTree:
+    marks = tree.ancestors.clone()
+    marks[0, node, tree.parent[0, node]] = False
+    altered = replace(tree)
+    vars(altered).update(depth=tree.depth, ancestors=marks)
+    return altered
+
+
+SPOILED = {
+    "tokens": lambda tree, node: replace(tree, tokens=tree.tokens.index_add(1, node, torch.ones(1, 1).long())),
+    "parent": under_the_grandparent,
+    "valid": lambda tree, node: replace(tree, valid=tree.valid.index_fill(1, node, False)),
+    "ancestors": without_the_parent,
+}
+
+
+@pytest.mark.parametrize("field", SPOILED)
+def test_a_native_search_that_differs_in_one_deep_node_is_found(field, monkeypatch) -> None:
+    one, other = pair_of("eagle", torch.bfloat16)
+    grow, policy = NativeDraft.grow, Dynamic(depth=4, width=2, nodes=8)
+
+    def spoiled(*parts, **options):
+        tree, passes = grow(*parts, **options)
+        return SPOILED[field](tree, tree.depth.argmax(1)), passes
+
+    first = committed(one, [7], torch.Generator().manual_seed(2), prompt=True)
+    for drafter in (one, other):
+        drafter.open(1, 64)
+        drafter.commit(first)
+    wanted = grown(other, policy, torch.tensor([3]), None, natively=False)
+    assert differing(grown(one, policy, torch.tensor([3]), None, natively=True), wanted) == []
+    monkeypatch.setattr(NativeDraft, "grow", spoiled)
+    assert wanted.depth.max() >= 3
+    assert field in differing(grown(one, policy, torch.tensor([3]), None, natively=True), wanted)
 
 
 def test_rows_that_come_and_go_keep_their_drafts() -> None:
@@ -137,8 +183,7 @@ def test_rows_that_come_and_go_keep_their_drafts() -> None:
         root = torch.arange(rows)
         found = grown(one, policy, root, None, natively=turn % 3 != 1)
         wanted = grown(other, policy, root, None, natively=False)
-        for field in FIELDS:
-            assert torch.equal(getattr(found, field), getattr(wanted, field)), (turn, field)
+        assert differing(found, wanted) == [], turn
 
 
 def test_only_what_the_kernels_compute_is_searched_by_them() -> None:

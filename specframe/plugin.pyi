@@ -78,6 +78,7 @@ from specframe.kernel.types import Drafts as Drafts
 from specframe.kernel.types import Draw as Draw
 from specframe.kernel.types import Expand as Expand
 from specframe.kernel.types import Frontier as Frontier
+from specframe.kernel.types import KnownPrefix as KnownPrefix
 from specframe.kernel.types import PairSpec as PairSpec
 from specframe.kernel.types import Predicted as Predicted
 from specframe.kernel.types import Prompts as Prompts

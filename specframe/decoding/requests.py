@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from specframe.kernel.capabilities import SeeingTarget
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
-from specframe.kernel.types import Prompts, TokenTree, Verdict
+from specframe.kernel.types import KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import History, RowSampling, Sampling
 
 GREEDY = Sampling()
@@ -36,6 +36,8 @@ class Request:
     """Callback that gets new tokens as soon as a cycle commits them."""
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
     """Inputs that the target reads with the prompt, such as an image's pixels: see `Prompts`."""
+    prefix: KnownPrefix | None = field(default=None, compare=False)
+    """A beginning of the prompt, shorter than it, that a `ChunkedTarget` need not read again."""
 
 
 @dataclass
@@ -155,12 +157,16 @@ def as_prompts(rows: Sequence[Sequence[int]], device: torch.device | None = None
 def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
     """The places of requests that can be read in one batch, group by group.
 
-    Texts are one group. Requests with inputs share one where those have the same shapes, the length of the text left
-    out, and as many tokens stand for them: a row with too many cannot take the features of another.
+    Texts are one group, but for those with a prefix, each of which is read alone. Requests with inputs share one where
+    those have the same shapes, the length of the text left out, and as many tokens stand for them: a row with too many
+    cannot take the features of another.
     Raises InputError for inputs that the target does not read.
     """
-    if not any(request.inputs for request in requests):
+    if not any(request.inputs or request.prefix for request in requests):
         return [[*range(len(requests))]]
+    if not any(request.inputs for request in requests):
+        whole = [place for place, request in enumerate(requests) if request.prefix is None]
+        return [*([whole] if whole else []), *([place] for place in range(len(requests)) if place not in whole)]
     if not isinstance(target, SeeingTarget):
         raise InputError("the target reads texts alone; leave the image out")
     found: dict[object, list[int]] = {}
@@ -185,7 +191,7 @@ def prompts_of(requests: Sequence[Request], device: torch.device | None = None) 
             for request, values in ((request, request.inputs[name]) for request in requests)
         ]
         inputs[name] = torch.cat(rows).to(device)
-    return Prompts(tokens, count, inputs)
+    return Prompts(tokens, count, inputs, requests[0].prefix)
 
 
 def _by_token(values: torch.Tensor, request: Request) -> bool:

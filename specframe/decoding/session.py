@@ -29,7 +29,7 @@ from specframe.kernel.costs import Costs, Pause
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
 from specframe.kernel.sampling import RandomSource, Streams
-from specframe.kernel.types import Context, Cycle, Scores, TokenTree, Verdict
+from specframe.kernel.types import Context, Cycle, KnownPrefix, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.lazy import NONE, Visits
 from specframe.sampling.random import SeededRandom
@@ -127,11 +127,11 @@ class Session:
         return self.slots - len(self.live)
 
     @torch.inference_mode()
-    def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
+    def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
         """Reads up to `limit` further tokens of a prompt that is to be admitted alone; returns how many are read.
 
-        Its last token is left to the admission. 0 from targets that read prompts whole. It needs a free slot; others
-        may be admitted in between as long as they leave one.
+        Its last token is left to the admission. One of which nothing is read yet begins with `prefix`. 0 from targets
+        that read prompts whole. It needs a free slot; others may be admitted in between as long as they leave one.
         """
         target = self.parts.target
         if not isinstance(target, ChunkedTarget):
@@ -139,7 +139,7 @@ class Session:
         require_claim(target, self)
         with self.clock.phase("prefill"):
             self._ahead = prompt
-            return target.read_ahead(prompt, limit)
+            return target.read_ahead(prompt, limit, prefix)
 
     @torch.inference_mode()
     def admit(self, requests: Sequence[Request]) -> list[Entry]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Cycle,
         Drafts,
         Expand,
+        KnownPrefix,
         Prompts,
         Scores,
         Teacher,
@@ -152,8 +153,10 @@ _DEFAULTS |= {"ends": (), "fingerprint": _nothing, "sibling": _nothing}
 class ChunkedTarget(Target, Protocol):
     """A target that can read a prompt piece by piece, before its row is admitted: others go on in between."""
 
-    def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
+    def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
         """Reads up to `limit` further tokens of a prompt, its last excepted; returns how many are read in all.
+
+        A prompt of which nothing is read yet begins with `prefix`.
 
         One prompt at a time, in a free slot, until other prompts take that; its own admission reads the rest only.
         """

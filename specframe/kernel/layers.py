@@ -97,6 +97,12 @@ class CommittedMemory(Protocol):
         head of keys.
         """
 
+    def copy(self, row: int, count: int) -> Tensor:
+        """Keys and values of a row's first `count` slots, [2 * layers, heads of keys, count, D], for a `KnownPrefix`.
+
+        Raises CompositionError where another row could not begin with them.
+        """
+
 
 class SightPolicy(Protocol):
     """Chooses the committed slots that a draft sees. It may look at anything committed, and never at the draft."""

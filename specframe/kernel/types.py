@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING
@@ -27,6 +27,20 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class KnownPrefix:
+    """The beginning of a text that a target has read in a row of a session, for rows of other texts that begin so."""
+
+    tokens: Sequence[int]
+    memory: Tensor  # [2 * layers, H, L, D], from `CommittedMemory.copy`
+    features: Mapping[str, Tensor]  # tap -> [1, L, D]
+
+    def head(self, count: int) -> KnownPrefix:
+        """Its first `count` tokens."""
+        features = {tap: values[:, :count] for tap, values in self.features.items()}
+        return KnownPrefix(self.tokens[:count], self.memory[:, :, :count], features)
+
+
+@dataclass(frozen=True)
 class Prompts:
     """The prompts of a batch, right-padded with 0.
 
@@ -37,6 +51,8 @@ class Prompts:
     tokens: Tensor  # [B, L] int64
     count: Tensor  # [B] int64, tokens of each row, at least 1
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
+    prefix: KnownPrefix | None = None
+    """A beginning of a prompt that stands alone, shorter than it, which the target need not read again."""
 
 
 @dataclass(frozen=True)

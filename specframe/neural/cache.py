@@ -126,6 +126,12 @@ class SlotCache(Cache):
             for block in self._blocks:
                 block[:, destination, :, :width] = block[:, source, :, :width]
 
+    def put_row(self, memory: Tensor, row: int) -> None:
+        """Writes keys and values of all layers, [2 * layers, H, L, D], to the first L slots of a row."""
+        width = memory.shape[2]
+        self.storage(memory[:1])[:, row, :, :width] = memory
+        self._reached = max(self._reached, width)
+
     def reserve(self, end: int, most: int | None = None) -> None:
         """Makes room for the slots below `end`: twice as many as before, or `most` where that is enough."""
         if end > self.capacity:

@@ -78,6 +78,14 @@ class Rows:
         """Keeps the queries [layers, R, T, heads * D] of what is being committed, the newest last."""
         self._queries = queries
 
+    def copy(self, row: int, count: int) -> Tensor:
+        """Returns a copy of a row's first entries: see `CommittedMemory`."""
+        if not self.memory.rewindable:
+            raise CompositionError("recurrent layers keep one state for all committed tokens, none for their beginning")
+        if self._queries is not None:
+            raise CompositionError("a sight reads the queries of a prompt's end, which are not kept with its beginning")
+        return self.memory.every[:, row, :, :count].clone()
+
     def join(self, count: Tensor, counts: Sequence[int], offset: Tensor | None = None) -> None:
         """Adds rows of so many entries, behind the others, with the offsets of their positions [A], 0 by default."""
         if offset is not None or self.offset is not None:

@@ -93,9 +93,9 @@ def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch
         turns.append([len(request.tokens) for request in requests])
         return admit(self, requests)
 
-    def read(self, prompt, limit):
+    def read(self, prompt, limit, prefix):
         turns.append("piece")
-        return read_ahead(self, prompt, limit)
+        return read_ahead(self, prompt, limit, prefix)
 
     monkeypatch.setattr(Session, "admit", admitted)
     monkeypatch.setattr(Session, "read_ahead", read)

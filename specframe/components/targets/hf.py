@@ -22,7 +22,7 @@ from specframe.components.targets.shared_head import Sharing
 from specframe.components.targets.source import gguf_file
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, CommittedMemory, LayerChoice, SightPolicy
-from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
+from specframe.kernel.types import Committed, Drafts, KnownPrefix, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.neural.forward import Features, Forward, HookedForward
 from specframe.neural.quantize import Quantization
 
@@ -189,7 +189,7 @@ class HFTarget:
         return TokenTree.root_only(last), Scores(logits, state.features)
 
     @torch.no_grad()
-    def read_ahead(self, prompt: Sequence[int], limit: int) -> int:
+    def read_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> int:
         """Reads up to `limit` further tokens of a prompt before its admission; returns how many are read in all."""
         state = self._running()
         if not self.image_tokens.isdisjoint(prompt):
@@ -197,7 +197,7 @@ class HFTarget:
         if not state.ahead and prompt:
             whole = Prompts(torch.tensor([[*prompt]]), torch.tensor([len(prompt)]))
             check_prompts(whole, self.context, self.vocab_size)
-        if piece := state.place_ahead(prompt, limit):
+        if piece := state.place_ahead(prompt, limit, prefix):
             state.add_ahead(piece, self._cast(state.read_piece(self.forward, piece, self._taps.every)))
         return len(state.ahead)
 

@@ -27,11 +27,10 @@ def hybrid(layers: int = 2, **changes: object) -> BambaForCausalLM:
     mamba = {"mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 4, "mamba_chunk_size": 16}
     ends = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
     config = BambaConfig(
-        vocab_size=VOCABULARY,
         num_hidden_layers=layers,
         attn_layer_indices=list(range(1, layers, 2)),
         max_position_embeddings=256,
-        **{**sizes, **mamba, **ends, **changes},
+        **{"vocab_size": VOCABULARY, **sizes, **mamba, **ends, **changes},
     )
     model = BambaForCausalLM(config).double().eval()
     with torch.no_grad():

@@ -24,6 +24,7 @@ KEY = "SPECFRAME_SERVE_KEY"
 @click.option("--queue", default=64, metavar="N", help="rows that may wait; further ones get status 429")
 @click.option("--context", default=4096, metavar="N", help="tokens of a row, prompt and answer together")
 @click.option("--prefill", default=512, metavar="N", help="prompt tokens to process between two cycles")
+@click.option("--cache", default=512, metavar="MB", help="texts kept so that their beginnings need not be read again")
 @click.option("--timeout", default=600.0, metavar="S", help="seconds that a request may take")
 @click.option("--body", default=1 << 20, metavar="BYTES", help="size of a request's body, at most")
 @click.option("--drain", default=60.0, metavar="S", help="seconds to finish running requests at shutdown")
@@ -40,6 +41,7 @@ def serve(
     queue: int,
     context: int,
     prefill: int,
+    cache: int,
     timeout: float,
     body: int,
     drain: float,
@@ -63,6 +65,7 @@ def serve(
         queue=queue,
         context=context,
         prefill=prefill,
+        cache=cache,
         timeout=timeout,
         body=body,
         key=key,

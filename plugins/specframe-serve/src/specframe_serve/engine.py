@@ -11,10 +11,11 @@ from threading import Thread
 from time import monotonic
 
 from specframe import InputError, Pipeline, Session
-from specframe.plugin import Cycle, NeuralTarget
+from specframe.plugin import Cycle, KnownPrefix, NeuralTarget
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import committed_logprobs, prompt_logprobs
 from specframe_serve.meters import Meters, Sources
+from specframe_serve.prefixes import Prefixes
 from specframe_serve.queue import Queue
 from specframe_serve.settings import ServeSettings
 
@@ -50,6 +51,7 @@ class Engine:
         self._pipeline = pipeline
         self._meters = meters
         self._queue = Queue(settings.queue, settings.prefill)
+        self._prefixes = Prefixes(settings.cache * 1_000_000, pipeline.parts.target)
         self._running: dict[int, Job] = {}
         self._session: Session | None = None
         self._clock = pipeline.clock()
@@ -78,6 +80,7 @@ class Engine:
         """Puts jobs into the queue, all or none. Raises Full, or Closed while the server shuts down."""
         for job in jobs:
             job.request = replace(job.request, number=next(self._numbers))
+            job.known = 0 if job.request.inputs else self._prefixes.count(job.request.tokens)
         if not self._queue.put(jobs):
             self._meters.refused.inc()
             raise Full(min(60, max(1, ceil(self._seconds * (self.waiting + 1) / self.settings.slots))))
@@ -144,25 +147,50 @@ class Engine:
         """
         if job.unread <= self.settings.prefill:
             return False
+        prefix = None if job.ahead else self._find(session, job)
+        job.known = job.found
+        if job.unread <= self.settings.prefill:
+            return False
         try:
-            job.ahead = session.read_ahead(job.request.tokens, self.settings.prefill)
+            job.ahead = session.read_ahead(job.request.tokens, self.settings.prefill, prefix)
         except InputError:
             job.ahead = 0
         return job.ahead > 0
 
     def _admit(self, session: Session, jobs: Sequence[Job]) -> None:
         """Moves jobs into free slots."""
-        if not jobs:
-            return
+        while jobs:
+            now, later = list[Job](), list[Job]()
+            for job in jobs:
+                request = job.request
+                if self._prefixes.sharing(request.tokens, [other.request.tokens for other in now]):
+                    later.append(job)
+                    continue
+                prefix = None if job.ahead else self._find(session, job)
+                job.request = replace(request, prefix=prefix)
+                now.append(job)
+            self._admit_together(session, now)
+            jobs = later
+
+    def _find(self, session: Session, job: Job) -> KnownPrefix | None:
+        """The beginning of a job's prompt that need not be read."""
+        prefix = None if job.request.inputs else self._prefixes.find(job.request.tokens, session)
+        job.found = 0 if prefix is None else len(prefix.tokens)
+        return prefix
+
+    def _admit_together(self, session: Session, jobs: Sequence[Job]) -> None:
         self._running |= {job.request.number: job for job in jobs}
         for job in jobs:
             if job.scored:
                 self._score(job)
         try:
-            session.admit([job.request for job in jobs])
+            for entry in session.admit([job.request for job in jobs]):
+                entry.request = replace(entry.request, prefix=None)
         except InputError:  # one of them is at fault, and no row has changed
             for job in jobs:
                 self._admit_alone(session, job)
+        for job in jobs:
+            job.request = replace(job.request, prefix=None)
 
     def _admit_alone(self, session: Session, job: Job) -> None:
         try:
@@ -183,6 +211,7 @@ class Engine:
         assert session is not None
         now = monotonic()
         fresh = cycle.committed.prompt is not None
+        self._prefixes.follow(cycle, session)
         host = cycle.verdict.to_host(cycle.draft)
         depths = (cycle.draft.depth * cycle.draft.valid).amax(1).tolist()
         drafted = cycle.draft.valid.sum(1).tolist()
@@ -190,7 +219,7 @@ class Engine:
             job = self._running[entry.request.number]
             if fresh:
                 job.entry, job.first = entry, now
-                self._meters.admitted(len(entry.request.tokens), now - job.arrived)
+                self._meters.admitted(len(entry.request.tokens), job.found, now - job.arrived)
             else:
                 accepted = len(host.paths[row])
                 job.speculation.count(accepted, drafted[row] - 1, depths[row])
@@ -216,6 +245,7 @@ class Engine:
 
     def _finish(self, job: Job, reason: str, now: float) -> None:
         self._running.pop(job.request.number, None)
+        self._prefixes.forget(job.request.number)
         if job.first is not None:
             self._seconds += 0.1 * (now - job.first - self._seconds)
         self._meters.ended(reason, now - job.arrived, job.first and now - job.first, job.sent)

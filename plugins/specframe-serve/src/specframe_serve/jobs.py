@@ -84,6 +84,10 @@ class Job:
     """Row in the session, once the job is admitted."""
     ahead: int = 0
     """Tokens of its prompt that were read before its admission."""
+    known: int = 0
+    """Tokens of its prompt that the prefix cache had when it arrived."""
+    found: int = 0
+    """Tokens of its prompt that came from the prefix cache."""
     sent: int = 0
     """Tokens delivered."""
     first: float | None = None
@@ -93,4 +97,4 @@ class Job:
     @property
     def unread(self) -> int:
         """Tokens of its prompt that are still to be read."""
-        return len(self.request.tokens) - self.ahead
+        return len(self.request.tokens) - max(self.ahead, self.known)

@@ -67,6 +67,8 @@ class Meters:
             return Histogram(name, text, ("model_name",), registry=self.registry, buckets=buckets).labels(model)
 
         self._prompted = counter("vllm:prompt_tokens", "Prompt tokens read")
+        self._asked = counter("vllm:prefix_cache_queries", "Prompt tokens looked for in the prefix cache")
+        self._found = counter("vllm:prefix_cache_hits", "Prompt tokens found in the prefix cache, and not read")
         self.generated = counter("vllm:generation_tokens", "Tokens generated")
         self.refused = counter("specframe:requests_refused", "Requests refused because the queue was full")
         self._finished = Counter(
@@ -83,9 +85,11 @@ class Meters:
         """Shows the values of these sources at the time of asking."""
         self._sources = sources
 
-    def admitted(self, tokens: int, waited: float) -> None:
-        """Counts a row whose prompt was read and whose first token is there."""
+    def admitted(self, tokens: int, found: int, waited: float) -> None:
+        """Counts a row whose prompt was read, `found` tokens of it before, and whose first token is there."""
         self._prompted.inc(tokens)
+        self._asked.inc(tokens)
+        self._found.inc(found)
         self._first.observe(waited)
 
     def decoded(self, accepted: int, drafted: int, levels: int) -> None:

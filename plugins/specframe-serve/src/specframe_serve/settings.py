@@ -22,6 +22,8 @@ class ServeSettings:
     """Tokens of one row, prompt and answer together; the target's context where that is less."""
     prefill: int = 512
     """Prompt tokens that are read between two cycles; a longer prompt is read in pieces."""
+    cache: int = 512
+    """Megabytes of texts that are kept so that prompts that begin as they do are read from where they part; 0: none."""
     timeout: float = 600.0
     """Seconds from a request's arrival to the end of its answer."""
     body: int = 1 << 20
@@ -41,6 +43,8 @@ class ServeSettings:
         for name in ("slots", "queue", "context", "prefill", "body", "connections"):
             if getattr(self, name) < 1:
                 raise InputError(f"--{name} {getattr(self, name)} serves nothing; use 1 or more")
+        if self.cache < 0:
+            raise InputError(f"--cache {self.cache} is no size; use 0 or more megabytes")
         if not self.timeout > 0:
             raise InputError(f"--timeout {self.timeout:g} leaves no time; use a number of seconds above 0")
         if not (self.drain >= 0 and isfinite(self.drain)):

@@ -11,7 +11,7 @@ from specframe.components.targets.forward import resume
 from specframe.components.targets.forward.vision import Vision
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import ChosenSlots, LayerChoice
-from specframe.kernel.types import Committed, Prompts, TokenTree, Verdict
+from specframe.kernel.types import Committed, KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import NEWEST, NONE, Features, Forward, Output, Pass, Run, is_query
@@ -63,6 +63,7 @@ class State:
         self._offset: Tensor | None = None  # [A], of their positions
         self.ahead: list[int] = []  # the tokens of a prompt that were read before its admission, in the last row
         self._ahead_features: list[Mapping[str, Tensor]] = []  # of its pieces
+        self._begun: list[Mapping[str, Tensor]] = []  # of the beginning of a prompt that is being admitted
 
     def place_prompts(self, prompts: Prompts) -> Causal:
         """The place to read new rows, behind the session's, without the tokens that were read ahead.
@@ -72,24 +73,41 @@ class State:
         row, more, width = len(self.rows.counts), len(prompts.tokens), prompts.tokens.shape[1]
         self._require_slots(more)
         self._require(width, f"a prompt of {width} tokens")
-        start = len(self.ahead)
-        if start and (more > 1 or prompts.inputs or prompts.tokens[0, :start].tolist() != self.ahead):
-            start = 0
+        ahead, self._begun = len(self.ahead), list[Mapping[str, Tensor]]()
+        if ahead and more == 1 and not prompts.inputs and prompts.tokens[0, :ahead].tolist() == self.ahead:
+            start, self._begun = ahead, self._ahead_features
+            self.cache.copy_row(self.slots - 1, row, start)
+            self._forget_ahead()
+        else:
             if row + more == self.slots:
                 self._forget_ahead()
-        if start:
-            self.cache.copy_row(self.slots - 1, row, start)
+            start = 0 if prompts.prefix is None else self._put(prompts.prefix, prompts.tokens[0].tolist(), row)
         self._counts = prompts.count.tolist()
         return Causal(start, [count - start for count in self._counts])
 
-    def place_ahead(self, prompt: Sequence[int], limit: int) -> list[int]:
-        """The next piece of a prompt to read in the last slot; empty at its end.
+    def _put(self, prefix: KnownPrefix, prompt: Sequence[int], row: int) -> int:
+        """Puts the beginning of a prompt into a row; returns how many tokens it has."""
+        count = len(prefix.tokens)
+        if count >= len(prompt) or list(prefix.tokens) != list(prompt[:count]):
+            raise InputError("a prefix is shorter than its prompt, and has the tokens with which that begins")
+        if not self.cache.rewindable:
+            raise InputError("recurrent layers keep one state for all committed tokens: a row begins with no prefix")
+        self._require(count, f"a prefix of {count} tokens")
+        self.cache.put_row(prefix.memory, row)
+        self._begun = [prefix.features]
+        return count
+
+    def place_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> list[int]:
+        """The next piece of a prompt to read in the last slot, at first behind `prefix`; empty at its end.
 
         Raises InputError when slots or positions are used up.
         """
         self._require_slots(1)
         if list(prompt[: len(self.ahead)]) != self.ahead:
             self._forget_ahead()
+        if not self.ahead and prefix is not None:
+            self._put(prefix, prompt, self.slots - 1)
+            self.add_ahead(prefix.tokens, prefix.features)
         start = len(self.ahead)
         piece = list(prompt[start : min(start + limit, len(prompt) - 1)])
         if piece:
@@ -111,7 +129,7 @@ class State:
         asked = Pass(tokens, positions, sight, row, taps=taps, keep=keep, places=places, inputs=prompts.inputs)
         logits, features = vision.look(lambda: forward.run(asked, self.cache), prompts)
         self.admitted, self._offset = prompts, offset
-        return logits, self.take_ahead(features, sight.start)
+        return logits, self._whole(features)
 
     def read_piece(self, forward: Forward, piece: Sequence[int], taps: frozenset[str]) -> Features:
         """Reads a piece of a prompt in the last slot, behind what was read ahead; returns its features [1, L, D]."""
@@ -126,12 +144,9 @@ class State:
         self._ahead_features.append(features)
         self.cache.guarded = True
 
-    def take_ahead(self, features: Mapping[str, Tensor], start: int) -> Mapping[str, Tensor]:
-        """The features of a whole prompt, given those from token `start` on; forgets the part read ahead."""
-        if start == 0:
-            return features
-        parts = [*self._ahead_features, features]
-        self._forget_ahead()
+    def _whole(self, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The features of a whole prompt, given those of its tokens behind what was read before."""
+        parts = [*self._begun, features]
         if len(parts) == 1:
             return features
         whole = {tap: torch.cat([part[tap] for part in parts], 1) for tap in features}
@@ -157,6 +172,7 @@ class State:
         self.rows.join(prompts.count, self._counts, self._offset)
         self.rows.show(self._queries)
         self.admitted = self.drafted = None
+        self._begun = []
         return Committed(tokens, prompts.count, self.features, bonus, prompts, self._counts)
 
     def run_layers(

@@ -1,13 +1,14 @@
 """The tiers of the suite, a pytest plugin: `pytest` runs the quick one, --rest what that leaves out, --all both.
 
-Quick are all tests but those marked `full`, and of the cases of those marked `sampled` the first and, each day, another
-tenth.
+Quick are all tests but those marked `full` and those that slow.txt lists, and of the cases of those marked `sampled`
+the first and, each day, another tenth.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
 from zlib import crc32
 
 import pytest
@@ -15,6 +16,9 @@ from hypothesis import settings
 
 DAYS = 10
 """The number of days in which the quick tier runs every case of a sampled test."""
+
+SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines())
+"""The tests that took more than a second and a half of a CPU when all were measured, by their names."""
 
 settings.register_profile("quick", max_examples=30, deadline=None)
 settings.register_profile("all", max_examples=100, deadline=None)
@@ -39,7 +43,7 @@ class Tier:
         return self._is_quick(item) == (self.name == "quick")
 
     def _is_quick(self, item: pytest.Item) -> bool:
-        if item.get_closest_marker("full"):
+        if item.get_closest_marker("full") or item.nodeid in SLOW:
             return False
         turn = (crc32(item.nodeid.encode()) + self.day.toordinal()) % DAYS
         return turn == 0 or _is_first(item) or item.get_closest_marker("sampled") is None

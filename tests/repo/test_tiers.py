@@ -6,6 +6,9 @@ from datetime import date, timedelta
 import pytest
 from hypothesis import settings
 
+from tests import tiers
+from tests.repo.repository import ROOT
+
 SUITE = """
 import pytest
 
@@ -52,6 +55,21 @@ def test_the_quick_tier_and_the_rest_are_the_suite(collected):
     assert sorted([*quick, *rest, "test_slow"]) == sorted(whole) and len(whole) == len(set(whole)) == 122
     assert sum("plain" in name for name in quick) == 20 and "test_full" in rest
     assert "test_sampled[0]" in quick and sum("sampled" in name for name in quick) in range(3, 30)
+
+
+def test_a_slow_test_is_left_to_the_rest(collected, monkeypatch):
+    [name] = [name for name in collected("--all", "-k plain") if "[7]" in name]
+    file = "test_a_slow_test_is_left_to_the_rest.py"
+    monkeypatch.setattr(tiers, "SLOW", {f"{file}::{name}"})
+    assert name not in collected() and name in collected("--rest")
+
+
+def test_slow_tests_are_there():
+    """A test that is renamed is quick again, until all are measured the next time."""
+    assert tiers.SLOW
+    for name in tiers.SLOW:
+        file, function = name.partition("[")[0].split("::")[0], name.partition("[")[0].rpartition("::")[2]
+        assert f"def {function}(" in (ROOT / file).read_text(encoding="utf-8"), name
 
 
 def test_a_day_can_be_repeated_and_ten_days_have_every_case(collected):

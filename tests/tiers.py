@@ -18,7 +18,7 @@ DAYS = 10
 """The number of days in which the quick tier runs every case of a sampled test."""
 
 SLOW = frozenset(Path(__file__).with_name("slow.txt").read_text(encoding="utf-8").splitlines())
-"""The tests that took more than a second and a half of a CPU when all were measured, by their names."""
+"""The tests that took two seconds and more of a busy CPU when all were measured, by their names."""
 
 settings.register_profile("quick", max_examples=30, deadline=None)
 settings.register_profile("all", max_examples=100, deadline=None)

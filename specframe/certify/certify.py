@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
 from specframe.certify.certificate import REDUCED, Case, Certificate, Guarantee, Reach
 from specframe.certify.compositions.audit import Audit, audit_drafts
-from specframe.certify.compositions.batch import COMPANIES, Accompanied
+from specframe.certify.compositions.batch import COMPANIES, LEAVES, Accompanied
 from specframe.certify.compositions.branches import Forks
 from specframe.certify.compositions.controls import NAME, WRONG, Captured, Parent, ReplayedStreams, Wrong, WrongBonus
 from specframe.certify.compositions.emission import Comparison, Emission
@@ -129,6 +129,7 @@ class _Certifier:
                 company += 1
             else:
                 rung += 1
+        yield self.after_one_left(f"{label}, after another row left", sampling)
         pair = self.in_company(f"{label}, with one other row", sampling, COMPANIES, -1)
         yield replace(pair, partly=True)
 
@@ -136,11 +137,19 @@ class _Certifier:
         """A row of one of the smaller compositions with others."""
         miniature = self.ladder[rung]
         emission = miniature.emission(name, sampling)
-        given = {each.name: getattr(emission, each.name) for each in fields(emission)}
-        accompanied = Accompanied(**given, company=company)
+        accompanied = Accompanied.of(emission, company)
         # A batch of two rows has one branch.
         comparison = self.compare(accompanied, ALONE, rows=1) if accompanied.pair else self.compare(accompanied)
         return replace(self.as_case(emission, comparison, miniature), among_others=True)
+
+    def after_one_left(self, name: str, sampling: Sampling) -> Case:
+        """Two tokens behind a certain first cycle, after which an earlier row left; elsewhere it may leave too late."""
+        miniature = self.ladder[-1]
+        text = guide(partial(miniature.emission, "", sampling))
+        certain = text.tokens[: text.before(2)]
+        emission = forced(miniature.emission(name, sampling), certain, 2)
+        case = self.as_case(emission, self.compare(Accompanied.of(emission, LEAVES)), miniature)
+        return replace(case, among_others=True, partly=True, forced=len(certain), tokens=2)
 
     def behind_certain_text(self, label: str, sampling: Sampling) -> Iterator[Case]:
         """Cases behind a text that is certain: to the deepest level of a draft, to a late cycle, and to its end."""

@@ -235,3 +235,27 @@ class UnlikeItsAskingForm(Match):
     def verify(self, tree, p, random):
         found = super().verify(tree, p, random)
         return fair(found, found.length >= 0, random, p.shape[-1])
+
+
+class KeepsRows(Chain):
+    """It remembers each row's root; where another one stands, it records another distribution."""
+
+    def open(self, slots, room):
+        self.roots = torch.zeros(0, dtype=torch.int64)
+
+    def keep(self, rows):
+        self.roots = self.roots[rows]
+
+    def observe(self, cycle):
+        self.roots = cycle.verdict.bonus
+
+    def grow(self, expand, root, context):
+        tree = super().grow(expand, root, context)
+        return tree if len(self.roots) < len(root) else sharpened(tree, self.roots[: len(root)] != root)
+
+
+class ForgetsRows(KeepsRows):
+    """The same without moving its rows as others leave."""
+
+    def keep(self, rows):
+        pass

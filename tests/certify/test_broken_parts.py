@@ -20,7 +20,7 @@ DRAWING = [
     ),
 ]
 GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly"]
-OBSERVING = ["SharpensLate"]
+OBSERVING = ["SharpensLate", "ForgetsRows"]
 
 
 def certified(folder, text, **parts):
@@ -49,6 +49,12 @@ def test_a_tree_that_takes_the_likeliest_deep_down(tmp_path):
 def test_trees_that_observe_cycles(name, tmp_path):
     parts = {"tree": PATH + name, "verifier": "recursive", "depth": 2, "temperature": 1.0}
     assert not certified(tmp_path, DRAWN, **parts).lossless
+
+
+@pytest.mark.full
+def test_a_tree_that_moves_its_rows_is_certified(tmp_path):
+    parts = {"tree": PATH + "KeepsRows", "verifier": "recursive", "depth": 2, "temperature": 1.0}
+    assert certified(tmp_path, DRAWN, **parts).lossless
 
 
 @pytest.mark.full

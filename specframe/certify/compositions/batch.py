@@ -9,7 +9,7 @@ the company.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum, auto
 
 import torch
@@ -51,6 +51,8 @@ STAYING = (Other(1, 3, Stay.TO_THE_END), Other(2, 5, Stay.TO_THE_END), Other(0, 
 LEAVING = (Other(1, 3, Stay.UNTIL_THEN), Other(2, 5, Stay.TO_THE_END))
 """An earlier row leaves while the watched row is the last one, which takes its place."""
 LINES = (STAYING, STAYING, LEAVING, LEAVING, (Other(1, 3, Stay.TO_THE_END),))
+LEAVES = LINES.index(LEAVING)
+"""A company whose first row leaves."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,11 @@ class Accompanied(Emission):
 
     company: int = 0
     """Chooses the others, and names their random numbers."""
+
+    @classmethod
+    def of(cls, emission: Emission, company: int) -> Accompanied:
+        """The emission in this company."""
+        return cls(**{each.name: getattr(emission, each.name) for each in fields(emission)}, company=company)
 
     @property
     def pair(self) -> bool:

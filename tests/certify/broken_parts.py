@@ -75,8 +75,8 @@ def sharpened(tree, where):
     return replace(tree, q=torch.where(where[:, None, None], sharp, tree.q))
 
 
-class SharpensLate(Chain):
-    """From a session's fourth cycle on it records another distribution than it draws from."""
+class CountsCycles:
+    """A part that counts a session's cycles: the one of its admission is 0."""
 
     def open(self, slots, room):
         self.cycles = -1
@@ -86,23 +86,18 @@ class SharpensLate(Chain):
 
     def observe(self, cycle):
         self.cycles += 1
+
+
+class SharpensLate(CountsCycles, Chain):
+    """From a session's fourth cycle on it records another distribution than it draws from."""
 
     def grow(self, expand, root, context):
         tree = super().grow(expand, root, context)
         return sharpened(tree, torch.full_like(root, self.cycles >= 3, dtype=torch.bool))
 
 
-class Counting(Match):
+class Counting(CountsCycles, Match):
     """Counts a session's cycles."""
-
-    def open(self, slots, room):
-        self.cycles = -1
-
-    def keep(self, rows):
-        pass
-
-    def observe(self, cycle):
-        self.cycles += 1
 
     def wrong(self):
         raise NotImplementedError

@@ -22,6 +22,7 @@ import torch
 
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
+from tests.certify.broken_parts import CountsCycles, sharpened
 
 
 class EarlyBonus(Match):
@@ -46,17 +47,8 @@ class AfterFour(Match):
         return replace(found, bonus=bonus)
 
 
-class Late(Match):
+class Late(CountsCycles, Match):
     """From a session's fourth cycle on, the bonus is a fair choice."""
-
-    def open(self, slots, room):
-        self.cycles = -1
-
-    def keep(self, rows):
-        pass
-
-    def observe(self, cycle):
-        self.cycles += 1
 
     def verify_on_demand(self, tree, laws, random):
         found = super().verify_on_demand(tree, laws, random)
@@ -71,10 +63,8 @@ class Sharpened(Chain):
 
     def grow(self, expand, root, context):
         tree = super().grow(expand, root, context)
-        sharp = tree.q**2
-        sharp = sharp / sharp.sum(-1, keepdim=True)
         deep = torch.arange(tree.q.shape[1]) >= 3
-        return replace(tree, q=torch.where(deep[:, None], sharp, tree.q))
+        return replace(tree, q=torch.where(deep[:, None], sharpened(tree, torch.tensor([True])).q, tree.q))
 '''
 
 TEXT = "{use: model, model: FOLDER, dtype: float64}\ntree: {use: chain, depth: 4}"

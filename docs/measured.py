@@ -73,7 +73,7 @@ def best_gain(entries: Mapping[str, Any]) -> str:
     whose = "has an interval" if clear == 1 else "have intervals"
     return (
         f"{best['value']:.2f} times [{best['low']:.2f}, {best['high']:.2f}]; "
-        f"of {len(gains)} recipes {NUMBERS[clear]} {whose} clear of 1"
+        f"of {len(gains)} recipes {NUMBERS[clear] if clear < len(NUMBERS) else clear} {whose} clear of 1"
     )
 
 

@@ -117,14 +117,17 @@ class Helpers {
  public:
   // Calls `work` with a worker in this thread, and in each helper that comes before it is done; returns when all that came
   // have left. This thread is alone where another one is using the helpers, where the system grants none, and, for up to
-  // MOST passes, after one in which it waited longer than helpers can have saved: its cores are needed elsewhere.
+  // MOST passes, after one of which it waited more than a quarter: its cores are needed elsewhere.
   template <typename Work>
   static void run(Team& team, Work work) {
     Helpers& all = get();
     Worker first(team, 0);
     const std::unique_lock<std::mutex> turn(all.turn_, std::try_to_lock);
     if (first.threads == 1 || !turn) return work(first);
-    if (all.alone_ > 0) return --all.alone_, work(first);
+    if (all.alone_ > 0) {
+      --all.alone_;
+      return work(first);
+    }
     all.begin(first.threads - 1);
     auto help = [&](int number) {
       Worker other(team, number);

@@ -65,10 +65,9 @@ class Prefixes:
         for row, entry in enumerate(session.cycle_rows):
             if entry.request.inputs:
                 continue
-            features = {tap: values[row : row + 1, : counts[row]] for tap, values in cycle.committed.features.items()}
-            self._features.setdefault(entry.request.number, []).append(
-                {tap: values.clone() for tap, values in features.items()}
-            )
+            taps = cycle.committed.features.items()
+            features = {tap: values[row : row + 1, : counts[row]].clone() for tap, values in taps}
+            self._features.setdefault(entry.request.number, []).append(features)
             if entry.ended is not None:
                 self._keep(first + row, entry)
 

@@ -43,6 +43,7 @@ from specframe.kernel.interfaces import TreePolicy as TreePolicy
 from specframe.kernel.interfaces import Verifier as Verifier
 from specframe.kernel.interfaces import VisitingVerifier as VisitingVerifier
 from specframe.kernel.interfaces import text_of as text_of
+from specframe.kernel.layers import NEWEST_QUERIES as NEWEST_QUERIES
 from specframe.kernel.layers import ChosenSlots as ChosenSlots
 from specframe.kernel.layers import CommittedMemory as CommittedMemory
 from specframe.kernel.layers import ExitingDrafter as ExitingDrafter

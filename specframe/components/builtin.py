@@ -109,12 +109,6 @@ ROLLOUTS: Parts = (
     ),
 )
 
-SIGHTS: Parts = (
-    ("window", "window:SinkWindow", "StreamingLLM: the first tokens and the newest ones"),
-    ("chunks", "chunks:KeyChunks", "TriForce: the chunks whose keys fit the newest query, chosen anew now and then"),
-    ("snapkv", "snapkv:SnapKV", "SnapKV: the tokens that the end of the prompt looks at"),
-)
-
 STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, found by what stands before them"),)
 
 LEARNING: Parts = (("online", "online:Online", "another drafter, which keeps learning while it drafts"),)
@@ -136,7 +130,6 @@ COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("head", "components.heads", HEADS),
     ("loss", "components.losses", LOSSES),
     ("rollout", "components.rollouts", ROLLOUTS),
-    ("sight", "components.sights", SIGHTS),
     ("store", "components.stores", STORES),
     ("contestant", "bench.contest", CONTESTANTS),
 )

@@ -58,6 +58,10 @@ class LayerChoice:
         return LayerChoice(runs, runs)
 
 
+NEWEST_QUERIES = 32
+"""Number of a prompt's last tokens whose queries a target's memory has."""
+
+
 @dataclass(frozen=True)
 class ChosenSlots:
     """The committed slots that every node of a draft sees, together with its own path and nothing else.
@@ -90,7 +94,7 @@ class CommittedMemory(Protocol):
 
     @property
     def queries(self) -> Tensor:
-        """The queries of the tokens just committed, of a prompt the last 32 at most: [layers, R, heads, T, D].
+        """The queries of the tokens just committed, of a prompt at most `NEWEST_QUERIES`: [layers, R, heads, T, D].
 
         They are rotated and scaled: products with keys are what the softmax of attention gets. The newest token's are
         the last ones; 0 stands before a row's first. The R rows are those of the commit. Several heads in a row share a

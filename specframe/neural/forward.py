@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from specframe.kernel.layers import LayerChoice
+from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice
 from specframe.native.sight import Sight
 from specframe.neural.cache import SlotCache
 
@@ -21,8 +21,6 @@ EVERY = slice(None)
 """The logits of all positions."""
 NONE = slice(0)
 """No logits: the LM head does not run."""
-NEWEST = 32
-"""Number of a text's last tokens whose queries are returned."""
 
 
 Output = tuple[Tensor | None, Features]
@@ -35,7 +33,8 @@ class Pass:
 
     `layer.K` is layer K's output, counted from 0, as it enters the next; `last` is the LM head's input, after the last
     layer that runs. `query.K` are the queries of layer K, rotated and scaled: their products with keys are what the
-    softmax of its attention gets. A text that is read gives those of its last `NEWEST` tokens alone: see `Newest`.
+    softmax of its attention gets. A text that is read gives those of its last `NEWEST_QUERIES` tokens alone: see
+    `Newest`.
     """
 
     tokens: Tensor  # [B, T] int64
@@ -81,11 +80,12 @@ class Forward(Protocol):
 class Newest:
     """The last tokens of texts, of which queries are kept; those of a whole prompt take more room than its keys.
 
-    They are [B, W, ..], the newest last, for W the smaller of `NEWEST` and the longest text; 0 before a text's first.
+    They are [B, W, ..], the newest last, for W the smaller of `NEWEST_QUERIES` and the longest text; 0 before a text's
+    first.
     """
 
     def __init__(self, lengths: Sequence[int], device: torch.device | None = None) -> None:
-        width = min(NEWEST, max(lengths))
+        width = min(NEWEST_QUERIES, max(lengths))
         ends = torch.tensor(lengths, device=device)[:, None]
         self._places = ends - width + torch.arange(width, device=device)  # [B, W]
         self._first = min(lengths) - width

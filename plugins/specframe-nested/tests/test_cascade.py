@@ -19,12 +19,12 @@ from specframe.components.drafters.none import NoDrafter
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.drafters.recycling import Recycling
 from specframe.components.drafters.suffix import Suffix
-from specframe.components.sights.window import SinkWindow
 from specframe.components.targets.tiny import random_model, tiny_llama
 from specframe.components.trees.fixed import Chain
 from specframe.plugin import Draw
 from specframe.testing import GivenDrafter, check_drafter
 from specframe_nested.cascade import Cascade
+from specframe_sights.window import SinkWindow
 
 DRAFTS = {
     "model": lambda: counting(8),

@@ -8,10 +8,10 @@ from transformers.models.llama import modeling_llama
 
 from specframe import CompositionError
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.sights.chunks import KeyChunks
-from specframe.components.sights.snapkv import SnapKV
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.layers import LayerChoice
+from specframe_sights.chunks import KeyChunks
+from specframe_sights.snapkv import SnapKV
 from tests.components.targets.models import accept, batch, random_tree
 from tests.components.targets.test_layers import BROAD
 

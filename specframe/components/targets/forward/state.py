@@ -10,11 +10,11 @@ from torch import Tensor
 from specframe.components.targets.forward import resume
 from specframe.components.targets.forward.vision import Vision
 from specframe.kernel.errors import InputError
-from specframe.kernel.layers import ChosenSlots, LayerChoice
+from specframe.kernel.layers import NEWEST_QUERIES, ChosenSlots, LayerChoice
 from specframe.kernel.types import Committed, KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
-from specframe.neural.forward import NEWEST, NONE, Features, Forward, Output, Pass, Run, is_query
+from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
 
 FIRST = 1024
@@ -150,7 +150,7 @@ class State:
         if len(parts) == 1:
             return features
         whole = {tap: torch.cat([part[tap] for part in parts], 1) for tap in features}
-        return {tap: values[:, -NEWEST:] if is_query(tap) else values for tap, values in whole.items()}
+        return {tap: values[:, -NEWEST_QUERIES:] if is_query(tap) else values for tap, values in whole.items()}
 
     def take(self, features: Mapping[str, Tensor]) -> None:
         """Keeps the features of a forward pass over prompts or trees until their commit."""

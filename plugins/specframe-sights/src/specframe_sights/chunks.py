@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe.components.sights.ranking import Ranking
-from specframe.kernel.errors import InputError
-from specframe.kernel.layers import ChosenSlots, CommittedMemory
-from specframe.kernel.types import Committed
+from specframe import InputError
+from specframe.plugin import ChosenSlots, Committed, CommittedMemory
+from specframe_sights.ranking import Ranking
 
 
 class KeyChunks:

@@ -11,7 +11,6 @@ import specframe
 from specframe import CompositionError, InputError
 from specframe.certify.compositions.emission import Emission
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.sights.window import SinkWindow
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model
@@ -24,6 +23,7 @@ from specframe.kernel.types import Draw
 from specframe.neural.ledger import Rows
 from specframe.sampling.laws import Sampling
 from specframe.testing import audit, check_drafter
+from specframe_sights.window import SinkWindow
 
 PROMPT = (0, 1, 2, 0, 1)
 SIGHTS = {

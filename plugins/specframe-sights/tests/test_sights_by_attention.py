@@ -8,8 +8,6 @@ import specframe
 from specframe import InputError
 from specframe.certify.compositions.emission import Emission
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.sights.chunks import KeyChunks
-from specframe.components.sights.snapkv import SnapKV
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.fixed import Chain
@@ -18,7 +16,9 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
 from specframe.kernel.types import Draw
 from specframe.sampling.laws import Sampling
-from specframe.testing import audit, check_drafter
+from specframe.testing import audit, check_drafter, check_plugin
+from specframe_sights.chunks import KeyChunks
+from specframe_sights.snapkv import SnapKV
 
 SIGHTS = {
     "chunks": lambda: KeyChunks(budget=4, chunk=1, recent=1, every=1),
@@ -105,3 +105,8 @@ def test_a_sight_that_looks_at_the_drafts_own_tokens_is_found():
 def test_wrong_options_are_refused(build_sight, words):
     with pytest.raises(InputError, match=words):
         build_sight()
+
+
+@pytest.mark.full
+def test_the_package_keeps_the_contract_of_plugins():
+    check_plugin("specframe-sights")

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.kernel.errors import InputError
-from specframe.kernel.layers import ChosenSlots, CommittedMemory
-from specframe.kernel.types import Committed
+from specframe import InputError
+from specframe.plugin import ChosenSlots, Committed, CommittedMemory
 
 
 class SinkWindow:

@@ -6,11 +6,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d
 
-from specframe.components.sights.ranking import Ranking
-from specframe.kernel.errors import InputError
-from specframe.kernel.layers import ChosenSlots, CommittedMemory
-from specframe.kernel.types import Committed
-from specframe.neural.forward import NEWEST
+from specframe import InputError
+from specframe.plugin import NEWEST_QUERIES, ChosenSlots, Committed, CommittedMemory
+from specframe_sights.ranking import Ranking
 
 
 class SnapKV:
@@ -30,8 +28,8 @@ class SnapKV:
     per_head = queries = True
 
     def __init__(self, *, budget: int = 512, window: int = 32, pool: int = 7) -> None:
-        if not 1 <= window <= NEWEST:
-            raise InputError(f"snapkv: the window has 1 to {NEWEST} queries, not {window}")
+        if not 1 <= window <= NEWEST_QUERIES:
+            raise InputError(f"snapkv: the window has 1 to {NEWEST_QUERIES} queries, not {window}")
         if pool < 1 or pool % 2 == 0:
             raise InputError(f"snapkv: pool is an odd number of neighbours, not {pool}")
         if budget <= window:

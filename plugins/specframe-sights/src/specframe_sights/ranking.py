@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.kernel.layers import ChosenSlots, CommittedMemory
+from specframe.plugin import ChosenSlots, CommittedMemory
 
 
 class Ranking:

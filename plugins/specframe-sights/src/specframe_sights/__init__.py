@@ -1,0 +1,28 @@
+"""Sights, the committed tokens that a draft sees, as a specframe plugin; importing it imports no torch."""
+
+from __future__ import annotations
+
+from specframe.plugin import Register, hookimpl
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the sights `window`, `chunks` and `snapkv`."""
+    register(
+        "sight",
+        "window",
+        "specframe_sights.window:SinkWindow",
+        summary="StreamingLLM: the first tokens and the newest ones",
+    )
+    register(
+        "sight",
+        "chunks",
+        "specframe_sights.chunks:KeyChunks",
+        summary="TriForce: the chunks whose keys fit the newest query, chosen anew now and then",
+    )
+    register(
+        "sight",
+        "snapkv",
+        "specframe_sights.snapkv:SnapKV",
+        summary="SnapKV: the tokens that the end of the prompt looks at",
+    )

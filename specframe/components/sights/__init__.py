@@ -1,1 +1,0 @@
-"""Sights: the committed tokens that a draft sees."""

@@ -1,6 +1,12 @@
 """The names for authors of plugins."""
 
+from specframe.cli.arguments import UserPath as UserPath
+from specframe.cli.arguments import read_plan as read_plan
+from specframe.cli.candidates import complete_recipe as complete_recipe
+from specframe.components.drafters.budget import gained as gained
 from specframe.components.drafters.text import CommittedText as CommittedText
+from specframe.components.drafters.trie import Trie as Trie
+from specframe.components.drafters.trie import as_tree as as_tree
 from specframe.components.rollouts.glancing import Glancing as Glancing
 from specframe.components.rollouts.multi_step import MultiStep as MultiStep
 from specframe.components.rollouts.teacher_forced import AllLevels as AllLevels
@@ -17,8 +23,12 @@ from specframe.components.verifiers.match import Match as Match
 from specframe.components.verifiers.recursive import Recursive as Recursive
 from specframe.files.checks import Check as Check
 from specframe.files.checks import find_check as find_check
+from specframe.files.folders import make_folder as make_folder
+from specframe.files.jsonl import parse_json as parse_json
+from specframe.files.jsonl import read_lines as read_lines
 from specframe.files.prompts import PromptRecord as PromptRecord
 from specframe.files.prompts import read_records as read_records
+from specframe.files.text import counted as counted
 from specframe.kernel.cache import cache_folder as cache_folder
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise

@@ -86,8 +86,13 @@ def recipe_command(function: Callable[..., int]) -> click.Command:
     return click.command(command)
 
 
-def read_plan(recipe: str, overrides: Sequence[str], *, local_code: bool, environment: bool) -> Plan:
-    """The plan of a recipe, by file or name, or of a model. Raises RecipeError with every problem."""
+def read_plan(
+    recipe: str, overrides: Sequence[str] = (), *, local_code: bool = True, environment: bool = False
+) -> Plan:
+    """The plan of a recipe, by file or name, or of a model, with overrides `KEY=VALUE`.
+
+    Raises RecipeError with every problem.
+    """
     from specframe.kernel.build import plan
     from specframe.kernel.discovery import discover
     from specframe.kernel.recipe import Recipe

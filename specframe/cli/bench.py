@@ -182,14 +182,14 @@ def _compare(first: Path, second: Path) -> int:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    from specframe.files.jsonl import parse
+    from specframe.files.jsonl import parse_json
     from specframe.kernel.errors import InputError
 
     try:
         written = path.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
-    results = parse(written, str(path))
+    results = parse_json(written, str(path))
     if not isinstance(results, dict):
         raise InputError(f"{path} is no results.json of a bench")
     return results

@@ -25,7 +25,6 @@ COMMANDS = {
     "bench": "measure recipes side by side over prompt sets, against transformers' own generation",
     "profile": "measure acceptance by level and rank, and compute the best tree from it",
     "doctor": "check that a drafter reads its target as it was trained to, and find the mistake if it does not",
-    "store": "build a store of texts for drafters that copy from it",
     "train": "train the recipe's drafter; an interrupted run resumes",
     "distill-data": "let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes",
     "certify": "prove that a recipe is lossless: enumerate every random outcome of the real code",
@@ -41,8 +40,8 @@ COMMANDS = {
 """The built-in commands: each is a click command in the module of its name in this package."""
 MODULES = {"import": "imports", "distill-data": "distill_data"}
 """The modules of commands whose names cannot be a module's."""
-PACKAGES = {"serve": "specframe-serve"}
-"""Commands of this project that have a package of their own, because they need more than the core does."""
+PACKAGES = {"serve": "specframe-serve", "store": "specframe-retrieval"}
+"""Commands of this project that have a package of their own."""
 TRY = {
     "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",
     "specframe run suffix-recycling": "the same assistant, sped up without training",

@@ -24,7 +24,6 @@ DRAFTERS: Parts = (
     ("suffix-recycling", "suffix_recycling:SuffixRecycling", "a copy and recycled choices in one tree, for any model"),
     ("lookahead", "lookahead:Lookahead", "n-grams from Jacobi iterations in the same forward pass"),
     ("logitspec", "logitspec:LogitSpec", "the last logits' runners-up, and copies behind them"),
-    ("retrieval", "retrieval:Retrieval", "what followed the last tokens in a store of texts"),
     ("fused", "fused:Fused", "two drafters in one tree"),
     ("ahead", "ahead:Ahead", "another drafter, which drafts the next chain while the target scores the last one"),
     ("placed", "placed:Placed", "another drafter, on a device of its own"),
@@ -109,8 +108,6 @@ ROLLOUTS: Parts = (
     ),
 )
 
-STORES: Parts = (("corpus", "corpus:Corpus", "documents and finished answers, found by what stands before them"),)
-
 LEARNING: Parts = (("online", "online:Online", "another drafter, which keeps learning while it drafts"),)
 
 CONTESTANTS: Parts = (
@@ -130,7 +127,6 @@ COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("head", "components.heads", HEADS),
     ("loss", "components.losses", LOSSES),
     ("rollout", "components.rollouts", ROLLOUTS),
-    ("store", "components.stores", STORES),
     ("contestant", "bench.contest", CONTESTANTS),
 )
 """Registered components: kinds, the folders of this package that hold them, and the components."""

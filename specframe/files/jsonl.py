@@ -38,7 +38,7 @@ def read_whole(path: Path) -> list[bytes]:
     return path.read_bytes().split(b"\n")[:-1]
 
 
-def parse(line: str | bytes, where: str, remedy: str = "") -> Any:
+def parse_json(line: str | bytes, where: str, remedy: str = "") -> Any:
     """A line's JSON. Raises InputError that names the place and the error there, and ends with the remedy."""
     ending = remedy and f"; {remedy}"
     try:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specframe.files.checks import reference_of
-from specframe.files.jsonl import parse, read_lines
+from specframe.files.jsonl import parse_json, read_lines
 from specframe.kernel.errors import InputError
 
 FIELDS = ("turns", "prompt", "question", "text", "instruction")
@@ -59,7 +59,7 @@ def _records(path: Path) -> Iterator[PromptRecord]:
         yield from _rows(path)
         return
     if path.suffixes[-1:] == [".json"] or path.suffixes[-2:] == [".json", ".gz"]:
-        whole = parse("\n".join(line for _, line in read_lines(path)), str(path))
+        whole = parse_json("\n".join(line for _, line in read_lines(path)), str(path))
         if not isinstance(whole, list):
             raise InputError(f"{path}: a .json file of prompts holds a list; for one object a line use .jsonl")
         for place, value in enumerate(whole):
@@ -68,7 +68,7 @@ def _records(path: Path) -> Iterator[PromptRecord]:
     structured = is_structured(path)
     for number, line in read_lines(path):
         where = f"{path}:{number}"
-        yield as_record(parse(line, where), where) if structured else PromptRecord((line,))
+        yield as_record(parse_json(line, where), where) if structured else PromptRecord((line,))
 
 
 def _rows(path: Path) -> Iterator[PromptRecord]:

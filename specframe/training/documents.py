@@ -9,7 +9,7 @@ from os.path import expanduser
 from pathlib import Path
 from typing import Any
 
-from specframe.files.jsonl import parse, read_lines
+from specframe.files.jsonl import parse_json, read_lines
 from specframe.kernel.errors import InputError, needs_extra
 from specframe.kernel.zoo import ZOO, data_file
 
@@ -62,7 +62,7 @@ def _files(source: str) -> list[Path]:
 def _lines(path: Path) -> Iterator[Document]:
     for number, line in read_lines(path):
         where = f"{path}:{number}"
-        yield as_document(parse(line, where), where)
+        yield as_document(parse_json(line, where), where)
 
 
 def as_document(record: Any, origin: str) -> Document:

@@ -2,7 +2,7 @@ import gzip
 
 import pytest
 
-from specframe.files.jsonl import parse, read_lines, read_whole
+from specframe.files.jsonl import parse_json, read_lines, read_whole
 from specframe.kernel.errors import InputError
 
 
@@ -13,7 +13,7 @@ def test_lines_are_numbered_and_blank_ones_left_out(tmp_path):
     for name in ("a.jsonl", "a.jsonl.gz"):
         found = list(read_lines(tmp_path / name))
         assert found == [(1, '{"a": 1}'), (4, "[2]"), (5, '"\x85 \u2028"')]
-        assert [parse(line, "here") for _, line in found] == [{"a": 1}, [2], "\x85 \u2028"]
+        assert [parse_json(line, "here") for _, line in found] == [{"a": 1}, [2], "\x85 \u2028"]
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, name, content, words):
 )
 def test_a_broken_line_is_named_with_the_remedy(line, words):
     with pytest.raises(InputError, match=rf"^a.jsonl:3: .*{words}") as refused:
-        parse(line, "a.jsonl:3", "delete it")
+        parse_json(line, "a.jsonl:3", "delete it")
     assert "Unicode" in words or str(refused.value).endswith("; delete it")
-    assert parse('"\\ud83d\\ude00"', "here") == "😀"
+    assert parse_json('"\\ud83d\\ude00"', "here") == "😀"
 
 
 def test_a_line_that_was_cut_off_is_no_line(tmp_path):

@@ -11,9 +11,9 @@ from serving import Gate, Serving, lone, make_pipeline, until
 
 from specframe import Sampling
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.stores.corpus import build
 from specframe.components.targets.tiny import random_model
 from specframe.training.online import Online
+from specframe_retrieval.corpus import build
 from specframe_serve.settings import ServeSettings
 
 WORDS = ["hello there", "good day to you", "a", "what do you like to do on a rainy day?", "one two one two one two"]

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
-from specframe.files.jsonl import parse, read_whole
+from specframe.files.jsonl import parse_json, read_whole
 from specframe.kernel.errors import InputError, SpecframeError
 
 NAME = "runs.jsonl"
@@ -65,7 +65,7 @@ class Journal:
 
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    entry = parse(line, f"{path}:{number}", REMEDY)
+    entry = parse_json(line, f"{path}:{number}", REMEDY)
     if not isinstance(entry, dict):
         raise InputError(f"{path}:{number}: no round of a bench; {REMEDY}")
     return entry

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from specframe.files.folders import make_folder
-from specframe.files.jsonl import parse, read_whole
+from specframe.files.jsonl import parse_json, read_whole
 from specframe.files.provenance import write_json
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.training.distill.dialogue import Dialogue
@@ -98,7 +98,7 @@ class AnswerStore:
     def _read_about(self) -> dict[str, Any]:
         path = self.folder / ABOUT
         try:
-            about = parse(path.read_bytes(), str(path))
+            about = parse_json(path.read_bytes(), str(path))
         except OSError as error:
             raise InputError(f"{path} does not record how the answers next to it were made; {REMEDY}") from error
         if not isinstance(about, dict) or not isinstance(about.get("settings"), dict):
@@ -148,7 +148,7 @@ def kind(reason: str) -> str:
 
 def parse_answer(line: bytes) -> dict[str, Any]:
     """A line of the answers. Raises ValueError, LookupError or TypeError for another."""
-    entry: dict[str, Any] = parse(line, ANSWERS)
+    entry: dict[str, Any] = parse_json(line, ANSWERS)
     int(entry["line"]), bool(entry["finished"]), int(entry["tokens"] or 0)
     return entry
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.components.stores import corpus
-from specframe.components.stores.context_array import REACH, SEPARATOR, ContextArray
-from specframe.components.stores.corpus import Corpus, build
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError
+from specframe_retrieval import corpus
+from specframe_retrieval.context_array import REACH, SEPARATOR, ContextArray
+from specframe_retrieval.corpus import Corpus, build
 from tests.tiers import examples
 
 TEXTS = st.lists(st.lists(st.integers(0, 2), min_size=0, max_size=30), min_size=1, max_size=6)

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from specframe.files.jsonl import parse, read_lines
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe.plugin import parse_json, read_lines
 
 LINES = (".jsonl", ".jsonl.gz")
 
@@ -35,7 +35,7 @@ def _read(path: Path) -> Iterator[str]:
     if path.name.endswith(LINES):
         for number, line in read_lines(path):
             where = f"{path}:{number}"
-            yield from _record(parse(line, where), where)
+            yield from _record(parse_json(line, where), where)
         return
     try:
         yield path.read_text(encoding="utf-8")

@@ -10,14 +10,21 @@ from itertools import count
 
 from torch import Tensor
 
-from specframe.components.drafters.budget import gained
-from specframe.components.drafters.trie import Trie, as_tree
-from specframe.kernel.capabilities import Promise, Untrained
-from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.registry import one_line
-from specframe.kernel.store import Store
-from specframe.kernel.types import Committed, Context, Draw, TokenTree
+from specframe import InputError
+from specframe.plugin import (
+    Committed,
+    Context,
+    Draw,
+    Promise,
+    Store,
+    Target,
+    TokenTree,
+    TreePolicy,
+    Trie,
+    Untrained,
+    as_tree,
+    gained,
+)
 
 log = logging.getLogger("specframe.retrieval")
 
@@ -135,7 +142,8 @@ class Retrieval:
         try:
             self.store.append(texts)
         except Exception as error:  # whatever goes wrong in storing, requests are waiting
-            log.warning("finished texts are remembered no more: %s", one_line(error))
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            log.warning("finished texts are remembered no more: %s", reason)
             self.remember = False
 
     def _grow(self, trie: Trie, text: Sequence[int]) -> None:

@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from specframe.components.stores import folder as files
-from specframe.components.stores.context_array import ContextArray, SuffixMatch
-from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target, text_of
-from specframe.kernel.store import Continuations
+from specframe import InputError
+from specframe.plugin import Continuations, Target, text_of
+from specframe_retrieval import folder as files
+from specframe_retrieval.context_array import ContextArray, SuffixMatch
 
 SMALL = 1 << 14
 """Arrays of fewer tokens are merged with the next, which takes no longer than writing them."""

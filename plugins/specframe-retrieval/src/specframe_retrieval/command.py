@@ -8,10 +8,8 @@ from pathlib import Path
 
 import click
 
-from specframe.cli.arguments import PATH, json_option, split_overrides
-from specframe.cli.candidates import complete_recipe
-from specframe.files.text import counted
-from specframe.kernel.interfaces import text_of
+from specframe import InputError
+from specframe.plugin import UserPath, complete_recipe, counted, read_plan, text_of
 
 
 @click.command()
@@ -31,22 +29,18 @@ from specframe.kernel.interfaces import text_of
     shell_complete=complete_recipe,
 )
 @click.option(
-    "--out", type=PATH, metavar="FOLDER", help="where to write the store (default: `path` of the recipe's store)"
+    "--out", type=UserPath(), metavar="FOLDER", help="where to write the store (default: `path` of the recipe's store)"
 )
-@json_option("print folder, tokens and texts as one JSON object")
+@click.option("--json", "as_json", is_flag=True, help="print folder, tokens and texts as one JSON object")
 def store(action: str, files: Sequence[str], recipe: str, out: Path | None, as_json: bool) -> int:
     """Build a store of texts for drafters that copy from it."""
-    from specframe.components.stores.corpus import build
-    from specframe.components.stores.documents import read_texts
-    from specframe.kernel.build import Part, plan
-    from specframe.kernel.discovery import discover
-    from specframe.kernel.errors import InputError
-    from specframe.kernel.recipe import Recipe
+    from specframe_retrieval.corpus import build
+    from specframe_retrieval.documents import read_texts
 
-    words, overrides = split_overrides(files)
-    parts = plan(Recipe.read(recipe, overrides), discover()).parts
+    overrides = [word for word in files if "=" in word and not Path(word).is_file()]
+    parts = read_plan(recipe, overrides).parts
     described = parts["drafter"].options.get("store")
-    folder = out or (described.options.get("path") if isinstance(described, Part) else None)
+    folder = out or getattr(described, "options", {}).get("path")
     if folder is None:
         raise InputError(f"{recipe} names no store with a path; give --out FOLDER")
     target = parts["target"].build()
@@ -55,7 +49,7 @@ def store(action: str, files: Sequence[str], recipe: str, out: Path | None, as_j
         raise InputError(f"the target of {recipe} has no tokenizer to read texts with")
     texts = [
         tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        for text in read_texts(Path(word).expanduser() for word in words)
+        for text in read_texts(Path(word).expanduser() for word in files if word not in overrides)
     ]
     tokens = build(folder.expanduser(), texts, target)
     if as_json:

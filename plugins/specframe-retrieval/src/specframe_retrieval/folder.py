@@ -13,13 +13,13 @@ from time import time_ns
 import numpy as np
 from filelock import FileLock, Timeout
 
-from specframe.components.stores.context_array import ContextArray
-from specframe.files.folders import NAME as LOCK
-from specframe.files.folders import make_folder
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe.plugin import make_folder
+from specframe_retrieval.context_array import ContextArray
 
 FORMAT = 2
 INDEX = "store.json"
+LOCK = ".lock"
 PARTS = ("tokens", "order")
 PATIENCE = 30
 """Seconds to wait for another process that writes to the folder."""

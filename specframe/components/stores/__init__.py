@@ -1,1 +1,0 @@
-"""Stores of texts that drafters copy from."""

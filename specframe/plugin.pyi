@@ -10,10 +10,14 @@ from specframe.components.drafters.trie import as_tree as as_tree
 from specframe.components.rollouts.glancing import Glancing as Glancing
 from specframe.components.rollouts.multi_step import MultiStep as MultiStep
 from specframe.components.rollouts.teacher_forced import AllLevels as AllLevels
+from specframe.components.trees.fill import fill as fill
 from specframe.components.trees.growth import Growth as Growth
 from specframe.components.trees.optimal import expected_tau as expected_tau
 from specframe.components.trees.optimal import optimal_product_shape as optimal_product_shape
 from specframe.components.trees.optimal import optimal_shape as optimal_shape
+from specframe.components.trees.search import Forecast as Forecast
+from specframe.components.trees.search import one_of as one_of
+from specframe.components.trees.shape import Shape as Shape
 from specframe.components.verifiers.bound import greedy_acceptance as greedy_acceptance
 from specframe.components.verifiers.bound import optimal_acceptance as optimal_acceptance
 from specframe.components.verifiers.descent import Judge as Judge
@@ -38,6 +42,7 @@ from specframe.kernel.composition import FeatureVerifier as FeatureVerifier
 from specframe.kernel.composition import Relaxed as Relaxed
 from specframe.kernel.contestant import Contestant as Contestant
 from specframe.kernel.contestant import Outcome as Outcome
+from specframe.kernel.costs import rising as rising
 from specframe.kernel.discovery import Register as Register
 from specframe.kernel.discovery import hookimpl as hookimpl
 from specframe.kernel.interfaces import ChunkedTarget as ChunkedTarget

@@ -31,18 +31,8 @@ DRAFTERS: Parts = (
 
 TREES: Parts = (
     ("chain", "fixed:Chain", "one path"),
-    ("adaptive", "adaptive:Adaptive", "as deep as pays, by recent acceptance and costs"),
-    (
-        "goodput",
-        "goodput:Goodput",
-        "SmartSpec: as deep as pays for all rows together, by acceptance and measured costs",
-    ),
     ("fixed", "fixed:Fixed", "a given shape"),
     ("dynamic", "dynamic:Dynamic", "EAGLE-2: the most probable nodes under a budget"),
-    ("beam", "beam:Beam", "RSD-S: a stochastic beam, siblings without replacement"),
-    ("dyspec", "dyspec:DySpec", "DySpec: sampled, grown where tokens are most likely reached"),
-    ("greedy", "greedy:Greedy", "the most probable tokens and one draw; contains SpecHub"),
-    ("sequoia", "sequoia:Sequoia", "Sequoia: the best shape for measured acceptance"),
     ("threshold", "threshold:Threshold", "SpecDec++: a chain, stopped when a rejection is likely"),
 )
 

@@ -55,7 +55,7 @@ train:
 TREES = (
     "{use: chain, depth: 4}",
     "{use: dynamic, depth: 4, width: 3, nodes: 9}",
-    "{use: dyspec, depth: 3, width: 2, nodes: 6}",
+    "{use: fixed, widths: [2, 1, 2], draw: iid}",
     "{use: fixed, widths: [2, 2, 1, 1]}",
     "{use: fixed, paths: ['0', '1', '2', '0.0', '0.1', '1.0', '0.0.0', '1.0.0', '0.0.0.0']}",
     "{use: fixed, widths: [3, 2, 1], draw: without_replacement}",

@@ -133,3 +133,30 @@ def assert_sound(tree: TokenTree, levels: int) -> None:
     assert (above | ~tree.valid).all(), "a valid node below an invalid one"
     assert tree.levels == levels
     assert int(tree.depth.max()) <= levels
+
+
+class Keyed:
+    """Draws that are a function of the law they are drawn from: the order of drawing makes no difference."""
+
+    def __init__(self, salt: int) -> None:
+        self.salt = salt
+
+    def categorical(self, probs: Tensor) -> Tensor:
+        """One index per law."""
+        flat = probs.double().flatten(0, -2)
+        picks = [self._pick([(i, round(x, 9)) for i, x in enumerate(row) if x > 0]) for row in flat.tolist()]
+        return torch.tensor(picks).reshape(probs.shape[:-1])
+
+    def _pick(self, options: list[tuple[int, float]]) -> int:
+        share = zlib.crc32(repr((self.salt, options)).encode()) / 2**32
+        total = 0.0
+        for index, mass in options:
+            total += mass
+            if share < total:
+                return index
+        return options[-1][0]
+
+
+def draw(random: object, weights: list[float]) -> int:
+    law = torch.tensor([weights], dtype=torch.float64)
+    return int(random.categorical(law / law.sum()))  # type: ignore[attr-defined]

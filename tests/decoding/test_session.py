@@ -13,7 +13,6 @@ from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.adaptive import Adaptive
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.match import Match
@@ -23,6 +22,7 @@ from specframe.decoding.session import Parts
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.plugin import Draw
 from specframe.testing import tiny_target
+from specframe_trees.adaptive import Adaptive
 
 VOCAB = 12
 PROMPTS = [[1, 2, 3, 1, 2], [4], [5, 6] * 6, [7, 8, 9], [3, 3, 3], [2, 10, 2, 10, 2], [11, 1]]

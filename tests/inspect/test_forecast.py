@@ -17,7 +17,6 @@ from specframe.components.trees.optimal import (
     expected_tau,
     optimal_shape,
 )
-from specframe.components.trees.sequoia import Sequoia
 from specframe.components.trees.shape import dotted
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
@@ -29,6 +28,7 @@ from specframe.inspect.profile import profile
 from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, enumerate_outcomes
+from specframe_trees.sequoia import Sequoia
 from tests.components.path_drafter import Ranked
 
 WOR = Draw.WITHOUT_REPLACEMENT

@@ -12,7 +12,6 @@ from specframe.cli.main import main
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain
 from specframe.components.trees.optimal import expected_tau
-from specframe.components.trees.sequoia import Sequoia
 from specframe.components.trees.shape import Shape
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
@@ -25,6 +24,7 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.testing import GivenDrafter, GivenTarget
 from specframe.testing.policies import cycle_of
+from specframe_trees.sequoia import Sequoia
 
 P = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
 Q = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)

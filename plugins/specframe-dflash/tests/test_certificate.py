@@ -13,7 +13,6 @@ import specframe
 from specframe import Sampling
 from specframe.certify.compositions.emission import Emission
 from specframe.components.trees.dynamic import Dynamic
-from specframe.components.trees.dyspec import DySpec
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.trees.growth import Growth
 from specframe.components.trees.threshold import Threshold
@@ -25,6 +24,7 @@ from specframe.plugin import Context, Draw, Expand, Frontier, Promise, Proposal,
 from specframe.testing import GivenDrafter, GivenTarget, shake, tiny_target
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
+from specframe_trees.dyspec import DySpec
 
 EXACT = 1e-9
 COMPOSITIONS = [

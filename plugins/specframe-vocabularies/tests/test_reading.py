@@ -18,9 +18,9 @@ from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.targets.loading import TokenizerSource
 from specframe.components.targets.tiny import tiny_llama
-from specframe.components.trees.adaptive import Adaptive
 from specframe.components.trees.fixed import Chain
 from specframe.plugin import TokenTree
+from specframe_trees.adaptive import Adaptive
 from specframe_vocabularies.intersection import Intersection
 from specframe_vocabularies.matching import Matching, leaves, united
 from specframe_vocabularies.reading import Reading, as_text

@@ -1,4 +1,4 @@
-"""Common parts of tree searches: the drafter level by level, ranking, and draws that may go unused."""
+"""Common parts of tree searches: the drafter level by level, and draws that may go unused."""
 
 from __future__ import annotations
 
@@ -43,11 +43,6 @@ class Forecast:
             return logits, confidence
         rows = self._origin[..., None].expand(-1, -1, logits.shape[-1])
         return logits.gather(1, rows), None if confidence is None else confidence.gather(1, self._origin)
-
-
-def largest(values: Tensor, count: int) -> Tensor:
-    """The indices of the largest values [B, n], best first; ties in order of index."""
-    return values.sort(dim=1, descending=True, stable=True).indices[:, :count]
 
 
 def one_of(weights: Tensor, mass: Tensor) -> Tensor:

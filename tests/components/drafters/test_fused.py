@@ -13,13 +13,13 @@ from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.drafters.trie import Trie, as_tree
 from specframe.components.targets.tiny import tiny_model
-from specframe.components.trees.adaptive import Adaptive
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
 from specframe.testing import check_drafter
+from specframe_trees.adaptive import Adaptive
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import CONTEXT, first
 

@@ -19,7 +19,6 @@ from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.drafters.placed import Placed
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama, tiny_model
-from specframe.components.trees.adaptive import Adaptive
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.match import Match
@@ -33,6 +32,7 @@ from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import check_drafter, tiny_target
 from specframe_eagle.drafter import Eagle
+from specframe_trees.adaptive import Adaptive
 
 WARM = Sampling(temperature=1.0)
 HOME = torch.device("cpu")

@@ -2,13 +2,13 @@
 
 import pytest
 
-from specframe.components.trees.adaptive import Adaptive
-from specframe.components.trees.beam import Beam
-from specframe.components.trees.dyspec import DySpec
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.plugin import Draw
+from specframe_trees.adaptive import Adaptive
+from specframe_trees.beam import Beam
+from specframe_trees.dyspec import DySpec
 
 SETTLED = [
     Adaptive(costs=[1.0, 1.3, 1.65], depth=2, widths=(2,), draw=Draw.IID),

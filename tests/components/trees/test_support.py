@@ -7,15 +7,15 @@ from dataclasses import fields
 import pytest
 import torch
 
-from specframe.components.trees.beam import Beam
 from specframe.components.trees.dynamic import Dynamic
-from specframe.components.trees.dyspec import DySpec
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.components.trees.greedy import Greedy
 from specframe.components.trees.threshold import Threshold
 from specframe.kernel.types import Context, Draw, Proposal
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
+from specframe_trees.beam import Beam
+from specframe_trees.dyspec import DySpec
+from specframe_trees.greedy import Greedy
 
 SUPPORT = torch.tensor([1, 3, 4, 6, 7])
 POLICIES = {

@@ -5,12 +5,12 @@ from itertools import product
 import pytest
 import torch
 
-from specframe.components.trees.greedy import Greedy
 from specframe.components.verifiers.recursive import Recursive
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Draw
 from specframe.plugin import greedy_acceptance, optimal_acceptance
 from specframe.testing import compare_cycle
+from specframe_trees.greedy import Greedy
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 

@@ -7,10 +7,7 @@ import pytest
 import torch
 
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.trees.beam import Beam
-from specframe.components.trees.dyspec import DySpec
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.components.trees.sequoia import Sequoia
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.bound import optimal_acceptance
 from specframe.components.verifiers.descent import SURE
@@ -29,6 +26,9 @@ from specframe.testing import GivenDrafter, check_verifier, compare_cycle, enume
 from specframe.testing.references.siblings import kseq_reference, pair_law, transport_reference
 from specframe.testing.references.walks import Row, block_reference, match_reference, traversal_reference
 from specframe.testing.verifiers import MixedTree, law_pairs
+from specframe_trees.beam import Beam
+from specframe_trees.dyspec import DySpec
+from specframe_trees.sequoia import Sequoia
 from tests.components.verifiers.test_verifiers import (
     DEEP,
     FLAT,

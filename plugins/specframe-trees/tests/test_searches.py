@@ -1,10 +1,8 @@
-"""Beam, DySpec, Greedy and Threshold against slow restatements, audited, and certified in single cycles."""
+"""Beam, DySpec and Greedy against slow restatements, audited, and certified in single cycles."""
 
 from __future__ import annotations
 
 import heapq
-import math
-import zlib
 from itertools import count, permutations, product
 
 import pytest
@@ -14,21 +12,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specframe.certify.compositions.enumeration import enumerate_outcomes
-from specframe.components.trees.beam import Beam
-from specframe.components.trees.dynamic import Dynamic
-from specframe.components.trees.dyspec import DySpec
-from specframe.components.trees.greedy import Greedy
-from specframe.components.trees.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.errors import InputError
-from specframe.kernel.types import Context, Draw, Proposal, TokenTree
+from specframe.kernel.types import Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_tree
 from specframe.testing.cycles import compare_cycle
 from specframe.testing.verifiers import law_pairs
-from tests.components.path_drafter import PathDrafter, Ranked, assert_sound, path, path_drafters
+from specframe_trees.beam import Beam
+from specframe_trees.dyspec import DySpec
+from specframe_trees.greedy import Greedy
+from tests.components.path_drafter import Keyed, PathDrafter, Ranked, assert_sound, draw, path, path_drafters
 
 WARM = Sampling(temperature=1.0)
 ROOTS = torch.tensor([1, 0, 1])
@@ -38,32 +34,7 @@ SMALL = {
     "dyspec, narrow": lambda: DySpec(nodes=4, depth=2, width=2, threshold=0.15),
     "greedy": lambda: Greedy(widths=[2, 2]),
     "greedy, wide": lambda: Greedy(widths=[4]),
-    "threshold": lambda: Threshold(depth=3, threshold=0.6, draw=Draw.IID),
-    "threshold, top": lambda: Threshold(depth=3, threshold=0.6),
-    "threshold, least": lambda: Threshold(depth=3, threshold=1.0, least=0.45, draw=Draw.IID),
 }
-
-
-class Keyed:
-    """Draws that are a function of the law they are drawn from: the order of drawing makes no difference."""
-
-    def __init__(self, salt: int) -> None:
-        self.salt = salt
-
-    def categorical(self, probs: Tensor) -> Tensor:
-        """One index per law."""
-        flat = probs.double().flatten(0, -2)
-        picks = [self._pick([(i, round(x, 9)) for i, x in enumerate(row) if x > 0]) for row in flat.tolist()]
-        return torch.tensor(picks).reshape(probs.shape[:-1])
-
-    def _pick(self, options: list[tuple[int, float]]) -> int:
-        share = zlib.crc32(repr((self.salt, options)).encode()) / 2**32
-        total = 0.0
-        for index, mass in options:
-            total += mass
-            if share < total:
-                return index
-        return options[-1][0]
 
 
 def children(tree: TokenTree, row: int) -> dict[tuple[int, ...], list[int]]:
@@ -131,11 +102,6 @@ def literal_beam(drafter: PathDrafter, root: int, width: int, depth: int, random
             found.setdefault(line, []).append(token)
         beam = level
     return found
-
-
-def draw(random: object, weights: list[float]) -> int:
-    law = torch.tensor([weights], dtype=torch.float64)
-    return int(random.categorical(law / law.sum()))  # type: ignore[attr-defined]
 
 
 @given(width=st.integers(1, 4), depth=st.integers(1, 4), drafter=path_drafters())
@@ -306,63 +272,6 @@ def test_recursive_verification_of_a_greedy_draft_is_optimal() -> None:
         assert law.get((1,), 0.0) == pytest.approx(best, abs=1e-12)
 
 
-# --- threshold ------------------------------------------------------------------------------------------
-
-
-@given(
-    depth=st.integers(1, 6),
-    block=st.integers(1, 3),
-    salt=st.integers(0, 999),
-    threshold=st.sampled_from([0.0, 0.3, 0.6, 0.9, 1.0]),
-    least=st.sampled_from([0.0, 0.3, 0.45, 1.0]),
-    drawn=st.sampled_from([Draw.TOP, Draw.IID]),
-    confident_drafter=st.booleans(),
-)
-def test_threshold_is_its_literal_restatement(
-    depth: int, block: int, salt: int, threshold: float, least: float, drawn: Draw, confident_drafter: bool
-) -> None:
-    drafter = PathDrafter(5, block, salt)
-
-    def confident(logits: Tensor) -> Tensor:
-        return logits.sigmoid().amin(-1) ** 0.2
-
-    def expand(frontier: object) -> Proposal:
-        logits = drafter.expand(frontier).logits  # type: ignore[arg-type]
-        return Proposal(logits, confident(logits) if confident_drafter else None)
-
-    policy = Threshold(depth=depth, threshold=threshold, least=least, draw=drawn)
-    tree = policy.grow(expand, ROOTS, Context(WARM, Keyed(salt)))
-    assert_sound(tree, tree.levels)
-    lengths, asked = [], []
-    for row, root in enumerate(ROOTS.tolist()):
-        line, reached, levels = (root,), 1.0, 0
-        while len(line) <= depth:
-            logits = drafter.at(line)
-            levels += 1
-            sure = float(confident(logits)) if confident_drafter else float(logits.softmax(-1).max())
-            reached *= sure
-            if len(line) > 1 and 1 - reached > threshold:
-                break
-            law = logits.softmax(-1).tolist()
-            line = (*line, int(logits.argmax()) if drawn is Draw.TOP else draw(Keyed(salt), law))
-            if sure < least:  # the unsure token is drafted, and nothing below it
-                break
-        kept = int(tree.valid[row].sum())
-        assert path(tree, row, kept - 1) == line
-        asked.append(levels)
-        lengths.append(kept - 1)
-    assert tree.levels == max(lengths), "the longest row decides"
-    assert drafter.calls == -(-max(asked) // block), "no forward once all rows have stopped"
-
-
-@pytest.mark.parametrize("threshold", [0.0, 1.0])
-def test_threshold_goes_on_while_a_rejection_is_ruled_out(threshold: float) -> None:
-    sure = GivenDrafter(torch.eye(5, dtype=torch.float64))
-    tree = Threshold(depth=3, threshold=threshold).grow(sure.expand, ROOTS, Context(WARM, Keyed(0)))
-    assert tree.levels == 3 and bool(tree.valid.all()), "a chance of exactly 0 is at most any threshold"
-    assert Threshold(depth=1, threshold=threshold).promise.nodes == 2
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -370,51 +279,8 @@ def test_threshold_goes_on_while_a_rejection_is_ruled_out(threshold: float) -> N
         (lambda: DySpec(nodes=0), "at least 1"),
         (lambda: DySpec(threshold=1.0), "below 1"),
         (lambda: Greedy(widths=[]), "at least 1"),
-        (lambda: Threshold(depth=0), "at least 1"),
-        (lambda: Threshold(threshold=1.5), "probability"),
-        (lambda: Threshold(least=1.5), "least is a probability"),
     ],
 )
 def test_broken_options_are_refused(build: object, message: str) -> None:
     with pytest.raises(InputError, match=message):
         build()  # type: ignore[operator]
-
-
-# --- opt-tree: dynamic with a gain ----------------------------------------------------------------------
-
-
-@given(
-    depth=st.integers(1, 5),
-    nodes=st.integers(1, 9),
-    block=st.integers(1, 3),
-    salt=st.integers(0, 999),
-    gain=st.sampled_from([0.05, 0.2, 0.5]),
-)
-def test_opt_tree_stops_where_a_level_adds_little(depth: int, nodes: int, block: int, salt: int, gain: float) -> None:
-    drafter = PathDrafter(4, block, salt)
-    tree = Dynamic(depth=depth, width=nodes, nodes=nodes, gain=gain).grow(
-        drafter.expand, ROOTS, Context(WARM, Ranked())
-    )
-    reached = []
-    for row, root in enumerate(ROOTS.tolist()):
-        level, values, expected = {(root,): 0.0}, {}, 0.0
-        for _ in range(depth):
-            level = {
-                (*line, token): value + float(drafter.at(line).log_softmax(-1)[token])
-                for line, value in level.items()
-                for token in range(4)
-            }
-            values |= level
-            best = sorted(values, key=lambda line: -values[line])[:nodes]
-            before, expected = expected, sum(math.exp(values[line]) for line in best)
-            reached.append(len(next(iter(level))) - 1)
-            if expected - before <= gain:
-                break
-            level = dict(sorted(level.items(), key=lambda item: -item[1])[:nodes])
-        mine = {path(tree, row, node) for node in range(1, tree.tokens.shape[1]) if tree.valid[row, node]}
-        assert mine == set(best), "the best tree of all, not of a beam"
-    assert drafter.calls == -(-max(reached) // block), "no forward once all rows have stopped"
-
-
-def test_opt_tree_keeps_its_contract() -> None:
-    check_tree(lambda: Dynamic(depth=3, width=4, nodes=4, gain=0.3))

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from specframe.certify.compositions.emission import Comparison, Emission
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.adaptive import Adaptive
-from specframe.components.trees.costs import cycle_costs
 from specframe.components.trees.recording import WatchedTree
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
@@ -27,6 +25,8 @@ from specframe.kernel.types import Context, Cycle, Draw, Prompts, TokenTree, Ver
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, GivenTarget, audit, check_tree
 from specframe.testing.policies import cycle_of
+from specframe_trees.adaptive import Adaptive
+from specframe_trees.costs import cycle_costs
 from tests.certify.traps.traps_drafting import own_law
 from tests.components.path_drafter import Ranked
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specframe.components.trees.costs import read_known
-from specframe.components.trees.fill import fill
-from specframe.components.trees.shape import Shape
-from specframe.kernel.errors import InputError
-from specframe.kernel.types import Context, Cycle, Draw, Expand, TokenTree
+from specframe import InputError
+from specframe.plugin import Context, Cycle, Draw, Expand, Shape, TokenTree, fill
+from specframe_trees.costs import read_known
 
 GUESSED, FIRST, RISE = 2.0, 0.5, 0.25
 """Number of cycles that a guess of a level's acceptance is worth; the guess for the first level; and the share of the

@@ -11,11 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from specframe.components.trees.adaptive import Adaptive
-from specframe.components.trees.costs import read_known
-from specframe.components.trees.fill import fill
-from specframe.kernel.errors import InputError
-from specframe.kernel.types import Context, Cycle, Draw, Expand, TokenTree
+from specframe import InputError
+from specframe.plugin import Context, Cycle, Draw, Expand, TokenTree, fill
+from specframe_trees.adaptive import Adaptive
+from specframe_trees.costs import read_known
 
 
 class Goodput:

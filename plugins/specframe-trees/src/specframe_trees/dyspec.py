@@ -5,12 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.trees.growth import Growth
-from specframe.components.trees.search import Forecast, largest, one_of
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.errors import InputError
-from specframe.kernel.sampling import RandomSource
-from specframe.kernel.types import Context, Draw, Expand, TokenTree
+from specframe import InputError
+from specframe.plugin import Context, Draw, Expand, Forecast, Growth, Promise, RandomSource, TokenTree, one_of
 
 
 class DySpec:
@@ -158,3 +154,8 @@ class SearchSlots:
         if self._values.shape[1] <= self.budget:
             return self._values.new_zeros(len(self._values), 1)
         return self._values.topk(self.budget).values[:, -1:]
+
+
+def largest(values: Tensor, count: int) -> Tensor:
+    """The indices of the largest values [B, n], best first; ties in order of index."""
+    return values.sort(dim=1, descending=True, stable=True).indices[:, :count]

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from specframe.components.trees.fill import fill
-from specframe.components.trees.optimal import optimal_shape
-from specframe.kernel.errors import InputError
-from specframe.kernel.types import Context, Draw, Expand, TokenTree
+from specframe import InputError
+from specframe.plugin import Context, Draw, Expand, TokenTree, fill, optimal_shape
 
 
 class Sequoia:

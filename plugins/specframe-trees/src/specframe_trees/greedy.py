@@ -5,10 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.trees.growth import Growth
-from specframe.components.trees.search import one_of
-from specframe.components.trees.shape import Shape
-from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
+from specframe.plugin import Context, Draw, Expand, Frontier, Growth, Shape, TokenTree, one_of
 
 
 class Greedy:

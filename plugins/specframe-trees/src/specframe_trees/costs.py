@@ -9,8 +9,8 @@ from itertools import accumulate, pairwise
 from operator import mul
 from pathlib import Path
 
-from specframe.kernel.costs import rising
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe.plugin import rising
 
 
 def cycle_costs(

@@ -14,7 +14,6 @@ from specframe.certify.compositions.batch import Accompanied
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.none import NoDrafter
 from specframe.components.targets.table import TableTarget
-from specframe.components.trees.goodput import Goodput
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.session import Parts
@@ -23,6 +22,7 @@ from specframe.kernel.types import Draw, Prompts, TokenTree, Verdict
 from specframe.plugin import Context, SeededRandom
 from specframe.testing import GivenDrafter, check_tree, tiny_target
 from specframe.testing.policies import cycle_of
+from specframe_trees.goodput import Goodput
 
 DEPTH = 4
 

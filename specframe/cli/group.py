@@ -26,7 +26,6 @@ COMMANDS = {
     "profile": "measure acceptance by level and rank, and compute the best tree from it",
     "doctor": "check that a drafter reads its target as it was trained to, and find the mistake if it does not",
     "train": "train the recipe's drafter; an interrupted run resumes",
-    "distill-data": "let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes",
     "certify": "prove that a recipe is lossless: enumerate every random outcome of the real code",
     "export": "write a recipe's trained drafter in the form that vLLM, SGLang or another program reads",
     "import": "read a published drafter, check that it fits the recipe's target, and write it as specframe stores it",
@@ -38,9 +37,9 @@ COMMANDS = {
     "completion": "print the script by which bash, zsh or fish completes commands, recipes and overrides",
 }
 """The built-in commands: each is a click command in the module of its name in this package."""
-MODULES = {"import": "imports", "distill-data": "distill_data"}
+MODULES = {"import": "imports"}
 """The modules of commands whose names cannot be a module's."""
-PACKAGES = {"serve": "specframe-serve", "store": "specframe-retrieval"}
+PACKAGES = {"distill-data": "specframe-distill", "serve": "specframe-serve", "store": "specframe-retrieval"}
 """Commands of this project that have a package of their own."""
 TRY = {
     "specframe run falcon": "decode a published assistant (fetched once, 93 MB), and see what drafting gains",

@@ -1,6 +1,16 @@
+"""Prompts, and a recipe of a small random model that answers them; one thread, since the tensors are tiny."""
+
 import json
+import sys
+from pathlib import Path
 
 import pytest
+import torch
+
+from tests.small_model import make_model, make_tokenizer
+
+sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)
 
 PROMPTS = [
     {"turns": ["hello there", "and then?"]},
@@ -10,6 +20,14 @@ PROMPTS = [
     {"prompt": "what is it"},
     {"prompt": "a b c"},
 ]
+
+
+@pytest.fixture(scope="session")
+def model_folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    make_model().save_pretrained(folder)
+    make_tokenizer().save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

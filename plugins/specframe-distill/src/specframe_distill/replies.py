@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
-from specframe.files.text import printable
-from specframe.training.distill.dialogue import DialogueAnswer
+from specframe.plugin import printable
+from specframe_distill.dialogue import DialogueAnswer
 
 PASSING = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses that may be another a moment later."""

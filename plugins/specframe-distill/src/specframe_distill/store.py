@@ -9,11 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from specframe.files.folders import make_folder
-from specframe.files.jsonl import parse_json, read_whole
-from specframe.files.provenance import write_json
-from specframe.kernel.errors import InputError, SpecframeError
-from specframe.training.distill.dialogue import Dialogue
+from specframe import InputError, SpecframeError
+from specframe.plugin import make_folder, parse_json, write_json
+from specframe_distill.dialogue import Dialogue
 
 ANSWERS = "answers.jsonl"
 """The dialogues, as `train.data` reads them."""
@@ -112,7 +110,7 @@ class AnswerStore:
             return []
         found = []
         try:
-            lines = read_whole(path)
+            lines = path.read_bytes().split(b"\n")[:-1]
             for number, line in enumerate(lines, 1):
                 try:
                     found.append(read(line))

@@ -2,8 +2,8 @@ import pytest
 
 import specframe
 from specframe.kernel.errors import InputError
-from specframe.training.distill.decoding import Decoding
-from specframe.training.distill.dialogue import Dialogue, read_dialogues
+from specframe_distill.decoding import Decoding
+from specframe_distill.dialogue import Dialogue, read_dialogues
 
 
 def decode(here, *overrides, lines=None, chat=True, prompts="prompts.jsonl", **settings):

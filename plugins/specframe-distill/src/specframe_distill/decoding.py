@@ -7,12 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 
-from specframe.decoding.pipeline import Pipeline
-from specframe.decoding.requests import Entry, Request
-from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Observer
-from specframe.training.distill.dialogue import Dialogue, DialogueAnswer
-from specframe.training.schedule import mix
+from specframe import Entry, InputError, Pipeline, Request
+from specframe.plugin import Observer, mix
+from specframe_distill.dialogue import Dialogue, DialogueAnswer
 
 
 class Decoding:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import specframe
-from specframe.cli import distill_data
 from specframe.cli.main import main
-from specframe.training.distill.decoding import decoding_rate, fastest
+from specframe_distill.decoding import decoding_rate, fastest
 
 PROMPTS = [[1, 2, 3]] * 40
 
@@ -67,7 +66,7 @@ def test_a_rate_is_that_of_the_tokens_behind_the_first(pipeline):
 
 def test_answers_are_the_same_whatever_is_fastest(here, answers, monkeypatch, capsys):
     """The command's own choice and one conversation at a time write the same answers."""
-    monkeypatch.setattr(distill_data, "MANY", 2)
+    monkeypatch.setattr("specframe_distill.command.MANY", 2)
     command = ["distill-data", "recipe.yaml", "--prompts", "prompts.jsonl", "sampling.temperature=1.0"]
     assert main([*command, "--out", "chosen"]) == 0
     assert "conversations side by side" in capsys.readouterr().err

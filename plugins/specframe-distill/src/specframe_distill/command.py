@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specframe.cli.arguments import PATH, UserPath, asked_recipe, json_option, limit_option, recipe_command
-from specframe.files.text import counted, open_console, printable
-from specframe.kernel.errors import InputError, SpecframeError
-from specframe.kernel.zoo import ZOO, data_file
+from specframe import InputError, SpecframeError, recipe_command
+from specframe.plugin import UserPath, counted, data_file, printable
 
 if TYPE_CHECKING:
-    from specframe.decoding.pipeline import Pipeline
+    from specframe import Pipeline
     from specframe.kernel.build import Plan
-    from specframe.training.distill.decoding import Decoding
-    from specframe.training.distill.dialogue import Answerer, Dialogue
-    from specframe.training.distill.store import AnswerStore
+    from specframe_distill.decoding import Decoding
+    from specframe_distill.dialogue import Answerer, Dialogue
+    from specframe_distill.store import AnswerStore
 
 MANY = 32
 """Smallest number of prompts for which finding the fastest way takes less time than it saves."""
@@ -34,7 +32,7 @@ class TextsPath(UserPath):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The texts' file; texts that no plugin has are a bad value."""
-        if not str(value).startswith(ZOO):
+        if not str(value).startswith("zoo://"):
             return super().convert(value, param, ctx)
         try:
             return data_file(str(value))
@@ -50,15 +48,15 @@ class TextsPath(UserPath):
     metavar="FILE",
     help="chats, questions or texts, as JSONL or as lines of text; or zoo://NAME, texts of a plugin",
 )
-@click.option("--out", type=PATH, metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)")
-@limit_option
+@click.option("--out", type=UserPath(), metavar="DIR", help="where answers.jsonl goes (default: runs/RECIPE-data)")
+@click.option("--limit", type=int, metavar="N", help="only the first N prompts of the file")
 @click.option("--seed", type=int, metavar="N", help="seed of all sampling (default: the recipe's run.seed)")
 @click.option("--finished-only", is_flag=True, help="drop answers that were cut off at the token budget")
 @click.option("--endpoint", metavar="URL", help="ask an OpenAI-compatible server, such as http://localhost:8000/v1")
 @click.option("--model", metavar="NAME", help="the target's name at the endpoint")
 @click.option("--concurrency", default=8, metavar="N", help="conversations answered at the same time")
 @click.option("--timeout", default=600.0, metavar="SECONDS", help="time limit for one answer of the endpoint")
-@json_option("print the figures as one JSON object on the last line")
+@click.option("--json", "as_json", is_flag=True, help="print the figures as one JSON object on the last line")
 def distill_data(
     plan: Plan,
     prompts: Path,
@@ -73,10 +71,9 @@ def distill_data(
     as_json: bool,
 ) -> int:
     """Let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes."""
-    from specframe.files.folders import writing
-    from specframe.files.provenance import describe_run
-    from specframe.training.distill.dialogue import fingerprint, read_dialogues
-    from specframe.training.distill.store import AnswerStore
+    from specframe.plugin import describe_run, writing
+    from specframe_distill.dialogue import fingerprint, read_dialogues
+    from specframe_distill.store import AnswerStore
 
     _check(plan, endpoint, model, limit)
     sampling, run = plan.settings["sampling"], plan.settings["run"]
@@ -103,7 +100,7 @@ def distill_data(
             if endpoint is None or model is None:
                 answerer = _decoding(plan, seed, left)
             else:
-                from specframe.training.distill.endpoint import Endpoint, read_key
+                from specframe_distill.endpoint import Endpoint, read_key
 
                 answered = store.tally.conversations > 0
                 answerer = Endpoint(
@@ -123,8 +120,8 @@ def distill_data(
     if as_json:
         print(json.dumps({"answers": str(store.answers), **vars(store.tally), "tokens_per_second": rate}))
     else:
-        trains = plan.settings.get("train") is not None
-        print(printable("\n".join(show(store, asked_recipe() if trains else None, rate))))
+        asked = click.get_current_context().params["recipe"] if plan.settings.get("train") is not None else None
+        print(printable("\n".join(show(store, asked, rate))))
     return 0
 
 
@@ -150,7 +147,7 @@ def _answer(answerer: Answerer, left: list[Dialogue], store: AnswerStore, about:
 
 def show(store: AnswerStore, recipe: str | None, rate: float | None) -> list[str]:
     """The figures as lines of text, and the command that trains on the answers; None: a recipe that trains nothing."""
-    from specframe.training.distill.store import DROPPED
+    from specframe_distill.store import DROPPED
 
     tally = store.tally
     command = f"specframe train {recipe or 'RECIPE'} 'train.data=[{store.answers}]'"
@@ -181,8 +178,8 @@ def _check(plan: Plan, endpoint: str | None, model: str | None, limit: int | Non
 
 def _decoding(plan: Plan, seed: int, left: Sequence[Dialogue]) -> Decoding:
     """The recipe's own decoding, in batches of the fastest size where there are many prompts."""
-    from specframe.decoding.pipeline import Pipeline
-    from specframe.training.distill.decoding import Decoding
+    from specframe import Pipeline
+    from specframe_distill.decoding import Decoding
 
     decoding = Decoding(Pipeline.build(plan), seed)
     if "batch" in (plan.recipe.data.get("run") or {}) or len(left) < MANY:
@@ -192,7 +189,7 @@ def _decoding(plan: Plan, seed: int, left: Sequence[Dialogue]) -> Decoding:
 
 def _fastest(decoding: Decoding, left: Sequence[Dialogue]) -> Pipeline:
     """The pipeline that answers fastest here; prints the trials."""
-    from specframe.training.distill.decoding import SIZES, fastest
+    from specframe_distill.decoding import SIZES, fastest
 
     context = decoding.pipeline.parts.target.context
     prompts = [prompt for dialogue in left[: max(SIZES)] if len(prompt := decoding.encode(dialogue)) < context]
@@ -211,10 +208,11 @@ def _name_target(plan: Plan) -> str:
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
     """A step to be called after every dialogue: it moves a bar on standard error, where that is a terminal."""
+    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
-    console = open_console(stderr=True)
+    console = Console(stderr=True, markup=False, emoji=False, highlight=False)
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
         task = bar.add_task("answers", total=total, note="")
         yield lambda note: bar.update(task, advance=1, note=note)

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from specframe.kernel.errors import InputError
-from specframe.training.distill.dialogue import Dialogue, DialogueAnswer, read_dialogues
+from specframe_distill.dialogue import Dialogue, DialogueAnswer, read_dialogues
 
 
 def test_all_layouts_are_read(here):

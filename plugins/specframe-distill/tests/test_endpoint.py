@@ -4,13 +4,13 @@ from contextlib import contextmanager, suppress
 from threading import Barrier, Event, Thread
 
 import pytest
+from distill_server import chat_reply, serving, text_reply
 
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import InputError, SpecframeError
-from specframe.training.distill.dialogue import Dialogue
-from specframe.training.distill.endpoint import ATTEMPTS, PATIENCE, Endpoint, read_key
-from specframe.training.distill.replies import is_too_long
-from tests.training.distill.server import chat_reply, serving, text_reply
+from specframe_distill.dialogue import Dialogue
+from specframe_distill.endpoint import ATTEMPTS, PATIENCE, Endpoint, read_key
+from specframe_distill.replies import is_too_long
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 
@@ -269,7 +269,7 @@ def test_the_time_limit_bounds_a_whole_answer_also_a_dripping_one(start, drop):
 
 
 def test_a_reply_without_end_is_not_read_without_end(monkeypatch):
-    monkeypatch.setattr("specframe.training.distill.endpoint.LARGEST", 1 << 20)
+    monkeypatch.setattr("specframe_distill.endpoint.LARGEST", 1 << 20)
     refused = pytest.raises(SpecframeError, match="a reply of more than 1 MiB")
     with serving(lambda path, body: (200, b" " * (3 << 20))) as (url, _), refused:
         answers_of(make(url), Dialogue(1, ("one",)))

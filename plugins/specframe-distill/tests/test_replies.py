@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from specframe.files.text import printable
-from specframe.training.distill.dialogue import Dialogue
-from specframe.training.distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer
-from specframe.training.distill.store import parse_answer, parse_dropped
+from specframe_distill.dialogue import Dialogue
+from specframe_distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer
+from specframe_distill.store import parse_answer, parse_dropped
 
 odd = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

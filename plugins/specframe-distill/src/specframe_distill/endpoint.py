@@ -7,19 +7,19 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from specframe.decoding.settings import SamplingSettings
-from specframe.files.text import HIDDEN, has_secrets
-from specframe.kernel.errors import InputError, SpecframeError, needs_extra
-from specframe.training.distill.dialogue import Dialogue, DialogueAnswer
-from specframe.training.distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer, read_reason
-from specframe.training.schedule import mix
+import httpx2
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-with needs_extra("distill", "asking an endpoint"):
-    import httpx2
-    from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt, wait_exponential
+from specframe import InputError, SpecframeError
+from specframe.plugin import has_secrets, mix
+from specframe_distill.dialogue import Dialogue, DialogueAnswer
+from specframe_distill.replies import EndpointReply, Passing, Refusal, Unusable, read_answer, read_reason
+
+if TYPE_CHECKING:
+    from specframe.decoding.settings import SamplingSettings
 
 KEY = "SPECFRAME_API_KEY"
 """The environment variable whose value is sent as the bearer token."""
@@ -30,6 +30,8 @@ PATIENCE = 32
 LARGEST = 2**26
 """Bytes of a reply that are read."""
 
+HIDDEN = "***"
+"""Text in place of a key."""
 REFUSED = "refused: "
 """Prefix of the reason for which a refused dialogue stopped."""
 

@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from specframe.files.jsonl import parse_json, read_lines
-from specframe.files.prompts import as_record, is_structured
-from specframe.kernel.errors import InputError
-from specframe.training.documents import Document, as_document
+from specframe import InputError
+from specframe.plugin import Document, as_document, as_record, parse_json, read_lines
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def read_dialogues(path: Path, *, chat: bool, limit: int | None = None, finished
         if limit is not None and len(dialogues) >= limit:
             break
         where = f"{path}:{number}"
-        value: Any = parse_json(line, where) if is_structured(path) else {"prompt": line}
+        value: Any = parse_json(line, where) if ".jsonl" in path.suffixes else {"prompt": line}
         if isinstance(value, dict) and "messages" in value:
             dialogue = _read_chat(as_document(value, where), number)
         else:

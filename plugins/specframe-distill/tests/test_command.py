@@ -4,12 +4,12 @@ import signal
 from pathlib import Path
 
 import pytest
+from distill_server import chat_reply, serving
 
 from specframe.cli.main import main
 from specframe.kernel.errors import SpecframeError
 from specframe.training import documents
-from specframe.training.distill.store import AnswerStore
-from tests.training.distill.server import chat_reply, serving
+from specframe_distill.store import AnswerStore
 
 COMMAND = ["distill-data", "recipe.yaml", "--prompts", "prompts.jsonl", "--out", "out"]
 HOT = ["sampling.temperature=1.0", "run.batch=2"]

@@ -1,0 +1,16 @@
+"""Training data from the target's own answers, as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from specframe.plugin import Register, hookimpl
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the command `distill-data`."""
+    register(
+        "command",
+        "distill-data",
+        "specframe_distill.command:distill_data",
+        summary="let the recipe's target answer prompts, as data to train drafters on; an interrupted run resumes",
+    )

@@ -1,1 +1,0 @@
-"""Training data out of the target itself: it answers prompts, and the dialogues are kept."""

@@ -33,7 +33,6 @@ TREES: Parts = (
     ("chain", "fixed:Chain", "one path"),
     ("fixed", "fixed:Fixed", "a given shape"),
     ("dynamic", "dynamic:Dynamic", "EAGLE-2: the most probable nodes under a budget"),
-    ("threshold", "threshold:Threshold", "SpecDec++: a chain, stopped when a rejection is likely"),
 )
 
 VERIFIERS: Parts = (
@@ -47,13 +46,11 @@ VERIFIERS: Parts = (
 )
 
 HEADS: Parts = (
-    ("full", "full:FullHead", "the target's own LM head"),
-    ("trimmed", "trimmed:Trimmed", "VocabTrim: the frequent tokens of the target's LM head"),
-    ("acceptance", "acceptance:AcceptanceHead", "SpecDec++: another head, and how likely its token is accepted"),
+    ("full", "heads:FullHead", "the target's own LM head"),
+    ("trimmed", "heads:Trimmed", "VocabTrim: the frequent tokens of the target's LM head"),
 )
 
 LOSSES: Parts = (
-    ("acceptance", "acceptance:AcceptanceLoss", "SpecDec++: cross-entropy of the predicted acceptance"),
     ("feature_regression", "feature_regression:FeatureRegression", "SmoothL1 between predicted and true features"),
     ("distillation", "distillation:Distillation", "KL to the target's distribution, and its argmax as a label"),
     ("cross_entropy", "cross_entropy:CrossEntropy", "cross-entropy against the target's distribution"),
@@ -72,7 +69,6 @@ LOSSES: Parts = (
 
 ROLLOUTS: Parts = (
     ("masked_text", "text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
-    ("acceptance", "acceptance:AcceptanceRollout", "another rollout, with the confidence of the head acceptance"),
     ("teacher_forced", "teacher_forced:TeacherForced", "one forward pass on the target's own features and tokens"),
     ("text", "text:AlongText", "a drafting model along the texts as they are"),
     ("on_policy", "on_policy:OnPolicy", "DistillSpec: a drafting model along texts that it writes itself"),
@@ -114,7 +110,7 @@ COMPONENTS: tuple[tuple[str, str, Parts], ...] = (
     ("drafter", "training", LEARNING),
     ("tree", "components.trees", TREES),
     ("verifier", "components.verifiers", VERIFIERS),
-    ("head", "components.heads", HEADS),
+    ("head", "components", HEADS),
     ("loss", "components.losses", LOSSES),
     ("rollout", "components.rollouts", ROLLOUTS),
     ("contestant", "bench.contest", CONTESTANTS),

@@ -5,8 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.components.heads.full import FullHead
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import FullHead, Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import random_model

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from specframe import CompositionError
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError, WeightsError
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.testing import tiny_target
 from specframe_chimera.drafter import Chimera

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from specframe import CompositionError, WeightsError
-from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.targets.table import TableTarget
 from specframe.neural import FeatureNetwork, NeuralDrafter, checkpoint, neural_target, output_weight, seeded
 from specframe.neural.layer import DecoderLayer
@@ -15,6 +14,7 @@ from specframe.plugin import NeuralTarget
 from specframe.testing import GivenSession, GrowingTree, shake
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa
+from specframe_specdecpp.head import AcceptanceHead
 
 VOCAB, SIZE = 7, 8
 

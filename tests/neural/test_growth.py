@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from specframe import Sampling
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic

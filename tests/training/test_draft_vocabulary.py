@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError

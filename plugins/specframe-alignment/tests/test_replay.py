@@ -11,7 +11,7 @@ from torch import Tensor
 import specframe
 import specframe.plugin
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.d_pace import DPace
 from specframe.components.losses.divergences import JensenShannon

@@ -7,7 +7,7 @@ import chimera_reference as reference
 import pytest
 import torch
 
-from specframe.components.heads.full import FullHead
+from specframe.components.heads import FullHead
 from specframe.testing import GivenSession, GrowingTree, check_proposals
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}  # norms and rotary angles are float32 in transformers

@@ -7,7 +7,7 @@ import chimera_reference as reference
 import pytest
 import torch
 
-from specframe.components.heads.full import FullHead
+from specframe.components.heads import FullHead
 from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe_chimera.drafter import Chimera
 from specframe_chimera.network import NOTHING, fusion_mask, ngrams

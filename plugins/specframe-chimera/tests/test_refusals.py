@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError, InputError, WeightsError
-from specframe.components.heads.full import FullHead
+from specframe.components.heads import FullHead
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import GrowingTree
 from specframe_chimera.drafter import Chimera

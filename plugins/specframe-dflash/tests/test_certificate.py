@@ -15,7 +15,6 @@ from specframe.certify.compositions.emission import Emission
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.trees.growth import Growth
-from specframe.components.trees.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
@@ -24,6 +23,7 @@ from specframe.plugin import Context, Draw, Expand, Frontier, Promise, Proposal,
 from specframe.testing import GivenDrafter, GivenTarget, shake, tiny_target
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
+from specframe_specdecpp.threshold import Threshold
 from specframe_trees.dyspec import DySpec
 
 EXACT = 1e-9

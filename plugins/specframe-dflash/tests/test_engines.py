@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from specframe import WeightsError
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
 

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.testing import check_plugin
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from specframe import CompositionError, InputError
-from specframe.components.heads.acceptance import AcceptanceHead
-from specframe.components.heads.trimmed import Trimmed
-from specframe.components.losses.acceptance import AcceptanceLoss
+from specframe.components.heads import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.testing import GivenSession, GrowingTree, check_drafter, check_proposals, random_teacher
 from specframe_dflash.dspark import DSpark
 from specframe_dflash.rollout import AnchoredBlocks
+from specframe_specdecpp.head import AcceptanceHead
+from specframe_specdecpp.loss import AcceptanceLoss
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.neural import layer_config
 from specframe.testing import random_teacher
 from specframe_dflash.dflash import DFlash

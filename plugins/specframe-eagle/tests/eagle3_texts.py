@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.testing import shake, tiny_target
 from specframe_eagle.eagle3 import Eagle3

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from specframe import CompositionError, InputError
 from specframe.components.drafters.none import NoDrafter
-from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.plugin import FeatureDrafter
@@ -21,6 +20,7 @@ from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.rollout import TrainingTimeTest
 from specframe_eagle.wide import published_taps
+from specframe_specdecpp.head import AcceptanceHead
 
 CLOSE = 1e-5
 """Weights are float64, but rotary angles are float32 in transformers."""

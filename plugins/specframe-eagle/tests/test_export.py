@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from specframe import WeightsError
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.testing import GivenSession, GrowingTree, random_teacher, shake
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3

@@ -17,10 +17,10 @@ from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Fixed
-from specframe.components.trees.threshold import Threshold
 from specframe.plugin import Context, Draw, Prompts, SeededRandom, TreePolicy, Verdict
 from specframe.testing import check_drafter, check_plugin, shake
 from specframe_kangaroo.drafter import Kangaroo
+from specframe_specdecpp.threshold import Threshold
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8], [2, 9], [10], [3, 3]]
 SECOND_EXIT = {"use": "threshold", "depth": 6, "threshold": 1.0, "least": 0.3}

@@ -11,7 +11,7 @@ from medusa_reference import PublishedHydra, published_medusa
 from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError
-from specframe.components.heads.full import FullHead
+from specframe.components.heads import FullHead
 from specframe.neural import checkpoint
 from specframe.testing import GivenSession, GrowingTree, check_proposals
 from specframe_medusa.hydra import Hydra

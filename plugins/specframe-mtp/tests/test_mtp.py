@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from specframe import WeightsError
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import (

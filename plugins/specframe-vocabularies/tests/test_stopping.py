@@ -7,11 +7,11 @@ import torch
 
 import specframe
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.heads.acceptance import AcceptanceHead
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
-from specframe.components.trees.threshold import Threshold
 from specframe.testing import check_drafter
+from specframe_specdecpp.head import AcceptanceHead
+from specframe_specdecpp.threshold import Threshold
 from specframe_vocabularies.intersection import Intersection
 from specframe_vocabularies.ngrams import Ngrams
 from specframe_vocabularies.strings import Strings

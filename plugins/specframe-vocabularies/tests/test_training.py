@@ -14,16 +14,16 @@ from transformers import PreTrainedTokenizerFast
 
 from specframe import CompositionError
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.heads.acceptance import AcceptanceHead
-from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.losses.distillation import Distillation
-from specframe.components.rollouts.acceptance import AcceptanceRollout
 from specframe.components.rollouts.on_policy import OnPolicy
 from specframe.components.rollouts.text import AlongText
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train
+from specframe_specdecpp.head import AcceptanceHead
+from specframe_specdecpp.loss import AcceptanceLoss
+from specframe_specdecpp.rollout import AcceptanceRollout
 from specframe_vocabularies.intersection import Intersection
 from specframe_vocabularies.ngrams import Ngrams
 

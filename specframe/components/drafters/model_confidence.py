@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from specframe.components.drafters.model_weights import Loaded, Shared
-from specframe.components.heads.full import FullHead
+from specframe.components.heads import FullHead
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.interfaces import Head
 from specframe.kernel.training import Trainable

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from specframe.components.trees.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.types import Context, Draw, Expand, TokenTree
+from specframe_specdecpp.threshold import Threshold
 from specframe_trees.beam import Beam
 from specframe_trees.dyspec import DySpec
 from specframe_trees.greedy import Greedy

@@ -13,21 +13,20 @@ from specframe import CompositionError, Sampling
 from specframe.certify.compositions.small import Miniature
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
-from specframe.components.heads.acceptance import AcceptanceHead
-from specframe.components.heads.full import FullHead
-from specframe.components.heads.trimmed import Trimmed
-from specframe.components.losses.acceptance import AcceptanceLoss
-from specframe.components.rollouts.acceptance import AcceptanceRollout
+from specframe.components.heads import FullHead, Trimmed
 from specframe.components.rollouts.text import AlongText
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model, tiny_model
-from specframe.components.trees.threshold import Threshold
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
 from specframe.plugin import Draw
 from specframe.testing import check_drafter
 from specframe.training.online import Online
+from specframe_specdecpp.head import AcceptanceHead
+from specframe_specdecpp.loss import AcceptanceLoss
+from specframe_specdecpp.rollout import AcceptanceRollout
+from specframe_specdecpp.threshold import Threshold
 
 VOCAB = 11
 PROMPTS = [[1, 2, 3], [4, 5], [6, 7, 8, 9, 1]]

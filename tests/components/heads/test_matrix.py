@@ -8,10 +8,7 @@ import torch
 import specframe
 from specframe import Sampling, WeightsError
 from specframe.certify.compositions.small import Miniature
-from specframe.components.heads.acceptance import AcceptanceHead
-from specframe.components.heads.full import FullHead
-from specframe.components.losses.acceptance import AcceptanceLoss
-from specframe.components.rollouts.acceptance import AcceptanceRollout
+from specframe.components.heads import FullHead
 from specframe.components.rollouts.teacher_forced import AllLevels
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
@@ -26,6 +23,9 @@ from specframe_falcon.drafter import Falcon
 from specframe_medusa.hydra import Hydra
 from specframe_medusa.medusa import Medusa
 from specframe_parallelspec.drafter import ParallelSpec
+from specframe_specdecpp.head import AcceptanceHead
+from specframe_specdecpp.loss import AcceptanceLoss
+from specframe_specdecpp.rollout import AcceptanceRollout
 
 VOCAB, SIZE = 11, 8
 DRAFTERS = {

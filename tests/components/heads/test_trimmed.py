@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specframe.certify.compositions.small import Miniature
-from specframe.components.heads.trimmed import Trimmed, read_counts, store
+from specframe.components.heads import Trimmed, read_counts, store_vocabulary
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
@@ -120,15 +120,15 @@ def test_it_names_what_it_needs():
 
 
 def test_a_stored_draft_vocabulary_comes_back_and_others_are_refused(tmp_path):
-    store(torch.tensor([6, 1, 4]), 8, tmp_path / "of8")
+    store_vocabulary(torch.tensor([6, 1, 4]), 8, tmp_path / "of8")
     head, target = bound(weights=str(tmp_path / "of8"))
     assert head.support.tolist() == [1, 4, 6]
     assert torch.allclose(head(FEATURES), target.head(FEATURES)[..., [1, 4, 6]])
-    store(torch.tensor([6, 1, 4]), 9, tmp_path / "of9")
+    store_vocabulary(torch.tensor([6, 1, 4]), 9, tmp_path / "of9")
     with pytest.raises(WeightsError, match="vocab_size"):
         bound(weights=str(tmp_path / "of9"))
     for tokens in ([1, 1, 4], [-1, 4], [4, 8]):
-        store(torch.tensor(tokens), 8, tmp_path / "strange")
+        store_vocabulary(torch.tensor(tokens), 8, tmp_path / "strange")
         with pytest.raises(WeightsError, match="vocabulary of 8"):
             bound(weights=str(tmp_path / "strange"))
     (tmp_path / "of8" / "model.safetensors").write_bytes(b"no tensors")

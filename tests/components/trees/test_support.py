@@ -9,10 +9,10 @@ import torch
 
 from specframe.components.trees.dynamic import Dynamic
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.components.trees.threshold import Threshold
 from specframe.kernel.types import Context, Draw, Proposal
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
+from specframe_specdecpp.threshold import Threshold
 from specframe_trees.beam import Beam
 from specframe_trees.dyspec import DySpec
 from specframe_trees.greedy import Greedy

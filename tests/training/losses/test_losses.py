@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from specframe.components.heads.full import FullHead
+from specframe.components.heads import FullHead
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.feature_regression import FeatureRegression

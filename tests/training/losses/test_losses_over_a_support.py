@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from specframe.components.losses.acceptance import AcceptanceLoss
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation, TopKDistillation
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Draw, Student, Teacher
+from specframe_specdecpp.loss import AcceptanceLoss
 
 VOCAB, SUPPORT = 9, [1, 2, 5, 8]
 LOSSES = {

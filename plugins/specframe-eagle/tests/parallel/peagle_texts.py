@@ -10,7 +10,7 @@ from eagle3_reference import fuse, normed, turned
 from torch import Tensor
 from torch.nn.functional import silu
 
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.testing import shake
 from specframe_eagle.parallel.drafter import PEagle, PublishedParallel
 

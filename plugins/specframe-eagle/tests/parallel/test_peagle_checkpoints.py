@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from specframe import WeightsError
-from specframe.components.heads.trimmed import Trimmed
+from specframe.components.heads import Trimmed
 from specframe.testing import GivenSession, GrowingTree, random_teacher
 from specframe_eagle.eagle3 import Eagle3
 from specframe_eagle.parallel.drafter import PEagle

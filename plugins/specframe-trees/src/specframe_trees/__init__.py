@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from specframe.plugin import hookimpl
 
 if TYPE_CHECKING:
-    from specframe.kernel.discovery import Register
+    from specframe.plugin import Register
 
 TREES = (
     ("adaptive", "adaptive:Adaptive", "as deep as pays, by recent acceptance and costs"),

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.heads.acceptance import AcceptanceNetwork
-from specframe.components.losses.scored import at
-from specframe.kernel.errors import CompositionError
-from specframe.kernel.types import Chunks
+from specframe import CompositionError
+from specframe.plugin import Chunks, scored
+from specframe_specdecpp.head import AcceptanceNetwork
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.training import Rollout, Trainable
-    from specframe.kernel.types import Student, Teacher
+    from specframe.plugin import Rollout, Student, Teacher, Trainable
 
 
 class AcceptanceRollout:
@@ -60,7 +58,7 @@ def reached(student: Student, teacher: Teacher) -> Tensor:
     Levels that the student does not have count as true.
     """
     batch, length = teacher.tokens.shape
-    following = at(teacher.tokens, (student.position + 1).clamp(max=length - 1))
+    following = scored.at(teacher.tokens, (student.position + 1).clamp(max=length - 1))
     right = student.argmax == following  # [B, M]
     levels = int(student.level.max())
     rows = torch.arange(batch, device=right.device)[:, None]

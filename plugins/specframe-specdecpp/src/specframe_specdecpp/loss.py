@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.losses.scored import at, columns, mean
-from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.types import Draw
+from specframe import CompositionError, InputError
+from specframe.plugin import Draw, scored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.types import Student, Teacher
+    from specframe.plugin import Student, Teacher
 
 
 class AcceptanceLoss:
@@ -55,13 +54,13 @@ class AcceptanceLoss:
         tiny = torch.finfo(student.confidence.dtype).eps
         c = student.confidence.clamp(tiny, 1 - tiny)  # [B, M]
         y = self.accepted(student, teacher).detach()
-        return mean(-y * c.log() - self.rejection * (1 - y) * (1 - c).log(), student.mask)
+        return scored.mean(-y * c.log() - self.rejection * (1 - y) * (1 - c).log(), student.mask)
 
     def accepted(self, student: Student, teacher: Teacher) -> Tensor:
         """Returns the probability that the token drafted by each prediction is accepted: [B, M]."""
         if self.temperature == 0:
-            return (at(teacher.argmax, student.position) == student.argmax).to(student.log_law.dtype)
-        p = at(columns(self._law(teacher), student, teacher), student.position)  # [B, M, v]
+            return (scored.at(teacher.argmax, student.position) == student.argmax).to(student.log_law.dtype)
+        p = scored.at(scored.columns(self._law(teacher), student, teacher), student.position)  # [B, M, v]
         if self.draw is Draw.TOP:
             return p.gather(-1, student.logits.argmax(-1, keepdim=True)).squeeze(-1)
         q = (student.log_law / self.temperature).softmax(-1)

@@ -11,15 +11,11 @@ import specframe
 import specframe.plugin
 from specframe import CompositionError, InputError, Sampling, WeightsError
 from specframe.certify.compositions.small import Miniature
-from specframe.components.heads.acceptance import AcceptanceHead
-from specframe.components.heads.trimmed import Trimmed
-from specframe.components.losses.acceptance import AcceptanceLoss
+from specframe.components.heads import Trimmed
 from specframe.components.losses.distillation import Distillation
-from specframe.components.rollouts.acceptance import AcceptanceRollout, reached
 from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import Groups, TeacherForced
-from specframe.components.trees.threshold import Threshold
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
@@ -30,6 +26,10 @@ from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle
 from specframe_falcon.drafter import Falcon
 from specframe_parallelspec.drafter import ParallelSpec
+from specframe_specdecpp.head import AcceptanceHead
+from specframe_specdecpp.loss import AcceptanceLoss
+from specframe_specdecpp.rollout import AcceptanceRollout, reached
+from specframe_specdecpp.threshold import Threshold
 
 SIZE = 8
 DRAFTERS = {

@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.trees.growth import Growth
-from specframe.components.trees.search import Forecast, one_of
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.errors import InputError
-from specframe.kernel.types import Context, Draw, Expand, TokenTree
+from specframe import InputError
+from specframe.plugin import Context, Draw, Expand, Forecast, Growth, Promise, TokenTree, one_of
 
 
 class Threshold:

@@ -1,4 +1,4 @@
-"""A draft vocabulary: only the rows of frequent tokens are read of the target's LM head (VocabTrim)."""
+"""Heads, the maps from a feature drafter's hidden state to logits: the target's own, whole or of frequent tokens."""
 
 from __future__ import annotations
 
@@ -26,6 +26,25 @@ TOKENS = "tokens"
 """The tensor that a stored draft vocabulary consists of: int32 [v]."""
 
 
+class FullHead:
+    """Logits over the whole vocabulary, by the target's own frozen LM head (EAGLE, Falcon Eq. 6)."""
+
+    def __init__(self) -> None:
+        self._target: NeuralTarget | None = None
+
+    def bind(self, target: NeuralTarget) -> None:
+        """Attaches to the target whose head is shared."""
+        if not hasattr(target, "head"):
+            raise CompositionError("the head 'full' needs a target with an LM head, such as the target 'hf'")
+        self._target = target
+
+    def __call__(self, features: Tensor) -> Tensor:
+        """The target's logits for these features, [..., D] -> [..., V]; differentiable in the features."""
+        if self._target is None:
+            raise CompositionError("the head 'full' was called before bind(target)")
+        return self._target.head(features)
+
+
 class Trimmed:
     """The target's logits of the tokens that it emits most often; others are not proposed (VocabTrim, 2025).
 
@@ -42,7 +61,7 @@ class Trimmed:
     Args:
         keep: how many tokens; more than there are keeps all. With stored `weights`, which fix the number: leave it out.
         counts: the JSON file of counts; none: the smallest ids are kept.
-        weights: a stored draft vocabulary's folder, `zoo://name` or Hub name, as `store` writes it.
+        weights: a stored draft vocabulary's folder, `zoo://name` or Hub name, as `store_vocabulary` writes it.
         quantize: the rows that are kept in 4 or 8 bits: faster on a CPU, and hardly other drafts.
     """
 
@@ -83,7 +102,7 @@ class Trimmed:
         whole = divisible(target, "trimmed")
         self.vocab = vocab = target.vocab_size
         if self.weights is not None:
-            tokens = load(self.weights, vocab)
+            tokens = load_vocabulary(self.weights, vocab)
         else:
             assert self.keep is not None
             tokens = torch.arange(min(self.keep, vocab))
@@ -106,7 +125,7 @@ class Trimmed:
         return self._part(features)
 
 
-def store(tokens: Tensor, vocab: int, folder: Path) -> None:
+def store_vocabulary(tokens: Tensor, vocab: int, folder: Path) -> None:
     """Writes a draft vocabulary, int64 [v] of a vocabulary of `vocab` tokens, for the head's `weights`."""
     folder.mkdir(parents=True, exist_ok=True)
     with checkpoint.replacing(folder / checkpoint.WEIGHTS) as path:
@@ -115,7 +134,7 @@ def store(tokens: Tensor, vocab: int, folder: Path) -> None:
     (folder / checkpoint.CONFIG).write_text(text, encoding="utf-8")
 
 
-def load(weights: str, vocab: int) -> Tensor:
+def load_vocabulary(weights: str, vocab: int) -> Tensor:
     """A stored draft vocabulary, ascending, int64 [v].
 
     Raises WeightsError for a folder that holds something else, or the tokens of another vocabulary.

@@ -9,14 +9,9 @@ import torch
 from torch import nn
 from torch.nn.functional import silu
 
-from specframe.components.heads.full import FullHead
-from specframe.kernel.capabilities import Untrained
-from specframe.kernel.errors import CompositionError, InputError, WeightsError
-from specframe.kernel.interfaces import Head, NeuralTarget
-from specframe.kernel.training import Trainable
-from specframe.neural.heads import support_of
-from specframe.neural.weights import checkpoint
-from specframe.neural.weights.initial import seeded
+from specframe import CompositionError, InputError, WeightsError
+from specframe.neural import checkpoint, seeded, support_of
+from specframe.plugin import FullHead, Head, NeuralTarget, Trainable, Untrained
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from specframe.components.trees.threshold import Threshold
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
 from specframe.components.verifiers.traversal import Traversal
@@ -18,6 +17,7 @@ from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_tree
 from specframe.testing.cycles import compare_cycle
 from specframe.testing.verifiers import law_pairs
+from specframe_specdecpp.threshold import Threshold
 from tests.components.path_drafter import Keyed, PathDrafter, assert_sound, draw, path
 
 WARM = Sampling(temperature=1.0)

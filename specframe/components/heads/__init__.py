@@ -1,1 +1,0 @@
-"""Heads: the maps from a feature drafter's hidden state to logits."""

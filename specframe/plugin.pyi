@@ -4,6 +4,8 @@ from specframe.cli.arguments import UserPath as UserPath
 from specframe.cli.arguments import read_plan as read_plan
 from specframe.cli.candidates import complete_recipe as complete_recipe
 from specframe.components.drafters.budget import gained as gained
+from specframe.components.drafters.recycler import top_ids as top_ids
+from specframe.components.drafters.suffix import Suffix as Suffix
 from specframe.components.drafters.text import CommittedText as CommittedText
 from specframe.components.drafters.trie import Trie as Trie
 from specframe.components.drafters.trie import as_tree as as_tree

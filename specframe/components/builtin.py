@@ -22,8 +22,6 @@ DRAFTERS: Parts = (
     ("suffix", "suffix:Suffix", "copies from the text so far, longer after longer matches"),
     ("recycling", "recycling:Recycling", "the target's own second choices, proposed again"),
     ("suffix-recycling", "suffix_recycling:SuffixRecycling", "a copy and recycled choices in one tree, for any model"),
-    ("lookahead", "lookahead:Lookahead", "n-grams from Jacobi iterations in the same forward pass"),
-    ("logitspec", "logitspec:LogitSpec", "the last logits' runners-up, and copies behind them"),
     ("fused", "fused:Fused", "two drafters in one tree"),
     ("ahead", "ahead:Ahead", "another drafter, which drafts the next chain while the target scores the last one"),
     ("placed", "placed:Placed", "another drafter, on a device of its own"),

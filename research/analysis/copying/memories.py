@@ -28,14 +28,14 @@ from typing import Any
 import torch
 
 from specframe import Sampling
-from specframe.components.drafters.logitspec import LogitSpec
-from specframe.components.drafters.lookahead import Lookahead
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.recycling import Recycling
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.drafters.suffix_recycling import SuffixRecycling
 from specframe.plugin import Committed, Context, Cycle, Drafter, Observer, Prompts, Scores, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
+from specframe_lookahead.logitspec import LogitSpec
+from specframe_lookahead.lookahead import Lookahead
 from specframe_retrieval.corpus import Corpus, build
 from specframe_retrieval.retrieval import Retrieval
 

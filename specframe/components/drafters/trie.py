@@ -96,22 +96,3 @@ def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> 
         draw=tokens.new_full(tokens.shape, Draw.TOP),
         levels=max(depth for trie in tries for depth in trie.depths),
     )
-
-
-def find_paths(
-    paths: Iterable[Sequence[int]], tokens: Sequence[int], parents: Sequence[int], valid: Sequence[bool]
-) -> list[int]:
-    """The nodes of a row's tree at the ends of these paths from the root; none if one of the paths is missing."""
-    children: dict[tuple[int, int], int] = {}
-    for node, key in enumerate(zip(parents, tokens, strict=True)):
-        if valid[node]:
-            children.setdefault(key, node)
-    found = []
-    for path in paths:
-        node = 0
-        for token in path:
-            if (node, token) not in children:
-                return []
-            node = children[node, token]
-        found.append(node)
-    return found

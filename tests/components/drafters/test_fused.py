@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from specframe.components.drafters.fused import Fused
-from specframe.components.drafters.lookahead import Lookahead
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.suffix import Suffix
@@ -19,6 +18,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Drafter, TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, Frontier, Proposal, TokenTree
 from specframe.testing import check_drafter
+from specframe_lookahead.lookahead import Lookahead
 from specframe_trees.adaptive import Adaptive
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import CONTEXT, first

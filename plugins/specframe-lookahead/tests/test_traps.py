@@ -10,9 +10,9 @@ from torch import Tensor
 
 from specframe import compose
 from specframe.certify.compositions.enumeration import enumerate_outcomes
-from specframe.components.drafters.lookahead import Lookahead, NgramPool, Window
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.types import Committed
+from specframe_lookahead.lookahead import Lookahead, NgramPool, Window
 from tests.certify.traps.instances import P, without
 
 CELLS = 10

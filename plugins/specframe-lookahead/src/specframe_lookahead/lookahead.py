@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from specframe.components.drafters.budget import gained
-from specframe.components.drafters.trie import Trie, as_tree, find_paths
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
+from specframe import InputError
+from specframe.plugin import (
+    Committed,
+    Context,
+    Cycle,
+    Draw,
+    Promise,
+    Target,
+    TokenTree,
+    TreePolicy,
+    Trie,
+    as_tree,
+    gained,
+)
 
 
 class NgramPool:
@@ -157,3 +165,22 @@ class Lookahead:
         self._pools = [self._pools[row] for row in chosen]
         self._windows = [self._windows[row] for row in chosen]
         self._ends = [self._ends[row] for row in chosen]
+
+
+def find_paths(
+    paths: Iterable[Sequence[int]], tokens: Sequence[int], parents: Sequence[int], valid: Sequence[bool]
+) -> list[int]:
+    """The nodes of a row's tree at the ends of these paths from the root; none if one of the paths is missing."""
+    children: dict[tuple[int, int], int] = {}
+    for node, key in enumerate(zip(parents, tokens, strict=True)):
+        if valid[node]:
+            children.setdefault(key, node)
+    found = []
+    for path in paths:
+        node = 0
+        for token in path:
+            if (node, token) not in children:
+                return []
+            node = children[node, token]
+        found.append(node)
+    return found

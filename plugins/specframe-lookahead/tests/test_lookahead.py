@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.components.drafters.lookahead import Lookahead, NgramPool, Window
-from specframe.components.drafters.trie import Trie, find_paths
+from specframe.components.drafters.trie import Trie
 from specframe.kernel.errors import InputError
-from specframe.testing import check_drafter
+from specframe.testing import check_drafter, check_plugin
+from specframe_lookahead.lookahead import Lookahead, NgramPool, Window, find_paths
 
 
 def after(path: list[int]) -> int:
@@ -80,3 +80,7 @@ def test_options_are_checked() -> None:
     for options in ({"ngram": 1}, {"window": 0}, {"guesses": 0}):
         with pytest.raises(InputError, match="lookahead needs ngram of at least 2"):
             Lookahead(**options)
+
+
+def test_the_package_keeps_the_contract_of_plugins() -> None:
+    check_plugin("specframe-lookahead")

@@ -6,13 +6,20 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe.components.drafters.recycler import top_ids
-from specframe.components.drafters.suffix import Suffix
-from specframe.components.drafters.trie import as_tree
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.errors import InputError
-from specframe.kernel.interfaces import Target, TreePolicy
-from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
+from specframe import InputError
+from specframe.plugin import (
+    Committed,
+    Context,
+    Cycle,
+    Draw,
+    Promise,
+    Suffix,
+    Target,
+    TokenTree,
+    TreePolicy,
+    as_tree,
+    top_ids,
+)
 
 LENGTHS = ((8, 4), (32, 3))
 """Number of tokens copied behind each guess, up to a rank; one behind later ones."""

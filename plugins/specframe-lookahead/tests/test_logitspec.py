@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from specframe import compose
-from specframe.components.drafters.logitspec import LogitSpec
 from specframe.components.targets.table import TableTarget
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Cycle, Scores, TokenTree, Verdict
 from specframe.testing import check_drafter
+from specframe_lookahead.logitspec import LogitSpec
 from tests.components.path_drafter import assert_sound, path
 from tests.components.sessions import first, later
 

@@ -11,7 +11,7 @@ from specframe.components.drafters.trie import Trie as Trie
 from specframe.components.drafters.trie import as_tree as as_tree
 from specframe.components.heads import FullHead as FullHead
 from specframe.components.losses import scored as scored
-from specframe.components.rollouts.glancing import Glancing as Glancing
+from specframe.components.rollouts import shifted as shifted
 from specframe.components.rollouts.multi_step import MultiStep as MultiStep
 from specframe.components.rollouts.teacher_forced import AllLevels as AllLevels
 from specframe.components.trees.fill import fill as fill

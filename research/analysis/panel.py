@@ -12,13 +12,13 @@ from torch import Tensor
 
 from specframe import Pipeline
 from specframe.components.verifiers.block import Block
-from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.types import Cycle, Verdict
 from specframe.plugin import RandomSource, SeededRandom, TokenTree, TreePolicy, Verifier
+from specframe_spectr.kseq import KSeq
+from specframe_spectr.transport import Transport
 
 Note = TypeVar("Note")
 

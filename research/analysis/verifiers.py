@@ -21,10 +21,10 @@ from verifiers_page import show
 
 from specframe import Sampling
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.components.verifiers.kseq import KSeq
-from specframe.components.verifiers.transport import Transport
 from specframe.plugin import Context, Draw, SeededRandom, TokenTree, TreePolicy, greedy_acceptance, optimal_acceptance
 from specframe.testing.tables import GivenDrafter
+from specframe_spectr.kseq import KSeq
+from specframe_spectr.transport import Transport
 from specframe_trees.greedy import Greedy
 
 NUMBERS = Path(__file__).resolve().parent / "verifiers.json"

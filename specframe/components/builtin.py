@@ -38,8 +38,6 @@ VERIFIERS: Parts = (
     ("recursive", "recursive:Recursive", "recursive rejection with recorded distributions, for any draw"),
     ("block", "block:Block", "block verification: a sampled chain judged as a whole"),
     ("traversal", "traversal:Traversal", "bottom-up: emits most from a sampled tree"),
-    ("kseq", "kseq:KSeq", "SpecTr's K-SEQ: independent siblings against one common test"),
-    ("transport", "transport:Transport", "siblings by twos, accepted almost as often as can be"),
     ("lenient", "lenient:Lenient", "lossy: recursive rejection that accepts more than the distribution allows"),
 )
 
@@ -62,7 +60,6 @@ LOSSES: Parts = (
     ("lk_hybrid", "divergences:LKHybrid", "LK losses: KL at first, total variation later"),
     ("reverse_kl", "divergences:ReverseKL", "KL of the target's distribution from the drafter's"),
     ("jsd", "divergences:JensenShannon", "Jensen-Shannon divergence"),
-    ("d_pace", "d_pace:DPace", "another loss, a level weighed by how much of a draft depends on it"),
 )
 
 ROLLOUTS: Parts = (
@@ -74,11 +71,6 @@ ROLLOUTS: Parts = (
         "all_levels",
         "teacher_forced:AllLevels",
         "every level of a draft from the last true feature, the text's own path given",
-    ),
-    (
-        "glancing",
-        "glancing:Glancing",
-        "Falcon's coupled sequential glancing: a second forward pass on corrected predictions",
     ),
     (
         "groups",

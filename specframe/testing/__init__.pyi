@@ -18,7 +18,7 @@ from specframe.testing.proposals import check_refusals as check_refusals
 from specframe.testing.recipes import TREES as TREES
 from specframe.testing.recipes import check_decoding as check_decoding
 from specframe.testing.recipes import check_training as check_training
-from specframe.testing.references.layer import literal_layer as literal_layer
+from specframe.testing.references import literal_layer as literal_layer
 from specframe.testing.sessions import GivenSession as GivenSession
 from specframe.testing.sessions import GrowingTree as GrowingTree
 from specframe.testing.tables import GivenDrafter as GivenDrafter

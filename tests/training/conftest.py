@@ -11,13 +11,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast
 
-from specframe.components.rollouts.glancing import Glancing
 from specframe.components.targets.hf import HFTarget
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import PairSpec, Predicted, Teacher
 from specframe.neural import checkpoint
 from specframe.testing import tiny_target
 from specframe.training.settings import TrainSettings
+from specframe_falcon.glancing import Glancing
 
 torch.set_num_threads(1)
 

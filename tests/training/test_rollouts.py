@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from specframe.components.rollouts import shifted
-from specframe.components.rollouts.glancing import Glancing, glances
 from specframe.components.rollouts.teacher_forced import AllLevels, Groups, TeacherForced
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.types import PairSpec, Student, Teacher
+from specframe_falcon.glancing import Glancing, glances
 
 
 def texts(target, batch=3, length=19) -> Teacher:

@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.feature_regression import FeatureRegression
-from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
@@ -30,6 +29,7 @@ from specframe.training.progress import Bar, Lines, Silent
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train
 from specframe.training.validation import agreement, chains, measure
+from specframe_falcon.glancing import Glancing
 
 LOSSES = [(FeatureRegression(), 1.0, "regression"), (Distillation(), 0.1, "distillation")]
 

@@ -13,7 +13,6 @@ import specframe.plugin
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.heads import Trimmed
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.losses.d_pace import DPace
 from specframe.components.losses.divergences import JensenShannon
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.components.rollouts.text import AlongText
@@ -24,6 +23,7 @@ from specframe.testing import shake, tiny_target
 from specframe.training.online import Online
 from specframe_alignment.replay import Replay
 from specframe_alignment.walk import choose, failed_roots
+from specframe_dflash.d_pace import DPace
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.eagle3 import Eagle3
 from specframe_medusa.medusa import Medusa

@@ -15,12 +15,12 @@ from transformers import GPTNeoXConfig
 from specframe import CompositionError, WeightsError
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.feature_regression import FeatureRegression
-from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.testing import check_decoding, check_drafter, check_training, random_teacher
 from specframe_eagle.drafter import Eagle
 from specframe_eagle.fspad import SplitLayer
+from specframe_falcon.glancing import Glancing
 
 H, INNER = 8, 12
 SECTION = "{use: eagle, feature_sampling: true, partial_alignment: true}"

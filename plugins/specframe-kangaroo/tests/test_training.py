@@ -9,10 +9,10 @@ import torch
 from specframe import CompositionError
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.scored import at
-from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.testing import check_training, fit, random_teacher
+from specframe_falcon.glancing import Glancing
 
 
 def test_simulated_tau_is_what_decoding_has() -> None:

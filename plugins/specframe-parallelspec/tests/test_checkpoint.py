@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 from specframe import CompositionError, InputError, WeightsError
 from specframe.components.heads import FullHead
-from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.testing import GrowingTree, check_refusals, random_teacher
+from specframe_falcon.glancing import Glancing
 from specframe_parallelspec.drafter import ParallelSpec
 
 

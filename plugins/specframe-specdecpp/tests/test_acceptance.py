@@ -13,7 +13,6 @@ from specframe import CompositionError, InputError, Sampling, WeightsError
 from specframe.certify.compositions.small import Miniature
 from specframe.components.heads import Trimmed
 from specframe.components.losses.distillation import Distillation
-from specframe.components.rollouts.glancing import Glancing
 from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import Groups, TeacherForced
 from specframe.kernel.build import plan
@@ -25,6 +24,7 @@ from specframe.testing import admitted, check_drafter, check_head, check_loss, r
 from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle
 from specframe_falcon.drafter import Falcon
+from specframe_falcon.glancing import Glancing
 from specframe_parallelspec.drafter import ParallelSpec
 from specframe_specdecpp.head import AcceptanceHead
 from specframe_specdecpp.loss import AcceptanceLoss

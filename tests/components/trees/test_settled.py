@@ -3,9 +3,9 @@
 import pytest
 
 from specframe.components.trees.fixed import Chain, Fixed
-from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.plugin import Draw
+from specframe_spectr.transport import Transport
 from specframe_trees.adaptive import Adaptive
 from specframe_trees.beam import Beam
 from specframe_trees.dyspec import DySpec

@@ -7,16 +7,16 @@ import torch
 
 from specframe.components.trees.fixed import Chain, Fixed
 from specframe.components.verifiers.block import Block
-from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive
-from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.types import Context, Draw
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, compare_cycle
 from specframe.testing.trees import check_shape
+from specframe_spectr.kseq import KSeq
+from specframe_spectr.transport import Transport
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.25, 0.6, 0.15]], dtype=torch.float64)
 Q = torch.tensor([[0.35, 0.05, 0.6], [0.02, 0.08, 0.9], [0.1, 0.15, 0.75]], dtype=torch.float64)

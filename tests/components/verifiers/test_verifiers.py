@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from specframe.components.verifiers.block import Block
-from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive, SiblingSlots
-from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.capabilities import Needs
 from specframe.kernel.types import Draw, TokenTree, Verdict
 from specframe.sampling.random import SeededRandom
-from specframe.testing.references.walks import Row, match_reference, recorded_law, recursive_reference
+from specframe.testing.references import Row, match_reference, recorded_law, recursive_reference
+from specframe_spectr.kseq import KSeq
+from specframe_spectr.transport import Transport
 
 TOP, IID, WOR = Draw.TOP, Draw.IID, Draw.WITHOUT_REPLACEMENT
 SAMPLED = {"draws": frozenset(Draw), "exact": True}

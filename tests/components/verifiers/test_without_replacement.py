@@ -9,10 +9,8 @@ import torch
 
 from specframe.certify.compositions.audit import recorded_laws
 from specframe.components.verifiers.block import Block
-from specframe.components.verifiers.kseq import KSeq
 from specframe.components.verifiers.match import Match
 from specframe.components.verifiers.recursive import Recursive, SiblingSlots
-from specframe.components.verifiers.transport import Transport
 from specframe.components.verifiers.traversal import Traversal
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.types import Context
@@ -20,7 +18,9 @@ from specframe.plugin import Draw, Frontier, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
 from specframe.testing import GivenDrafter, compare_cycle
-from specframe.testing.references.walks import Row, recorded_law
+from specframe.testing.references import Row, recorded_law
+from specframe_spectr.kseq import KSeq
+from specframe_spectr.transport import Transport
 
 P = torch.tensor([[0.4, 0.3, 0.2, 0.1]] * 4, dtype=torch.float64)
 Q = torch.tensor([[0.1, 0.2, 0.3, 0.4]] * 4, dtype=torch.float64)
@@ -117,14 +117,3 @@ def test_a_top_node_takes_no_law_wherever_its_row_points():
         for verifier in (Recursive(), Traversal(), Block(), Transport(), KSeq()):
             one, other = (verifier.verify(each, P[tree.tokens], SeededRandom(6, 64).verify) for each in (tree, astray))
             assert torch.equal(one.path, other.path) and torch.equal(one.bonus, other.bonus)
-
-
-def test_a_pairs_transport_does_not_depend_on_how_another_rows_pair_was_drawn():
-    left, q = P[:2], torch.stack([Q[0], OTHER])
-    mixed = torch.tensor([[False], [True]])
-    together = Transport().tournament(left, q, mixed)
-    for row in (0, 1):
-        alone = Transport().tournament(left[row, None], q[row, None], mixed[row, None])
-        for one, other in zip(together, alone, strict=True):
-            assert torch.allclose(one[row].double(), other[0].double(), atol=1e-12)
-        assert float(together[2][row].sum()) == pytest.approx(1.0)  # the law of the chosen one

@@ -13,7 +13,6 @@ from specframe import CompositionError, InputError
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.losses.d_pace import DPace
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.divergences import (
     JensenShannon,
@@ -30,6 +29,7 @@ from specframe.components.targets.tiny import random_model
 from specframe.plugin import Student, Teacher
 from specframe.testing import check_loss, random_teacher, tiny_target
 from specframe.testing.losses import example
+from specframe_dflash.d_pace import DPace
 from specframe_dflash.dflash import DFlash
 from specframe_dflash.dspark import DSpark
 from specframe_dflash.rollout import AnchoredBlocks

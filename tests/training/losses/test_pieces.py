@@ -9,13 +9,13 @@ import torch
 
 from specframe.components.losses import scored as pieces
 from specframe.components.losses.cross_entropy import CrossEntropy
-from specframe.components.losses.d_pace import DPace
 from specframe.components.losses.distillation import Distillation
 from specframe.components.losses.divergences import LKHybrid, TotalVariation
 from specframe.components.losses.feature_regression import FeatureRegression
 from specframe.components.losses.scored import scored
 from specframe.kernel.predictions import LazyStudent, LazyTeacher
 from specframe.kernel.types import Student, Teacher
+from specframe_dflash.d_pace import DPace
 
 VOCAB, WIDTH, BATCH, LENGTH, COUNT = 11, 5, 3, 7, 12
 SUPPORT = torch.tensor([0, 2, 3, 7, 10])

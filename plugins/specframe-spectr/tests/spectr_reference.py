@@ -1,11 +1,11 @@
-"""Slow, literal references of the rules that judge several siblings together, in the manner of reference.py."""
+"""Slow, literal references of the rules that judge several siblings together."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from specframe.kernel.types import ALL_DRAWS, Draw
-from specframe.testing.references.walks import Coins, Law, Number, Row, match_reference, recorded_law, residual
+from specframe.testing.references import Coins, Law, Number, Row, match_reference, recorded_law, residual
 
 Judge = Callable[[Law, Law, Sequence[int], int], tuple[list[Number], Law]]
 """Function from the law that is left, q, the tokens of a run and their draw to the chance of each, and the cover."""

@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from specframe.components.verifiers.descent import Run, descend
-from specframe.kernel.capabilities import Needs
-from specframe.kernel.errors import InputError
-from specframe.kernel.sampling import RandomSource
-from specframe.kernel.types import ALL_DRAWS, Draw, TokenTree, Verdict
+from specframe import InputError
+from specframe.plugin import ALL_DRAWS, Draw, Needs, RandomSource, Run, TokenTree, Verdict, descend
 
 SAMPLED = ALL_DRAWS - {Draw.TOP}
 STEEP, STRIDE = 4, 1.5

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from specframe.components.losses.scored import at
-from specframe.components.rollouts.shifted import Shifted, feeding_drafter, jitter, shift, student
-from specframe.kernel.errors import InputError
+from specframe import InputError
+from specframe.plugin import scored, shifted
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.training import Trainable
-    from specframe.kernel.types import Student, Teacher
+    from specframe.plugin import Student, Teacher, Trainable
 
 
 class Glancing:
@@ -64,16 +62,16 @@ class Glancing:
 
     def __call__(self, drafter: Trainable, teacher: Teacher, progress: float) -> Student:
         """The second forward's predictions, [B, n]; with `first`, the first one's before them, [B, 2n]."""
-        model = feeding_drafter(drafter, "glancing")
-        pairs = shift(teacher, model.spec, model.block)
+        model = shifted.feeding_drafter(drafter, "glancing")
+        pairs = shifted.shift(teacher, model.spec, model.block)
         k = model.block
-        true = model.fuse(jitter(pairs.features, self.noise))  # [B, n, D]
+        true = model.fuse(shifted.jitter(pairs.features, self.noise))  # [B, n, D]
         with torch.set_grad_enabled(self.first and torch.is_grad_enabled()):
             predicted = model.unroll(true, pairs.tokens)
-            first = student(model, predicted, pairs)
+            first = shifted.student(model, predicted, pairs)
         assert predicted.features is not None
         chosen = first.argmax  # [B, n], guess of the token after position i + block
-        wrong = (chosen != at(teacher.argmax, pairs.position)) & pairs.mask
+        wrong = (chosen != scored.at(teacher.argmax, pairs.position)) & pairs.mask
         count = (self.start * (1 - progress) * wrong.sum(-1)).long()  # [B]
         own = glances(pairs, k, count).logical_not()
         own[:, :k] = False  # these have no prediction
@@ -82,13 +80,13 @@ class Glancing:
         if self.tokens == "drafter":
             tokens = torch.where(own, _later(chosen, k), tokens)
         second = model.unroll(features, tokens)
-        scored = student(model, second, replace(pairs, level=pairs.level + k))
+        second_look = shifted.student(model, second, replace(pairs, level=pairs.level + k))
         if not self.first:
-            return scored
-        return _joined(first, scored)
+            return second_look
+        return _joined(first, second_look)
 
 
-def glances(pairs: Shifted, block: int, count: Tensor) -> Tensor:
+def glances(pairs: shifted.Shifted, block: int, count: Tensor) -> Tensor:
     """Returns which inputs of the second forward are corrected: [B, n] bool, `count` [B] of each row.
 
     Blocks come in random order, the positions of a block from its end backwards.

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from specframe.components.losses.scored import Pointwise, at, mean, place, require_texts
-from specframe.kernel.errors import CompositionError, InputError
+from specframe import CompositionError, InputError
+from specframe.plugin import scored
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.training import Loss
-    from specframe.kernel.types import Student, Teacher
+    from specframe.plugin import Loss, Student, Teacher
 
 
 class DPace:
@@ -34,7 +33,7 @@ class DPace:
     def __init__(self, *, loss: Loss, alpha: float = 0.5) -> None:
         if not 0 <= alpha <= 1:
             raise InputError(f"d_pace: alpha must lie between 0 and 1, not {alpha}")
-        if not isinstance(loss, Pointwise):
+        if not isinstance(loss, scored.Pointwise):
             raise CompositionError(
                 "d_pace weighs the values of single predictions, which this loss does not have; use cross_entropy, tv, "
                 "nla, lk_hybrid, reverse_kl or jsd"
@@ -45,13 +44,13 @@ class DPace:
     def __call__(self, student: Student, teacher: Teacher) -> Tensor:
         """The mean over masked predictions, a scalar."""
         values, mask = self.loss.values(student, teacher)
-        return mean(values * self.weights(student, teacher), mask)
+        return scored.mean(values * self.weights(student, teacher), mask)
 
     @torch.no_grad()
     def weights(self, student: Student, teacher: Teacher) -> Tensor:
         """Returns the weight of each prediction, [B, M]."""
-        require_texts(teacher, "d_pace")
-        best, inside = place(at(teacher.argmax, student.position), student.support)
+        scored.require_texts(teacher, "d_pace")
+        best, inside = scored.place(scored.at(teacher.argmax, student.position), student.support)
         right = student.log_law.gather(-1, best[..., None]).squeeze(-1).exp()  # [B, M]
         if inside is not None:
             right = torch.where(inside, right, 0)

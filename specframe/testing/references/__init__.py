@@ -1,1 +1,0 @@
-"""Slow, literal versions of the fast code, to hold the two together."""

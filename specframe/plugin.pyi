@@ -4,7 +4,7 @@ from specframe.cli.arguments import UserPath as UserPath
 from specframe.cli.arguments import read_plan as read_plan
 from specframe.cli.candidates import complete_recipe as complete_recipe
 from specframe.components.drafters.budget import gained as gained
-from specframe.components.drafters.recycler import top_ids as top_ids
+from specframe.components.drafters.recycling import top_ids as top_ids
 from specframe.components.drafters.suffix import Suffix as Suffix
 from specframe.components.drafters.text import CommittedText as CommittedText
 from specframe.components.drafters.trie import Trie as Trie
@@ -15,12 +15,12 @@ from specframe.components.rollouts import shifted as shifted
 from specframe.components.rollouts.multi_step import MultiStep as MultiStep
 from specframe.components.rollouts.teacher_forced import AllLevels as AllLevels
 from specframe.components.trees.fill import fill as fill
+from specframe.components.trees.growth import Forecast as Forecast
 from specframe.components.trees.growth import Growth as Growth
+from specframe.components.trees.growth import one_of as one_of
 from specframe.components.trees.optimal import expected_tau as expected_tau
 from specframe.components.trees.optimal import optimal_product_shape as optimal_product_shape
 from specframe.components.trees.optimal import optimal_shape as optimal_shape
-from specframe.components.trees.search import Forecast as Forecast
-from specframe.components.trees.search import one_of as one_of
 from specframe.components.trees.shape import Shape as Shape
 from specframe.components.verifiers.bound import greedy_acceptance as greedy_acceptance
 from specframe.components.verifiers.bound import optimal_acceptance as optimal_acceptance

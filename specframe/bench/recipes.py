@@ -23,9 +23,8 @@ from specframe.bench.figures.summary import summarise
 from specframe.bench.report import write_report
 from specframe.bench.tables import overall_table
 from specframe.files.folders import writing
-from specframe.files.html import render_table
 from specframe.files.provenance import write_json
-from specframe.files.text import counted, open_console, printable
+from specframe.files.text import counted, open_console, printable, render_table
 from specframe.kernel.discovery import discover
 
 OPPONENTS = ("plain", "hf:generate")

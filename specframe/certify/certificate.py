@@ -7,7 +7,7 @@ from typing import Any
 
 from specframe.certify.compositions.audit import Audit
 from specframe.certify.compositions.emission import Comparison
-from specframe.files.html import render_table
+from specframe.files.text import render_table
 
 EXACT = 1e-9
 """A total variation below this is rounding in float64; every known mistake is a million times larger."""

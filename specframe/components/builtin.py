@@ -66,7 +66,7 @@ ROLLOUTS: Parts = (
     ("masked_text", "text:MaskedText", "PARD: a language model fills in mask tokens behind the text"),
     ("teacher_forced", "teacher_forced:TeacherForced", "one forward pass on the target's own features and tokens"),
     ("text", "text:AlongText", "a drafting model along the texts as they are"),
-    ("on_policy", "on_policy:OnPolicy", "DistillSpec: a drafting model along texts that it writes itself"),
+    ("on_policy", "text:OnPolicy", "DistillSpec: a drafting model along texts that it writes itself"),
     (
         "all_levels",
         "teacher_forced:AllLevels",

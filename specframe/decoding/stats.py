@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from specframe.decoding.clock import Clock
-from specframe.files.html import render_table
+from specframe.files.text import render_table
 from specframe.kernel.types import Cycle, TokenTree, Verdict
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specframe.components.trees.recording import WatchedTree
 from specframe.decoding.session import Parts
-from specframe.files.html import render_table
+from specframe.files.text import render_table
 from specframe.kernel.interfaces import Target
 from specframe.kernel.sampling import SamplingRule
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from specframe.files.html import render_table
 from specframe.files.provenance import describe_hardware
+from specframe.files.text import render_table
 from specframe.training.state import Ledger
 
 PACKAGES = ("specframe", "torch", "transformers", "accelerate", "safetensors", "datasets")

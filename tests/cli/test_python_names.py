@@ -9,7 +9,7 @@ import pytest
 
 import specframe
 from specframe.cli.main import main
-from specframe.files.html import render_table
+from specframe.files.text import render_table
 
 SHORT = ["sampling.max_new_tokens=8"]
 

@@ -13,8 +13,7 @@ import specframe
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.losses.distillation import Distillation
-from specframe.components.rollouts.on_policy import OnPolicy
-from specframe.components.rollouts.text import AlongText
+from specframe.components.rollouts.text import AlongText, OnPolicy
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.fixed import Chain
 from specframe.kernel.errors import CompositionError, InputError, WeightsError

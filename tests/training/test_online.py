@@ -14,7 +14,7 @@ import specframe.plugin
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.divergences import ReverseKL
-from specframe.components.rollouts.on_policy import OnPolicy
+from specframe.components.rollouts.text import OnPolicy
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.components.trees.fixed import Chain, Fixed

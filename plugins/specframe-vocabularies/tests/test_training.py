@@ -15,8 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from specframe import CompositionError
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.losses.distillation import Distillation
-from specframe.components.rollouts.on_policy import OnPolicy
-from specframe.components.rollouts.text import AlongText
+from specframe.components.rollouts.text import AlongText, OnPolicy
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
 from specframe.training.settings import TrainSettings

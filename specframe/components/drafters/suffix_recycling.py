@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specframe.components.drafters.recycler import Recycler, Scored
+from specframe.components.drafters.recycling import Recycler, Scored
 from specframe.components.drafters.suffix import Suffix
 from specframe.components.drafters.trie import as_tree
 from specframe.kernel.capabilities import Promise

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.components.trees.growth import Growth
-from specframe.components.trees.search import one_of
+from specframe.components.trees.growth import Growth, one_of
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError
 from specframe.kernel.types import Committed, Context, Draw, Expand, Frontier, Proposal, TokenTree

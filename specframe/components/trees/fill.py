@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specframe.components.trees.growth import Growth
-from specframe.components.trees.search import one_of
+from specframe.components.trees.growth import Growth, one_of
 from specframe.components.trees.shape import Level, Shape
 from specframe.kernel.types import Context, Draw, Expand, Frontier, TokenTree
 

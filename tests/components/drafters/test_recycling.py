@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from specframe.components.drafters.recycler import Recycler, top_ids
-from specframe.components.drafters.recycling import Recycling
+from specframe.components.drafters.recycling import Recycler, Recycling, top_ids
 from specframe.components.drafters.suffix_recycling import SuffixRecycling
 from specframe.components.drafters.trie import Trie, as_tree
 from specframe.components.targets.table import TableTarget

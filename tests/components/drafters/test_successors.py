@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specframe.components.drafters.recycler import PRIOR, TRUST, Successors
+from specframe.components.drafters.recycling import PRIOR, TRUST, Successors
 from specframe.components.drafters.trie import Trie, as_tree
 from specframe.kernel.costs import Costs
 from specframe.kernel.types import Draw

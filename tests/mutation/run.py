@@ -68,6 +68,7 @@ TESTS = {
     "specframe/components/targets/probe.py": ["tests/components/targets/test_hf_refusals.py"],
     "specframe/components/drafters/own_layers.py": PASSES[:1],
     "plugins/specframe-trees/src/specframe_trees": ["plugins/specframe-trees/tests"],
+    "plugins/specframe-spectr/src/specframe_spectr": ["plugins/specframe-spectr/tests", FRONTIER[1]],
     "plugins/specframe-specdecpp/src/specframe_specdecpp": ["plugins/specframe-specdecpp/tests"],
     "plugins/specframe-layers/src/specframe_layers": ["plugins/specframe-layers/tests"],
     **{f"specframe/components/drafters/model{part}.py": MODEL for part in ("", "_session", "_weights")},

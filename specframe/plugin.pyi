@@ -43,7 +43,6 @@ from specframe.files.provenance import write_json as write_json
 from specframe.files.text import counted as counted
 from specframe.files.text import has_secrets as has_secrets
 from specframe.files.text import printable as printable
-from specframe.kernel.cache import cache_folder as cache_folder
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise
 from specframe.kernel.capabilities import Shrinkable as Shrinkable
@@ -55,6 +54,7 @@ from specframe.kernel.contestant import Outcome as Outcome
 from specframe.kernel.costs import rising as rising
 from specframe.kernel.discovery import Register as Register
 from specframe.kernel.discovery import hookimpl as hookimpl
+from specframe.kernel.folders import cache_folder as cache_folder
 from specframe.kernel.interfaces import ChunkedTarget as ChunkedTarget
 from specframe.kernel.interfaces import Drafter as Drafter
 from specframe.kernel.interfaces import GreedyVerifier as GreedyVerifier

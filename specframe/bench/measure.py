@@ -20,6 +20,7 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.decoding.stats import Acceptance
 from specframe.kernel.contestant import Contestant, Outcome
 from specframe.kernel.interfaces import Target, text_of
+from specframe.sampling.grammar import grammar_of
 
 OURS, PLAIN, TRANSFORMERS = "ours", "plain", Generate.name
 
@@ -124,7 +125,8 @@ def measure(pipeline: Pipeline, prompts: Sequence[Prompt], repeats: int) -> Figu
     last = {name: timed[-1].outcome.tokens for name, timed in turns.items()}
     divergences: list[TextDivergence] = []
     if greedy:
-        divergences = find_divergences(model, rows, last[OURS], last[TRANSFORMERS], pipeline.sampling)
+        grammar = grammar_of(target, pipeline.sampling.grammar)
+        divergences = find_divergences(model, rows, last[OURS], last[TRANSFORMERS], pipeline.sampling, grammar)
     return Figures(
         acceptance=ours.results[-1].acceptance,
         tokens_per_second=Spread.of(rates[OURS]),

@@ -97,7 +97,8 @@ class _Certifier:
         own = small_sampling(settings)
         truncated = settings.temperature and (own.top_k or own.top_p < 1 or own.min_p)
         label = f"temperature {settings.temperature:g}" + (", truncated" if truncated else "")
-        found = {label + (", with penalties" if own.processors else ""): own}
+        kind = "penalties" if settings.grammar is None else "a grammar"
+        found = {label + (f", with {kind}" if own.processors else ""): own}
         laws = (self.ladder[-1].emission("", own, seed=seed).target_law() for seed in range(self.seeds))
         if all(len(law) == 1 for law in laws):
             found["temperature 1"] = replace(PLAIN, processors=own.processors)

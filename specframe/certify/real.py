@@ -17,6 +17,7 @@ from specframe.decoding.requests import as_prompts
 from specframe.files.text import counted
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.types import Draw, TokenTree, Verdict
+from specframe.sampling.grammar import grammar_of
 
 ERROR_RATE = 0.001
 """False alarm rate of the test on sampled tokens."""
@@ -147,7 +148,8 @@ def check_greedy(pipeline: Pipeline, rows: Sequence[Sequence[int]], max_new_toke
         a, b = (tokens[at] if at < len(tokens) else None for tokens in (mine, other))
         gap = float("inf")
         if a is not None and b is not None:
-            logits = penalised(greedy.sampling, row, mine[:at], logits_after(target, [*row, *mine[:at]]))
+            logits = logits_after(target, [*row, *mine[:at]])
+            logits = penalised(greedy.sampling, row, mine[:at], logits, grammar_of(target, greedy.sampling.grammar))
             gap = float((logits[a] - logits[b]).abs())
         found.append(GreedyDivergence(prompt, at, a, b, gap, gap <= 2 * noise))
     return GreedyReport(

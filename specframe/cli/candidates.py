@@ -18,7 +18,7 @@ PARTS = ("target", "drafter", "tree", "verifier")
 
 def complete_recipe(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The recipes that begin so: names, recipe files and folders; nothing where the folder cannot be read."""
-    from specframe.kernel.shipped import shipped_recipes
+    from specframe.kernel.folders import shipped_recipes
 
     try:
         paths = sorted(_recipe_paths(incomplete))

@@ -27,7 +27,7 @@ def names_model(word: str) -> bool:
 
     Recipes come first: files, and names that begin with a folder of those that come with specframe or nearly are one.
     """
-    from specframe.kernel.shipped import shipped_recipes
+    from specframe.kernel.folders import shipped_recipes
 
     path = Path(expanduser(word))
     if word.startswith("zoo:/") or path.suffix == ".gguf":

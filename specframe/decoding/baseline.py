@@ -21,6 +21,8 @@ from specframe.sampling.laws import Processor
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
+    from specframe.sampling.grammar import TextGrammar
+
 BEST = 16
 """Number of the best tokens whose logits are examined for the effect of arithmetic."""
 
@@ -31,12 +33,14 @@ def generate_with_transformers(
     settings: SamplingSettings,
     ends: frozenset[int],
     options: Mapping[str, Any] = MappingProxyType({}),
+    grammar: TextGrammar | None = None,
 ) -> list[list[int]]:
     """The new tokens `model.generate` gives each row, left-padded into one batch; ends of sequence kept.
 
     A row ends where the model's context does, which `generate` alone would decode past.
     It decodes by the settings alone: a repetition penalty, for example, that only the model's own generation config
-    asks for is no part of the target's law. `options` are further arguments of `generate`.
+    asks for is no part of the target's law. `options` are further arguments of `generate`;
+    `grammar` is the compiled one of the settings.
     """
     ends = ends | frozenset(settings.stop_token_ids)
     width = max(map(len, rows))
@@ -48,7 +52,7 @@ def generate_with_transformers(
     limit = min(settings.max_new_tokens, max(rooms))
     twin.generation_config = describe_generation(replace(settings, max_new_tokens=limit), ends)
     # Not transformers' own, which would count the padding of short rows as tokens.
-    processors = [settings.law(len(row), ends).processors for row in rows]
+    processors = [settings.law(len(row), ends, grammar).processors for row in rows]
     own = {"logits_processor": [ByRow(processors, [width - len(row) for row in rows])]} if any(processors) else {}
     output = twin.generate(tokens, attention_mask=mask, **join_inputs(rows, width), **own, **options)
     return [_until(row[:room], ends) for row, room in zip(output[:, width:].tolist(), rooms, strict=True)]
@@ -149,6 +153,7 @@ def find_divergences(
     ours: Sequence[Sequence[int]],
     theirs: Sequence[Sequence[int]],
     settings: SamplingSettings,
+    grammar: TextGrammar | None = None,
 ) -> list[TextDivergence]:
     """The first divergence of every prompt whose two continuations differ, under the penalties of the settings."""
     found = []
@@ -162,16 +167,22 @@ def find_divergences(
         gap, noise = float("inf"), 0.0
         if a is not None and b is not None:
             logits, noise = measure_noise(model, [*row, *mine[:position]], inputs_of(row))
-            logits = penalised(settings, row, mine[:position], logits)
+            logits = penalised(settings, row, mine[:position], logits, grammar)
             gap = float((logits[a] - logits[b]).abs())
         found.append(TextDivergence(prompt, position, a, b, gap, noise))
     return found
 
 
-def penalised(settings: SamplingSettings, prompt: Sequence[int], tokens: Sequence[int], logits: Tensor) -> Tensor:
-    """The logits [V] after a prompt and new tokens as the settings' biases and penalties move them."""
+def penalised(
+    settings: SamplingSettings,
+    prompt: Sequence[int],
+    tokens: Sequence[int],
+    logits: Tensor,
+    grammar: TextGrammar | None = None,
+) -> Tensor:
+    """The logits [V] after a prompt and new tokens as the settings' grammar, biases and penalties move them."""
     text = torch.tensor([[*prompt, *tokens]], device=logits.device)
-    for processor in settings.law(len(prompt)).processors:
+    for processor in settings.law(len(prompt), (), grammar).processors:
         logits = processor(text, logits[None])[0]
     return logits
 

@@ -25,9 +25,9 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings
 from specframe.decoding.timing import watch
 from specframe.files.provenance import write_json
-from specframe.kernel.cache import cache_folder
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
+from specframe.kernel.folders import cache_folder
 from specframe.kernel.interfaces import Observer, text_of
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.native.build import processor

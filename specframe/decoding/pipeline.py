@@ -33,6 +33,7 @@ from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry
 from specframe.kernel.types import Cycle
+from specframe.sampling.grammar import grammar_of
 from specframe.sampling.random import row_seed
 
 if TYPE_CHECKING:
@@ -231,10 +232,11 @@ class Pipeline:
             raise InputError(f"sampling.logit_bias has tokens outside the target's vocabulary of {size}")
         if size <= max(chain.from_iterable(settings.bad_words_ids), default=0):
             raise InputError(f"sampling.bad_words_ids has tokens outside the target's vocabulary of {size}")
+        grammar = grammar_of(self.parts.target, settings.grammar)
         return [
             Request(
                 tokens=row,
-                sampling=settings.law(len(row), ends),
+                sampling=settings.law(len(row), ends, grammar),
                 seed=row_seed(self.run.seed if seed is None else seed, number),
                 max_new_tokens=settings.max_new_tokens,
                 number=number,

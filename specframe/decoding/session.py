@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import torch
@@ -31,7 +32,7 @@ from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target
 from specframe.kernel.sampling import RandomSource, Streams
 from specframe.kernel.types import Context, Cycle, KnownPrefix, Scores, TokenTree, Verdict
 from specframe.sampling.laws import RowSampling, Sampling
-from specframe.sampling.lazy import NONE, Visits
+from specframe.sampling.lazy import NONE, Visits, reached_argmax
 from specframe.sampling.random import SeededRandom
 
 
@@ -214,7 +215,9 @@ class Session:
         self._concluding = True
         with self.clock.phase("verify"):
             if sampling.greedy and self._greedy is not None:
-                tokens, gaps = sampling.argmax_and_gaps(scores.logits, draft)
+                lazy = bool(sampling.processors) and draft.levels and self.parts.verifier.lossless
+                find = partial(reached_argmax, sampling) if lazy else sampling.argmax_and_gaps
+                tokens, gaps = find(scores.logits, draft)
                 verdict = self._greedy.follow(draft, tokens, gaps)
             else:
                 source = random.position if self._by_position else random.verify

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target, text_of
+from specframe.sampling.grammar import GrammarProcessor, TextGrammar, require_grammar
 from specframe.sampling.laws import Processor, Sampling
 from specframe.sampling.penalties import BannedWords, Bias, LeastLength, NoRepeats, Penalties
 
@@ -32,6 +33,8 @@ class SamplingSettings:
         logit_bias: numbers added to the logits of tokens, such as `{7: -100}`.
         no_repeat_ngram_size: no n-gram of so many tokens occurs twice in prompt and continuation; 0 bans none.
         bad_words_ids: words that never occur, each a list of token ids, such as `[[7], [12, 40]]`.
+        grammar: what every continuation must follow to its end: `{json: SCHEMA}`, `{regex: '[0-9]+'}`,
+            `{choice: [yes, no]}` or `{lark: RULES}`, rules of Lark or llama.cpp.
         min_new_tokens: tokens that end a continuation are banned before it has as many; a stop text ends it even so.
         max_new_tokens: how many tokens a prompt is continued by, at most.
         stop: texts that end a continuation; a special token's own text, too.
@@ -49,6 +52,7 @@ class SamplingSettings:
     logit_bias: dict[str, float] = field(default_factory=dict)
     no_repeat_ngram_size: int = 0
     bad_words_ids: list[list[int]] = field(default_factory=list)
+    grammar: dict[str, Any] | None = None
     min_new_tokens: int = 0
     max_new_tokens: int = 128
     stop: list[str] = field(default_factory=list)
@@ -71,6 +75,10 @@ class SamplingSettings:
             raise InputError("an empty stop text would end every continuation at once; leave it out")
         if any(token < 0 for token in self.stop_token_ids):
             raise InputError(f"stop_token_ids {self.stop_token_ids} has a negative number; tokens are counted from 0")
+        if self.grammar is not None:
+            require_grammar(self.grammar)
+            if self.ignore_eos:
+                raise InputError("a text of a grammar ends with an end-of-sequence token, and ignore_eos ignores it")
         if self.max_new_tokens < 1:
             raise InputError(f"max_new_tokens {self.max_new_tokens} generates nothing; use 1 or more")
 
@@ -97,14 +105,18 @@ class SamplingSettings:
         """Numbers added to logits, by token."""
         return {int(token): value for token, value in self.logit_bias.items()}
 
-    def law(self, prompt: int = 0, ends: Collection[int] = ()) -> Sampling:
-        """Sampling from logits to distributions, of a row with so many tokens of prompt and which `ends` end."""
+    def law(self, prompt: int = 0, ends: Collection[int] = (), grammar: TextGrammar | None = None) -> Sampling:
+        """Sampling from logits to distributions, of a row with so many tokens of prompt and which `ends` end.
+
+        `grammar` is the compiled one of the settings: see `grammar_of`.
+        """
+        guiding: list[Processor] = [] if grammar is None else [GrammarProcessor(grammar, prompt)]
         return Sampling(
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
-            processors=tuple(self._processors(prompt, ends)),
+            processors=(*guiding, *self._processors(prompt, ends)),
         )
 
     def _processors(self, prompt: int, ends: Collection[int]) -> Iterator[Processor]:

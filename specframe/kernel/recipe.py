@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from specframe.kernel.errors import RecipeError
-from specframe.kernel.shipped import find_recipe, recipes_folder
+from specframe.kernel.folders import find_recipe, recipes_folder
 from specframe.kernel.source import UNREADABLE, Key, interpolate, read_source
 from specframe.kernel.versions import own_packages
 

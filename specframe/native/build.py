@@ -18,8 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from specframe.kernel.cache import cache_folder
 from specframe.kernel.errors import InputError
+from specframe.kernel.folders import cache_folder
 
 SOURCE = Path(__file__).with_name("passes.cpp")
 HEADERS = tuple(

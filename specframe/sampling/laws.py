@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -206,10 +206,7 @@ class RowSampling:
         """The same, with the nodes after which no token has mass, as in `Sampling.law_and_gaps`."""
         laws = torch.empty_like(logits, dtype=law_dtype(logits))
         gaps = torch.zeros_like(logits[..., 0], dtype=torch.bool)
-        for sampling, rows in self.groups:
-            rows = rows.to(logits.device)
-            if self.history is not None and sampling.processors:
-                sampling = sampling.following(self.history.take(rows))
+        for sampling, rows in self._bound(logits.device):
             own = None if nodes is None else nodes[rows]
             laws[rows], missing = sampling.law_and_gaps(logits[rows], tree.take(rows), own)
             if missing is not None:
@@ -222,8 +219,22 @@ class RowSampling:
 
     def argmax_and_gaps(self, logits: Tensor, tree: TokenTree, nodes: Tensor | None = None) -> Found:
         """The same, with the nodes after which no token has mass, as in `law_and_gaps`: [B, M] int64."""
-        laws, gaps = self.law_and_gaps(logits, tree, nodes)
-        return laws.argmax(-1), gaps
+        best = torch.zeros_like(logits[..., 0], dtype=torch.int64)
+        gaps = torch.zeros_like(best, dtype=torch.bool)
+        for sampling, rows in self._bound(logits.device):
+            own = None if nodes is None else nodes[rows]
+            best[rows], missing = sampling.argmax_and_gaps(logits[rows], tree.take(rows), own)
+            if missing is not None:
+                gaps[rows] = missing
+        return best, gaps
+
+    def _bound(self, device: torch.device) -> Iterator[tuple[Sampling, Tensor]]:
+        """Yields each sampling, bound to the history of its rows, and these."""
+        for sampling, rows in self.groups:
+            rows = rows.to(device)
+            if self.history is not None and sampling.processors:
+                sampling = sampling.following(self.history.take(rows))
+            yield sampling, rows
 
 
 def law_dtype(logits: Tensor) -> torch.dtype:

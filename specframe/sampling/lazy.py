@@ -57,6 +57,28 @@ class Visits:
         return self._features[tap]
 
 
+def reached_argmax(sampling: Sampling | RowSampling, logits: Tensor, tree: TokenTree) -> tuple[Tensor, Tensor]:
+    """The argmax token after each node that greedy decoding reaches, and a mask of those after which no token has mass.
+
+    For logits [B, N, V]: [B, N] int64, -1 after other nodes, and [B, N] bool. Processors, which a grammar makes slow,
+    are asked about the accepted path alone.
+    """
+    found = torch.full_like(tree.tokens, -1)
+    gaps = torch.zeros_like(found, dtype=torch.bool)
+    node = found.new_zeros(len(found), 1)  # [B, 1]
+    for _ in range(tree.levels + 1):
+        here = logits.gather(1, node[..., None].expand(-1, -1, logits.shape[-1]))  # [B, 1, V]
+        best, missing = sampling.argmax_and_gaps(here, tree, node)
+        found.scatter_(1, node, best)
+        if missing is not None:
+            gaps.scatter_(1, node, missing)
+        child = tree.valid & (tree.parent == node) & (tree.tokens == best)
+        if not child.any():
+            break
+        node = child.byte().argmax(1, keepdim=True).where(child.any(1, keepdim=True), node)
+    return found, gaps
+
+
 class AllLaws:
     """Laws that were made beforehand, p [B, N, V], with the nodes' features [B, N, D], by tap."""
 

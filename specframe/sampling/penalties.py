@@ -2,7 +2,7 @@
 
 Each is a function of a row's tokens and its logits alone, and equal where its settings are, as `Sampling` asks of a
 processor. Order and formulas are those of vLLM's sampler: bias, least length, repetition, frequency, presence.
-Bans come last.
+Bans come last; a grammar, which has a file of its own, comes first.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class LeastLength:
         """Logits [R, V] with -inf at the ends of a text that is too short."""
         if tokens.shape[1] - self.prompt >= self.least:
             return logits
-        return logits.index_fill(1, torch.tensor(self.ends, device=logits.device), -torch.inf)
+        banned = logits.index_fill(1, torch.tensor(self.ends, device=logits.device), -torch.inf)
+        return _unless_all(logits, banned)  # a grammar may allow nothing else
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import pytest
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.errors import PluginError, RecipeError
+from specframe.kernel.folders import recipes_folder, shipped_recipes
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registration, Registry
-from specframe.kernel.shipped import recipes_folder, shipped_recipes
 from specframe.plugin import hookimpl
 
 

@@ -16,6 +16,7 @@ EXTRAS = (
     "accelerate",
     "datasets",
     "gguf",
+    "llguidance",
     "matplotlib",
     "peft",
     "ray",

@@ -27,8 +27,8 @@ def make_pipeline(**changes):
     """A pipeline over the small model; it drafts by copying, in chains of several lengths."""
     return specframe.compose(
         target=long_model(),
-        tokenizer=make_tokenizer(),
         **{
+            "tokenizer": make_tokenizer(),
             "drafter": {"use": "lookup", "ngram": 2, "length": 4},
             "verifier": "match",
             "sampling": {"max_new_tokens": 12, "temperature": 1.0},

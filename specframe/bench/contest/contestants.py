@@ -13,11 +13,11 @@ from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.build import Part, Plan, plan
 from specframe.kernel.contestant import Contestant
 from specframe.kernel.errors import InputError, MisfitError, RecipeError, SpecframeError
+from specframe.kernel.folders import shipped_recipes
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.options import read_options
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.registry import Registry, suggest
-from specframe.kernel.shipped import shipped_recipes
 
 HF = "hf:"
 TRANSFORMERS = ("generate", "generate-compiled", "prompt-lookup", "assisted")

@@ -16,6 +16,7 @@ from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.neural.cache import cache_name
+from specframe.sampling.grammar import TextGrammar, grammar_of
 
 
 class Generate:
@@ -29,6 +30,7 @@ class Generate:
     def __init__(self) -> None:
         self._model: Any = None
         self._sampling = SamplingSettings()
+        self._grammar: TextGrammar | None = None
         self._ends: frozenset[int] = frozenset()
         self._options: dict[str, Any] = {}
         self._batch = 1
@@ -40,7 +42,7 @@ class Generate:
             raise CompositionError(f"{self.name} needs a target that is a transformers model: {{use: hf, ...}}")
         if self.alone and batch > 1:
             raise InputError(f"{self.name} decodes one prompt at a time (transformers allows no more); use --batch 1")
-        self._sampling, self._batch = sampling, batch
+        self._sampling, self._batch, self._grammar = sampling, batch, grammar_of(target, sampling.grammar)
         self._ends = frozenset() if sampling.ignore_eos else frozenset(text_of(target).ends)
         self._options = self._extras(target)
 
@@ -60,7 +62,8 @@ class Generate:
             chunk, ear = rows[start : start + self._batch], Ear()
             with torch.inference_mode():
                 options = {**self._options, **self._extras_for(chunk), "streamer": ear}
-                found = generate_with_transformers(self._model, chunk, self._sampling, self._ends, options)
+                given = self._sampling, self._ends, options, self._grammar
+                found = generate_with_transformers(self._model, chunk, *given)
             tokens += found
             arrivals += [ear.times[: len(row)] for row in found]
         return Outcome(tokens, arrivals)

@@ -18,6 +18,7 @@ from specframe.kernel.contestant import Outcome
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Target, text_of
 from specframe.kernel.registry import one_line
+from specframe.sampling.grammar import grammar_of
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +41,7 @@ class Reference:
     def __init__(self, target: Target, sampling: SamplingSettings) -> None:
         model: Any = text_of(target).model
         self._model = model if callable(getattr(model, "generate", None)) else None
-        self._sampling = sampling
+        self._sampling, self._grammar = sampling, grammar_of(target, sampling.grammar)
         self._ends = frozenset() if sampling.ignore_eos else frozenset(text_of(target).ends)
         self._known: dict[tuple[int, ...], list[int]] = {}
 
@@ -61,13 +62,14 @@ class Reference:
         if theirs is None:
             try:
                 with torch.inference_mode():
-                    theirs = generate_with_transformers(self._model, [row], self._sampling, self._ends)[0]
+                    given = self._sampling, self._ends
+                    (theirs,) = generate_with_transformers(self._model, [row], *given, grammar=self._grammar)
             except Exception as error:  # the bench goes on without it
                 logger.warning("nothing is compared with transformers' generate: it failed: %s", one_line(error))
                 self._model = None
                 return Identity()
             self._known[tuple(row)] = theirs
-        found = find_divergences(self._model, [row], [tokens], [theirs], self._sampling)
+        found = find_divergences(self._model, [row], [tokens], [theirs], self._sampling, self._grammar)
         if not found:
             return Identity(True)
         first = found[0]

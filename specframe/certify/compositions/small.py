@@ -18,6 +18,7 @@ from specframe.kernel.composition import attach, draft_of
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import SpecframeError
 from specframe.kernel.interfaces import Drafter, Target, TreePolicy, Verifier
+from specframe.sampling.grammar import GrammarCompiler, TextGrammar
 from specframe.sampling.laws import Sampling
 from specframe.sampling.penalties import Penalties
 
@@ -26,6 +27,8 @@ LENGTH = 4
 PROMPT = (0, 1, 2, 0, 1)
 """Prompt that repeats itself, so that retrieval drafters find something."""
 EOS = 1
+GRAMMAR = {"regex": "(c?a){2}|(ac?)*c|a"}
+"""The grammar of a continuation, where the recipe has one; the tokens but the end are letters."""
 LEAST = 2
 """The least length of a continuation, where the recipe has one."""
 COSTS = Costs(((1, 1.0), (2, 1.2), (8, 3.5)), draft=0.1, rows=1)
@@ -146,8 +149,9 @@ def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
     """The recipe's sampling, with top_k lowered so that it still cuts something off.
 
     Biases and bad words are those of the tokens' remainders, and one token at least stays allowed. N-grams have three
-    tokens at least, since the text soon has every pair. A least length ends among the tokens that are compared.
-    Repetition counts the continuation alone, since the prompt has every token of the small vocabulary.
+    tokens at least, since the text soon has every pair. A least length ends among the tokens that are compared. A
+    grammar is another one, over letters, since the recipe's cannot be written with so few tokens. Repetition counts
+    the continuation alone, since the prompt has every token of the small vocabulary.
     """
     biases: dict[str, float] = {}
     for token, value in settings.biases.items():
@@ -160,9 +164,15 @@ def small_sampling(settings: SamplingSettings, vocab: int = VOCAB) -> Sampling:
         bad_words_ids=[[token % vocab for token in word] for word in settings.bad_words_ids[: vocab - 1]],
         min_new_tokens=min(settings.min_new_tokens, LEAST),
     )
-    sampling = small.law(len(PROMPT), {EOS})
+    sampling = small.law(len(PROMPT), {EOS}, small_grammar(vocab) if settings.grammar is not None else None)
     processors = (
         replace(each, prompt=len(PROMPT), ignored=len(PROMPT)) if isinstance(each, Penalties) else each
         for each in sampling.processors
     )
     return replace(sampling, processors=tuple(processors))
+
+
+def small_grammar(vocab: int = VOCAB) -> TextGrammar:
+    """A grammar whose tokens are single letters, the end aside. Raises InputError where llguidance is missing."""
+    letters = [bytes([ord("a") + token]) for token in range(vocab)]
+    return GrammarCompiler.spelled(letters, frozenset({EOS})).compile(GRAMMAR)

@@ -60,6 +60,7 @@ class Server:
 
     @asynccontextmanager
     async def _life(self, app: Starlette) -> AsyncIterator[None]:
+        await asyncio.to_thread(self.desk.prepare)
         self.engine.start()
         yield
         await asyncio.to_thread(self.engine.close)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from specframe import Pipeline
+from specframe import InputError, Pipeline
 from specframe.plugin import NeuralTarget
 from specframe_serve.answers import Answers
 from specframe_serve.encoding import Encoder
@@ -17,6 +19,7 @@ from specframe_serve.engine import Engine
 from specframe_serve.errors import ApiError, too_long, too_many_rows
 from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.settings import ServeSettings
+from specframe_serve.structured import as_refusal
 from specframe_serve.web.events import EventStream, Form
 
 SPELLED = 1 << 16
@@ -73,6 +76,22 @@ class Desk:
         prompt = asked.prompts[index // asked.n]
         return prompt if isinstance(prompt, str) else self.pipeline.decode(prompt)
 
+    def prepare(self) -> None:
+        """Reads the tokenizer for grammars, which takes a second of a large one; nothing where it cannot be done."""
+        with suppress(InputError):
+            settings = replace(self.pipeline.sampling, grammar={"regex": "."}, ignore_eos=False)
+            self.pipeline.requests([], settings)
+
+    async def _compile(self, asked: ChatRequest | CompletionRequest) -> None:
+        """Compiles the grammar of a request in another thread; raises ApiError for one that cannot be followed."""
+        if asked.grammar is None:
+            return
+        try:
+            settings = replace(self.pipeline.sampling, **asked.sampling())
+            await asyncio.to_thread(self.pipeline.requests, [], settings)
+        except InputError as error:
+            raise as_refusal(*asked.grammar, str(error)) from None
+
     def _require_rows(self, count: int) -> None:
         """Raises ApiError for more rows than the queue may ever take, before anything is made for them."""
         if count > self.settings.queue:
@@ -81,6 +100,7 @@ class Desk:
     async def _reply(
         self, request: Request, asked: ChatRequest | CompletionRequest, prompts: Sequence[Sequence[int]], form: Form
     ) -> Response:
+        await self._compile(asked)
         answers = Answers(self.engine, self.pipeline, prompts, asked)
         if asked.stream:
             return EventStream(answers, form)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from specframe_serve.errors import ApiError
+from specframe_serve.structured import Strict, Structured
 
 CHOICES = 64
 """The most answers that one request may ask for."""
@@ -37,12 +38,6 @@ Tokens = Annotated[list[int], Field(fail_fast=True, max_length=LONGEST)]
 Empty = Annotated[list[Any], Field(max_length=0)]
 
 
-class Strict(BaseModel):
-    """Fields of exactly these names and types."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
 class StreamOptions(Strict):
     """The options of a stream: its contents in addition to the text."""
 
@@ -51,7 +46,7 @@ class StreamOptions(Strict):
     include_obfuscation: Literal[False] = False
 
 
-class Generation(Strict):
+class Generation(Structured):
     """The fields of both endpoints. The recipe holds where one is left out or null."""
 
     model: str | None = None
@@ -117,6 +112,7 @@ class Generation(Strict):
             "min_new_tokens": self.min_tokens,
             "stop": self.stops or None,
             "ignore_eos": self.ignore_eos,
+            "grammar": None if self.grammar is None else self.grammar[1],
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -185,12 +181,6 @@ class Message(Strict):
         ]
 
 
-class ResponseFormat(Strict):
-    """The format of an answer; text is the only one."""
-
-    type: Literal["text"]
-
-
 class ChatRequest(Generation):
     """`POST /v1/chat/completions`."""
 
@@ -202,7 +192,6 @@ class ChatRequest(Generation):
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
 
-    response_format: ResponseFormat | None = None
     tools: Empty | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None

@@ -14,7 +14,8 @@ from pydantic import Field
 from specframe import Pipeline
 from specframe_serve.answers import Answers
 from specframe_serve.errors import ApiError
-from specframe_serve.protocol import PROMPTS, ChatRequest, Count, Empty, Message, ResponseFormat, Strict, Whole
+from specframe_serve.protocol import PROMPTS, ChatRequest, Count, Empty, Message, Whole
+from specframe_serve.structured import Strict, TextFormat
 from specframe_serve.web.events import WAITING, event
 
 
@@ -30,7 +31,7 @@ class InputItem(Message):
 class TextOptions(Strict):
     """The format of the answer."""
 
-    format: ResponseFormat | None = None
+    format: TextFormat | None = None
     verbosity: Literal["medium"] | None = None
 
 
@@ -70,6 +71,7 @@ class ResponseRequest(Strict):
             turns = [Message(role="user", content=self.input)]
         if self.instructions is not None:
             turns = [Message(role="system", content=self.instructions), *turns]
+        form = self.text.format if self.text is not None else None
         return ChatRequest(
             model=self.model,
             messages=turns,
@@ -78,6 +80,7 @@ class ResponseRequest(Strict):
             top_p=self.top_p,
             seed=self.seed,
             stream=self.stream,
+            response_format=form.response_format if form is not None else None,
         )
 
 
@@ -178,7 +181,7 @@ class ResponseReply:
             "previous_response_id": None,
             "store": False,
             "temperature": self.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": _format(asked)},
             "tool_choice": asked.tool_choice or "auto",
             "tools": [],
             "top_p": self.top_p,
@@ -196,6 +199,14 @@ class ResponseReply:
             "status": status,
             "content": content,
         }
+
+
+def _format(asked: ResponseRequest) -> dict[str, Any]:
+    """The format of the answer, as the request has it."""
+    form = asked.text.format if asked.text is not None else None
+    if form is None or form.type != "json_schema":
+        return {"type": form.type if form is not None else "text"}
+    return form.model_dump(by_alias=True)
 
 
 def _text(text: str) -> dict[str, Any]:

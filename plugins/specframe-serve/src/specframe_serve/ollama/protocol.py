@@ -15,9 +15,9 @@ from specframe_serve.protocol import (
     Message,
     Penalty,
     Stop,
-    Strict,
     Whole,
 )
+from specframe_serve.structured import Schema, Strict
 
 
 class OllamaOptions(Strict):
@@ -77,12 +77,23 @@ class OllamaRequest(Strict):
     options: OllamaOptions = OllamaOptions()
     think: Literal[False] | None = None
     keep_alive: str | float | None = None  # the model stays loaded
-    format: Annotated[str, Field(max_length=0)] | None = None
+    format: Literal["", "json"] | Schema | None = None
+
+    @property
+    def schema_(self) -> Schema | None:
+        """The JSON schema of the answer, if it has a format."""
+        if isinstance(self.format, dict):
+            return self.format
+        return {"type": "object"} if self.format == "json" else None
 
     def chat_request(self, model: str | None, messages: list[Message], thinking: bool) -> ChatRequest:
         """The request for a chat completion; with `thinking` the chat template is asked not to think."""
         variables = {"enable_thinking": False} if thinking else {}
-        given = self.options.generation() | {"stream": self.stream, "chat_template_kwargs": variables}
+        given = self.options.generation() | {
+            "stream": self.stream,
+            "chat_template_kwargs": variables,
+            "guided_json": self.schema_,
+        }
         return ChatRequest(model=model, messages=messages, **given)
 
 
@@ -115,7 +126,8 @@ class OllamaGenerate(OllamaRequest):
 
     def completion(self, model: str | None) -> CompletionRequest:
         """The same in OpenAI's terms, a text without a template."""
-        return CompletionRequest(model=model, prompt=self.prompt, stream=self.stream, **self.options.generation())
+        given = self.options.generation() | {"stream": self.stream, "guided_json": self.schema_}
+        return CompletionRequest(model=model, prompt=self.prompt, **given)
 
 
 class OllamaShow(Strict):

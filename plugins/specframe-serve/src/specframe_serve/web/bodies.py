@@ -87,7 +87,7 @@ def cut(text: str) -> str:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(pairs) > FIELDS:
         raise ApiError(422, f"an object of the body has more than {FIELDS} fields", code="invalid_field")
-    return {name: value for name, value in pairs if value is not None}
+    return {name: value for name, value in pairs if value is not None or name == "const"}  # null in a JSON schema
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -1,8 +1,9 @@
-"""The recipes that come with specframe, by name: `falcon`, `small/falcon`."""
+"""Folders of specframe itself: the recipes that come with it, by name (`falcon`, `small/falcon`), and its cache."""
 
 from __future__ import annotations
 
 import difflib
+import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ from specframe.kernel.errors import RecipeError
 SUFFIX = ".yaml"
 PARTS = "base"
 """The folder of files that several recipes share and that are no recipes themselves."""
+CACHE = "SPECFRAME_CACHE"
+"""Environment variable: another folder for it."""
 
 
 def recipes_folder() -> Path | None:
@@ -49,3 +52,13 @@ def find_recipe(name: str) -> Path:
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean '{close[0]}'? " if close else ""
     raise RecipeError(f"{name}: no such recipe; {hint}`specframe recipes` lists those that come with it")
+
+
+def cache_folder() -> Path:
+    """The folder of files that can be computed or fetched again: models, kernels, self-tests.
+
+    It is SPECFRAME_CACHE, or the user's cache folder.
+    """
+    if moved := os.environ.get(CACHE):
+        return Path(moved).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "specframe"

@@ -1,0 +1,121 @@
+"""The fields that make an answer follow a grammar: OpenAI's `response_format`, and vLLM's extensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from specframe_serve.errors import ApiError
+
+CHOSEN = 4096
+"""The most choices of one request."""
+LONG = 1 << 18
+"""The most characters of an expression or of a grammar's rules."""
+
+Schema = dict[str, Any]
+Form = dict[str, Any]
+"""A grammar as a recipe's `sampling.grammar` has it."""
+Expression = Annotated[str, Field(max_length=LONG)]
+Choices = Annotated[list[Annotated[str, Field(max_length=LONG)]], Field(min_length=1, max_length=CHOSEN)]
+
+
+class Strict(BaseModel):
+    """Fields of exactly these names and types."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class JsonSchema(Strict):
+    """The schema of a `response_format`. It is always followed, whether it is called strict or not."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_-]{1,64}$")] | None = None
+    description: str | None = None
+    schema_: Schema = Field(default_factory=lambda: {"type": "object"}, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    """The format of an answer."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @property
+    def form(self) -> Form | None:
+        """The grammar, if it is one. Raises ApiError for a schema that is missing, or that the type does not take."""
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise _refusal("response_format", "json_schema stands with the type json_schema, and with no other")
+        if self.json_schema is not None:
+            return {"json": self.json_schema.schema_}
+        return {"json": {"type": "object"}} if self.type == "json_object" else None
+
+
+class TextFormat(JsonSchema):
+    """`text.format` of the Responses API: the same without a level between."""
+
+    type: Literal["text", "json_object", "json_schema"]
+
+    @property
+    def response_format(self) -> ResponseFormat:
+        """The same as a chat completion has it."""
+        if self.type != "json_schema":
+            return ResponseFormat(type=self.type)
+        schema = JsonSchema(name=self.name, schema=self.schema_, strict=self.strict)
+        return ResponseFormat(type=self.type, json_schema=schema)
+
+
+class StructuredOutputs(Strict):
+    """vLLM's `structured_outputs`, of whose fields one is given."""
+
+    json_: Schema | Expression | None = Field(default=None, alias="json")
+    regex: Expression | None = None
+    choice: Choices | None = None
+    grammar: Expression | None = None
+    json_object: bool | None = None
+
+    @property
+    def forms(self) -> dict[str, Form]:
+        """The grammars that are given, by the names of their fields."""
+        given = {"json": self.json_, "regex": self.regex, "choice": self.choice, "lark": self.grammar}
+        found = {f"structured_outputs.{kind}": {kind: value} for kind, value in given.items() if value is not None}
+        return found | ({"structured_outputs.json_object": {"json": {"type": "object"}}} if self.json_object else {})
+
+
+class Structured(Strict):
+    """The fields of a request that name a grammar."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: Schema | Expression | None = None
+    guided_regex: Expression | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Expression | None = None
+
+    @property
+    def grammar(self) -> tuple[str, Form] | None:
+        """The field that names a grammar, and this; None: there is none. Raises ApiError where several do."""
+        given = {
+            "guided_json": ("json", self.guided_json),
+            "guided_regex": ("regex", self.guided_regex),
+            "guided_choice": ("choice", self.guided_choice),
+            "guided_grammar": ("lark", self.guided_grammar),
+        }
+        found: dict[str, Form] = {name: {kind: value} for name, (kind, value) in given.items() if value is not None}
+        if self.structured_outputs is not None:
+            found |= self.structured_outputs.forms
+        if self.response_format is not None and (form := self.response_format.form) is not None:
+            found["response_format"] = form
+        if len(found) > 1:
+            raise _refusal(next(iter(found)), f"an answer follows one grammar, and {' and '.join(found)} name several")
+        return next(iter(found.items()), None)
+
+
+def as_refusal(field: str, form: Mapping[str, Any], reason: str) -> ApiError:
+    """The answer to a grammar that cannot be followed, with the request's own name for it."""
+    return _refusal(field, reason.removeprefix(f"grammar.{next(iter(form))}: "))
+
+
+def _refusal(field: str, reason: str) -> ApiError:
+    return ApiError(400, f"{field}: {reason}", code="invalid_grammar", field=field)

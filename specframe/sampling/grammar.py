@@ -96,8 +96,10 @@ class GrammarProcessor:
         """Logits [R, V] after texts [R, T], -inf at banned tokens."""
         with self._turn:
             masks = [self._allowed(text, logits.shape[1]) for text in tokens[:, self._prompt :].tolist()]
-        banned = torch.from_numpy(~np.stack(masks)).to(logits.device)
-        return logits.masked_fill(banned, -torch.inf)
+        if not logits.is_cpu:
+            return logits.where(torch.from_numpy(np.stack(masks)).to(logits.device), -torch.inf)
+        values = logits.numpy()  # by one thread: to wait for a second one takes longer than the work
+        return torch.from_numpy(np.where(np.stack(masks), values, values.dtype.type(-np.inf)))
 
     def fork(self) -> GrammarProcessor:
         """A copy that goes on by itself."""

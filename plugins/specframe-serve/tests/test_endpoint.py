@@ -18,7 +18,8 @@ def test_an_answer_is_what_a_run_gives_for_the_same_seed(serving, pipeline, samp
     assert choice["finish_reason"] == ("length" if wanted.ended[0] == "length" else "stop")
     assert (reply["object"], reply["model"]) == ("chat.completion", "small")
     tokens = len(wanted.tokens[0])
-    assert reply["usage"] == {"prompt_tokens": 12, "completion_tokens": tokens, "total_tokens": 12 + tokens}
+    usage = {"prompt_tokens": 12, "completion_tokens": tokens, "total_tokens": 12 + tokens}
+    assert reply["usage"] == usage | {"prompt_tokens_details": {"cached_tokens": 0}}
     speculation = reply["metrics"]["speculative_decoding"]
     assert speculation["mean_acceptance_length"] == pytest.approx(wanted.acceptance.tau)
     assert speculation["num_spec_steps"] == wanted.acceptance.cycles == sum(speculation["acceptance_histogram"])

@@ -76,7 +76,7 @@ def test_a_request_without_a_question_finds_the_model_loaded(serving, path, empt
         ({"options": {"num_ctx": 100_000}}, 400, "options.num_ctx"),
         ({"options": {"mirostat": 2}}, 422, "options.mirostat"),
         ({"options": {"num_predict": -1}}, 422, "options.num_predict"),
-        ({"format": "json"}, 422, "format"),
+        ({"format": "xml"}, 422, "format"),
         ({"think": True}, 422, "think"),
         ({"messages": [{"role": "user", "content": "hi", "images": ["AAAA"]}]}, 422, "images"),
     ],

@@ -72,6 +72,18 @@ def test_a_turn_reads_only_what_is_new_and_choices_read_their_prompt_once(pipeli
         assert asked == 160 and found == 3 * 39
 
 
+def test_usage_has_the_tokens_that_came_from_the_cache(pipeline):
+    with Serving(pipeline) as serving:
+        ask(serving, "b" * 40)
+        fields = {"prompt": ["b" * 50, "c" * 20], "n": 2, "max_tokens": 2}
+        usage = serving.complete(**fields).json()["usage"]
+        assert usage["prompt_tokens"] == 70 and usage["prompt_tokens_details"] == {"cached_tokens": 40}
+        *_, last = serving.stream("/v1/completions", stream_options={"include_usage": True}, **fields)
+        assert last["usage"]["prompt_tokens_details"] == {"cached_tokens": 49 + 19}
+        usage = serving.post("/v1/responses", json={"input": "c" * 20, "seed": 1}).json()["usage"]
+        assert usage["input_tokens_details"]["cached_tokens"] == 20
+
+
 def test_the_bound_is_kept_and_the_least_recently_used_text_goes(pipeline):
     with Serving(pipeline, slots=1) as serving:
         ask(serving, "a" * 40)

@@ -54,7 +54,7 @@ def test_unknown_fields_are_named(kind, fields, named):
         (ChatRequest, CHAT | {"tool_choice": "required"}, "tool_choice: "),
         (ChatRequest, CHAT | {"store": True}, "store: "),
         (ChatRequest, CHAT | {"continue_final_message": True, "add_generation_prompt": True}, "continues the last"),
-        (ChatRequest, CHAT | {"response_format": {"type": "json_object"}}, "response_format.type: "),
+        (ChatRequest, CHAT | {"response_format": {"type": "xml"}}, "response_format.type: "),
         (ChatRequest, CHAT | {"seed": 2**64}, "seed: "),
         (CompletionRequest, TEXT | {"echo": 1}, "echo: "),
         (CompletionRequest, {"prompt": None}, "prompt: Field required"),

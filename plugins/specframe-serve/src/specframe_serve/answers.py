@@ -144,6 +144,11 @@ class Answers:
         """Tokens generated so far."""
         return sum(len(answer.tokens) for answer in self.all)
 
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompts that came from the prefix cache; further choices of a prompt do not count."""
+        return sum(answer.job.found for answer in self.all[:: self._asked.n])
+
     async def pieces(self) -> AsyncIterator[Piece | None]:
         """The pieces of all answers as they come, None where there was none for a while.
 

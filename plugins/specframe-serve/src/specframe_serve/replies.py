@@ -33,10 +33,15 @@ class Reply:
     created: int = field(default_factory=lambda: int(time()))
     media_type: str = "text/event-stream"
 
-    def usage(self, answers: Answers) -> dict[str, int]:
-        """Tokens read and generated so far."""
+    def usage(self, answers: Answers) -> dict[str, Any]:
+        """Tokens read and generated so far, and how many of the prompts came from the prefix cache."""
         prompt, completion = answers.prompt_tokens, answers.completion_tokens
-        return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+        return {
+            "prompt_tokens": prompt,
+            "completion_tokens": completion,
+            "total_tokens": prompt + completion,
+            "prompt_tokens_details": {"cached_tokens": answers.cached_tokens},
+        }
 
     def metrics(self, answers: Answers) -> dict[str, Any]:
         """vLLM's per-request figures, for a request with one answer."""

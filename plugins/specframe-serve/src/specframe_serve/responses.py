@@ -119,7 +119,7 @@ class ResponseReply:
             "output": [self._message(answer.text, "completed" if done else "incomplete")],
             "usage": {
                 "input_tokens": prompt,
-                "input_tokens_details": {"cached_tokens": 0},
+                "input_tokens_details": {"cached_tokens": answers.cached_tokens},
                 "output_tokens": completion,
                 "output_tokens_details": {"reasoning_tokens": 0},
                 "total_tokens": prompt + completion,

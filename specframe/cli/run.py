@@ -173,9 +173,9 @@ def images_in(rows: Sequence[Sequence[int]], target: Target) -> dict[str, int] |
 
 def devices_of(drafter: Drafter) -> dict[str, str] | None:
     """The devices of the target and of a drafter that has one of its own; None for others."""
-    from specframe.components.drafters.placed import Placed
+    from specframe.kernel.composition import DistantDrafter
 
-    if not isinstance(drafter, Placed):
+    if not isinstance(drafter, DistantDrafter):
         return None
     return {name: str(device) for name, device in zip(("target", "drafter"), drafter.places, strict=True)}
 

@@ -23,8 +23,6 @@ DRAFTERS: Parts = (
     ("recycling", "recycling:Recycling", "the target's own second choices, proposed again"),
     ("suffix-recycling", "suffix_recycling:SuffixRecycling", "a copy and recycled choices in one tree, for any model"),
     ("fused", "fused:Fused", "two drafters in one tree"),
-    ("ahead", "ahead:Ahead", "another drafter, which drafts the next chain while the target scores the last one"),
-    ("placed", "placed:Placed", "another drafter, on a device of its own"),
 )
 
 TREES: Parts = (

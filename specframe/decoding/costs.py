@@ -14,9 +14,6 @@ from typing import Any
 
 import torch
 
-from specframe.components.drafters.ahead import Ahead
-from specframe.components.drafters.fused import Fused
-from specframe.components.trees.fixed import Chain
 from specframe.decoding.alongside import using
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import alone
@@ -25,6 +22,7 @@ from specframe.decoding.session import Parts, Session
 from specframe.decoding.settings import RunSettings
 from specframe.decoding.timing import watch
 from specframe.files.provenance import write_json
+from specframe.kernel.composition import TimedDrafter
 from specframe.kernel.costs import Costs
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.kernel.folders import cache_folder
@@ -126,15 +124,12 @@ def _chain(root: torch.Tensor, nodes: int) -> TokenTree:
 def _draft_seconds(parts: Parts) -> float:
     """The seconds of a drafter's forward pass, on average over a short text; 0 where no tree policy asks for one.
 
-    For a fused drafter it is the first one's, and for one that drafts ahead that of the drafter in it. A drafter that
-    learns from or remembers decoded text is not run for it.
+    For a `TimedDrafter` it is that of the drafter in it. A drafter that learns from or remembers decoded text is not
+    run for it.
     """
     drafter, tree, target = parts.drafter, parts.tree, parts.target
-    while isinstance(drafter, Fused | Ahead):
-        if isinstance(drafter, Ahead):
-            tree, drafter = Chain(), drafter.drafter
-        else:
-            tree, drafter = drafter.tree, drafter.first
+    while isinstance(drafter, TimedDrafter):
+        drafter, tree = drafter.timed()
     if tree is None or isinstance(drafter, Observer):
         return 0.0
     untimed = replace(parts, drafter=drafter, tree=tree, costs=None)

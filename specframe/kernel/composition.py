@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from specframe.kernel.capabilities import Promise
 from specframe.kernel.errors import CompositionError, SpecframeError
 from specframe.kernel.interfaces import Drafter, GreedyVerifier, Target, TreePolicy, Verifier, VisitingVerifier
+
+if TYPE_CHECKING:
+    import torch
 
 
 @runtime_checkable
@@ -32,6 +35,25 @@ class Relaxed(Protocol):
 
     def strict(self) -> Verifier:
         """The same rule, bound as this one is, where it is lossless."""
+        ...
+
+
+@runtime_checkable
+class TimedDrafter(Protocol):
+    """A drafter around others, one of which is timed in its place for `run.costs`."""
+
+    def timed(self) -> tuple[Drafter, TreePolicy | None]:
+        """The drafter whose forward passes are timed, and the tree policy that it grows, if it grows one."""
+        ...
+
+
+@runtime_checkable
+class DistantDrafter(Protocol):
+    """A drafter on a device of its own."""
+
+    @property
+    def places(self) -> tuple[torch.device, torch.device]:
+        """The target's device and the drafter's."""
         ...
 
 

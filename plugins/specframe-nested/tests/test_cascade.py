@@ -11,7 +11,6 @@ from cascades import GIVEN, Chains, cascade, counting, drafted, model, three
 import specframe
 from specframe import CompositionError, InputError
 from specframe.cli.main import main
-from specframe.components.drafters.ahead import Ahead
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.mask_tokens import Masks
 from specframe.components.drafters.model import ModelDrafter
@@ -23,6 +22,7 @@ from specframe.components.targets.tiny import random_model, tiny_llama
 from specframe.components.trees.fixed import Chain
 from specframe.plugin import Draw
 from specframe.testing import GivenDrafter, check_drafter
+from specframe_ahead.ahead import Ahead
 from specframe_nested.cascade import Cascade
 from specframe_sights.window import SinkWindow
 

@@ -131,6 +131,10 @@ class Fused:
         tree = WatchedTree(self.tree, wrap, wrap_search) if self.tree is not None else None
         return Fused(first=first, second=second, tree=tree, nodes=self.nodes, tail=self.tail, plausible=self.plausible)
 
+    def timed(self) -> tuple[Drafter, TreePolicy | None]:
+        """The first drafter, and its tree policy."""
+        return self.first, self.tree
+
     def bind(self, target: Target) -> None:
         """Binds both drafters."""
         self.first.bind(target)

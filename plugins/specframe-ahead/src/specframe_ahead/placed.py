@@ -5,23 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from specframe.components.targets.loading import find_device
-from specframe.components.targets.shared_head import PartialHead
-from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
-from specframe.kernel.errors import CompositionError
-from specframe.kernel.interfaces import AheadDrafter, Drafter, NeuralTarget, Observer, Target, TreePolicy, text_of
-from specframe.kernel.sampling import RandomSource
-from specframe.kernel.types import Committed, Context, Cycle, TokenTree
-from specframe.neural.heads import DivisibleTarget
-from specframe.neural.quantize import Quantization
-
-if TYPE_CHECKING:
-    from specframe.kernel.sampling import SamplingRule
+from specframe import CompositionError
+from specframe.neural import DivisibleTarget, Quantization
+from specframe.plugin import (
+    AheadDrafter,
+    Committed,
+    Context,
+    Cycle,
+    Drafter,
+    NeuralTarget,
+    Observer,
+    PartialHead,
+    Promise,
+    RandomSource,
+    SamplingRule,
+    Shrinkable,
+    Target,
+    TokenTree,
+    TreePolicy,
+    Untrained,
+    find_device,
+    text_of,
+)
 
 ValueT = TypeVar("ValueT")
 

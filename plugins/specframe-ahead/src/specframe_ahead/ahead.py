@@ -7,13 +7,25 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from specframe.components.drafters.placed import Placed
-from specframe.components.trees.behind import Behind, Chains, Prepared
-from specframe.kernel.capabilities import Promise, Shrinkable, Untrained
-from specframe.kernel.costs import Costs
-from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import Drafter, Observer, Target, TreePolicy
-from specframe.kernel.types import Committed, Context, Cycle, Draw, TokenTree
+from specframe import CompositionError, InputError
+from specframe.plugin import (
+    Chain,
+    Committed,
+    Context,
+    Costs,
+    Cycle,
+    Drafter,
+    Draw,
+    Observer,
+    Promise,
+    Shrinkable,
+    Target,
+    TokenTree,
+    TreePolicy,
+    Untrained,
+)
+from specframe_ahead.behind import Behind, Chains, Prepared
+from specframe_ahead.placed import Placed
 
 WINDOW = 4
 """Tokens of a chain with `window: auto` where no costs are known."""
@@ -104,6 +116,10 @@ class Ahead:
             draw=self.draw,
             most=min(self.most, most),
         )
+
+    def timed(self) -> tuple[Drafter, TreePolicy]:
+        """The drafter in it, and a chain."""
+        return self.drafter, Chain()
 
     def bind(self, target: Target) -> None:
         """Binds the drafter."""

@@ -18,14 +18,12 @@ from specframe.certify.compositions.branches import HiddenState
 from specframe.certify.compositions.controls import Captured, ReplayedStreams
 from specframe.certify.compositions.emission import Emission
 from specframe.certify.compositions.enumeration import ForkedStreams
-from specframe.components.drafters.ahead import Ahead
 from specframe.components.drafters.fused import Fused
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.own_layers import OwnLayers
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama
-from specframe.components.trees.behind import Chains
 from specframe.components.trees.fixed import Chain
 from specframe.components.verifiers.block import Block
 from specframe.components.verifiers.match import Match
@@ -44,6 +42,8 @@ from specframe.kernel.types import Committed, Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import row_seed
 from specframe.testing import check_drafter
+from specframe_ahead.ahead import Ahead
+from specframe_ahead.behind import Chains
 from tests.components.sessions import CONTEXT
 
 WARM = Sampling(temperature=1.0)

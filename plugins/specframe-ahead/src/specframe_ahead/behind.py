@@ -9,10 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.components.trees.growth import Growth, one_of
-from specframe.kernel.capabilities import Promise
-from specframe.kernel.errors import CompositionError
-from specframe.kernel.types import Committed, Context, Draw, Expand, Frontier, Proposal, TokenTree
+from specframe import CompositionError
+from specframe.plugin import (
+    Committed,
+    Context,
+    Draw,
+    Expand,
+    Frontier,
+    Growth,
+    Promise,
+    Proposal,
+    TokenTree,
+    one_of,
+)
 
 
 @dataclass(frozen=True)

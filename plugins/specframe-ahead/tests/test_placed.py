@@ -11,12 +11,9 @@ import torch
 from torch import Tensor
 
 from specframe.cli.main import main
-from specframe.components.drafters import placed as module
-from specframe.components.drafters.ahead import Ahead
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.drafters.model import ModelDrafter
 from specframe.components.drafters.own_layers import OwnLayers
-from specframe.components.drafters.placed import Placed
 from specframe.components.targets.table import TableTarget
 from specframe.components.targets.tiny import tiny_llama, tiny_model
 from specframe.components.trees.dynamic import Dynamic
@@ -30,7 +27,10 @@ from specframe.kernel.interfaces import TreePolicy
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
-from specframe.testing import check_drafter, tiny_target
+from specframe.testing import check_drafter, check_plugin, tiny_target
+from specframe_ahead import placed as module
+from specframe_ahead.ahead import Ahead
+from specframe_ahead.placed import Placed
 from specframe_eagle.drafter import Eagle
 from specframe_trees.adaptive import Adaptive
 
@@ -218,6 +218,10 @@ def test_a_policy_that_observes_stays_with_the_target() -> None:
 def test_it_observes_as_little_as_its_drafter() -> None:
     drafter = Placed(device="cpu", drafter=Lookup())
     assert drafter.promise == Lookup().promise and drafter.taps == frozenset()
+
+
+def test_the_package_keeps_the_contract_of_plugins() -> None:
+    check_plugin("specframe-ahead")
 
 
 @pytest.mark.gpu

@@ -48,6 +48,7 @@ from specframe.files.text import has_secrets as has_secrets
 from specframe.files.text import printable as printable
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise
+from specframe.kernel.capabilities import SeeingTarget as SeeingTarget
 from specframe.kernel.capabilities import Shrinkable as Shrinkable
 from specframe.kernel.capabilities import Untrained as Untrained
 from specframe.kernel.composition import DistantDrafter as DistantDrafter
@@ -82,6 +83,7 @@ from specframe.kernel.layers import ExitingModel as ExitingModel
 from specframe.kernel.layers import LayerChoice as LayerChoice
 from specframe.kernel.layers import LayeredTarget as LayeredTarget
 from specframe.kernel.layers import SightPolicy as SightPolicy
+from specframe.kernel.predictions import IMAGES as IMAGES
 from specframe.kernel.predictions import LazyStudent as LazyStudent
 from specframe.kernel.predictions import LazyTeacher as LazyTeacher
 from specframe.kernel.sampling import Laws as Laws

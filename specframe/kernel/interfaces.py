@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, cast, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -85,8 +85,10 @@ class NeuralTarget(Target, Protocol):
     def head(self, features: Tensor) -> Tensor:
         """The target's logits for features of the tap `last`: [..., D] -> [..., V]. Differentiable."""
 
-    def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
-        """One causal forward over texts [B, L], right-padded, without gradients; `drafts` end them."""
+    def teach(
+        self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None, inputs: Mapping[str, Tensor] | None = None
+    ) -> Teacher:
+        """One causal forward without gradients over texts [B, L], right-padded, and `inputs`; `drafts` end them."""
 
 
 @runtime_checkable

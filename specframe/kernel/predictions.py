@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 Read = Callable[["Tensor"], "Tensor"]
 """A frozen LM head: hidden states [.., H] -> logits [.., v], each position by itself."""
 
+IMAGES = "images"
+"""The tap of what the first layer gets where a token stands for a part of an image, 0 elsewhere."""
+
 
 @dataclass(frozen=True)
 class PairSpec:
@@ -21,13 +24,20 @@ class PairSpec:
     A drafter that predicts features has an input (token i + 1, features i) for every position i. `taps` are the
     target's features that it reads there, one or several side by side. `imitates` is the tap that its predictions are
     compared with in training; None: with none. `feeds`: a prediction replaces the features one level further down.
-    `side_by_side`: versions of a text may share one forward, separated by a mask.
+    `side_by_side`: versions of a text may share one forward, separated by a mask. `given` are taps that stand behind
+    `taps`, of inputs that no prediction replaces: training adds no noise to them.
     """
 
     taps: tuple[str, ...] = ("last",)
     imitates: str | None = "last"
     feeds: bool = True
     side_by_side: bool = True
+    given: tuple[str, ...] = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All taps that it reads, in the order in which they stand side by side."""
+        return *self.taps, *self.given
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class NeuralDrafter(Generic[NetworkT]):
             warn_of_another(f"drafter {self.name}", self.weights, target)
         self._bound, self._session, self._rounded = (model, network), None, None
         self.spec, self.block, self.levels = self._plan.spec, self._plan.block, self._plan.levels
-        self.taps = frozenset(self.spec.taps)
+        self.taps = frozenset(self.spec.reads)
         model.request(self.taps)
         if self.head is not None:
             self.head.bind(model)

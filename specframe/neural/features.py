@@ -12,8 +12,8 @@ from specframe.kernel.types import Committed, Frontier, PairSpec, Predicted
 
 
 def gather(spec: PairSpec, features: Mapping[str, Tensor]) -> Tensor:
-    """The features of a spec's taps side by side: [.., A D] of [.., D] each."""
-    parts = [features[tap] for tap in spec.taps]
+    """The features of a spec's taps side by side, those `given` at the end: [.., A D] of [.., D] each."""
+    parts = [features[tap] for tap in spec.reads]
     return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 

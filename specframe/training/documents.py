@@ -13,17 +13,18 @@ from specframe.files.jsonl import parse_json, read_lines
 from specframe.kernel.errors import InputError, needs_extra
 from specframe.kernel.zoo import ZOO, data_file
 
-SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...]}'
+SHAPE = 'it must be {"text": "..."} or {"messages": [{"role": "user", "content": "..."}, ...], "image": "FILE"}'
 
 
 @dataclass(frozen=True)
 class Document:
-    """A plain text, or the messages of a chat."""
+    """A plain text, or the messages of a chat, perhaps with an image before the first."""
 
     origin: str
     """Origin, `file:line`, for error messages."""
     text: str | None = None
     messages: tuple[dict[str, str], ...] = ()
+    image: Path | None = None
 
 
 def read(sources: Iterable[str]) -> Iterator[Document]:
@@ -62,18 +63,22 @@ def _files(source: str) -> list[Path]:
 def _lines(path: Path) -> Iterator[Document]:
     for number, line in read_lines(path):
         where = f"{path}:{number}"
-        yield as_document(parse_json(line, where), where)
+        yield as_document(parse_json(line, where), where, path.parent)
 
 
-def as_document(record: Any, origin: str) -> Document:
-    """The record as a document. Raises InputError with the reason if it is malformed."""
+def as_document(record: Any, origin: str, folder: Path | None = None) -> Document:
+    """The record as a document, an image's file being named from the folder on.
+
+    Raises InputError with the reason if it is malformed.
+    """
     if not isinstance(record, dict):
         raise InputError(f"{origin}: {SHAPE}")
     if "messages" in record:
         messages = record["messages"]
         if not isinstance(messages, list) or not messages:
             raise InputError(f"{origin}: `messages` must be a list with at least one message")
-        return Document(origin, messages=tuple(_message(message, origin) for message in messages))
+        image = _image(record["image"], origin, folder) if record.get("image") is not None else None
+        return Document(origin, messages=tuple(_message(message, origin) for message in messages), image=image)
     text = record.get("text")
     if not isinstance(text, str):
         found = ", ".join(sorted(map(str, record))[:6]) or "nothing"
@@ -85,6 +90,12 @@ def _message(message: Any, origin: str) -> dict[str, str]:
     if not isinstance(message, dict) or not all(isinstance(message.get(k), str) for k in ("role", "content")):
         raise InputError(f"{origin}: a message needs `role` and `content`, both texts")
     return {"role": message["role"], "content": message["content"]}
+
+
+def _image(name: Any, origin: str, folder: Path | None) -> Path:
+    if not isinstance(name, str) or folder is None:
+        raise InputError(f"{origin}: `image` must name a file, from the folder of a JSONL file on")
+    return folder / Path(name).expanduser()
 
 
 def _hub(source: str) -> Iterator[Document]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Any
 
+from torch import Tensor
+
+from specframe.kernel.capabilities import ImageReader
 from specframe.kernel.errors import InputError
 from specframe.training.documents import Document
 
@@ -29,6 +32,31 @@ def encode(document: Document, tokenizer: Any) -> Encoded:
             'give {"text": ...} records instead'
         )
     return _tokens(*_rendered(document, tokenizer), tokenizer)
+
+
+def encode_seen(document: Document, reader: ImageReader) -> tuple[Encoded, dict[str, Tensor]]:
+    """The tokens of a chat behind an image, and the other inputs of the image.
+
+    Raises InputError where the image cannot be read, and for a template that changes a turn when more turns follow.
+    """
+    turns: list[dict[str, Any]] = [dict(message) for message in document.messages]
+    first = next((turn for turn in turns if turn["role"] == "user"), turns[0])
+    first["content"] = [{"type": "image", "image": document.image}, {"type": "text", "text": first["content"]}]
+    try:
+        ids, inputs = reader.read_turns(turns, {"add_generation_prompt": False})
+        answer = [False] * len(ids)
+        for index, turn in enumerate(turns):
+            if turn["role"] == "assistant":
+                before, _ = reader.read_turns(turns[:index], {"add_generation_prompt": True})
+                after, _ = reader.read_turns(turns[: index + 1], {"add_generation_prompt": False})
+                if ids[: len(after)] != after:
+                    raise InputError(f"the chat template changes message {index + 1} once later ones follow")
+                # A template may write a turn without the prompt for it.
+                start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False)))
+                answer[start : len(after)] = [True] * (len(after) - start)
+    except InputError as error:
+        raise InputError(f"{document.origin}: {error}") from error
+    return (ids, answer), inputs
 
 
 def _rendered(document: Document, tokenizer: Any) -> tuple[str, list[tuple[int, int]]]:

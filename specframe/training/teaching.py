@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from specframe.kernel.errors import WeightsError
+from specframe.kernel.errors import CompositionError, WeightsError
 from specframe.kernel.interfaces import NeuralTarget
 from specframe.kernel.predictions import LazyTeacher
 from specframe.kernel.training import AskingRollout, RewritingRollout, Trainable, TranslatingDrafter
@@ -81,17 +81,32 @@ class SupportLaws:
         return LazyTeacher(teacher.tokens, teacher.mask, features, self.logits, support, normaliser, best)
 
 
+def ask(target: NeuralTarget, texts: Texts, rows: Tensor) -> Teacher:
+    """The target's outputs for texts [B], read with their further inputs, such as images."""
+    tokens, mask = texts.batch(rows)
+    if not (inputs := texts.inputs_of(rows)):
+        return target.teach(tokens, mask)
+    return target.teach(tokens, mask, inputs=inputs)
+
+
+def require_texts(texts: Texts, rollout: object) -> None:
+    """Raises CompositionError for images where a rollout asks the target about other texts than the data's."""
+    if texts.inputs:
+        raise CompositionError(f"the rollout {type(rollout).__name__} rewrites texts: it takes none with images")
+
+
 class Unasked(Teacher):
     """A teacher whose target is asked when its features or logits are first read: losses over the text need neither."""
 
-    def __init__(self, tokens: Tensor, mask: Tensor, target: NeuralTarget) -> None:
-        self.__dict__.update(tokens=tokens, mask=mask, target=target)
+    def __init__(self, target: NeuralTarget, texts: Texts, rows: Tensor) -> None:
+        tokens, mask = texts.batch(rows)
+        self.__dict__.update(tokens=tokens, mask=mask, asking=lambda: ask(target, texts, rows))
 
     @cached_property
     def answers(self) -> Teacher:
         """Returns the target's answers, in its own precision whatever the training's."""
         with torch.autocast(self.tokens.device.type, enabled=False):
-            return self.__dict__["target"].teach(self.tokens, self.mask)
+            return self.__dict__["asking"]()
 
     @property
     def features(self) -> Mapping[str, Tensor]:
@@ -113,7 +128,7 @@ class OnlineTeachers:
 
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for texts [B]."""
-        return Unasked(*self.texts.batch(rows), self.target)
+        return Unasked(self.target, self.texts, rows)
 
 
 class SupportTeachers:
@@ -127,7 +142,7 @@ class SupportTeachers:
 
     def __call__(self, rows: Tensor) -> Teacher:
         """The target's outputs for texts [B]."""
-        teacher = self.target.teach(*self.texts.batch(rows))
+        teacher = ask(self.target, self.texts, rows)
         return teacher if self.laws.support is None else self.laws.over_support(teacher, *self.laws.summary(teacher))
 
 
@@ -135,6 +150,7 @@ class Rewritten:
     """The target's forward over texts that the rollout rewrites, such as with samples of the drafter."""
 
     def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: RewritingRollout) -> None:
+        require_texts(texts, rollout)
         self.target = target
         self.texts = texts
         self.drafter = drafter
@@ -149,6 +165,7 @@ class AskedTeacher:
     """Teacher with the answers that the rollout asks of the target, such as those after drafts of the drafter's own."""
 
     def __init__(self, target: NeuralTarget, texts: Texts, drafter: Trainable, rollout: AskingRollout) -> None:
+        require_texts(texts, rollout)
         self.target = target
         self.texts = texts
         self.drafter = drafter
@@ -249,7 +266,7 @@ class Cached:
         texts = texts[self.texts.counts[texts].argsort()]  # texts of similar length together: little padding
         tensors: dict[str, Tensor] = {}
         for rows in torch.split(texts, 8):
-            teacher = self.target.teach(*self.texts.batch(rows))
+            teacher = ask(self.target, self.texts, rows)
             kept = {tap: teacher.features[tap] for tap in self.taps}
             normaliser, best = self.laws.summary(teacher)
             kept |= {NORMALISER: normaliser, BEST: best.int()}

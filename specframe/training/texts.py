@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from specframe.kernel.capabilities import ImageReader
 from specframe.kernel.errors import InputError
 from specframe.training import documents
-from specframe.training.encoding import Encoded, encode
+from specframe.training.encoding import Encoded, encode, encode_seen
 from specframe.training.schedule import mix
 from specframe.training.settings import TrainSettings
 
-Piece = tuple[Tensor, Tensor]
-"""Tokens [n] int32, and which of the positions count, [n] bool."""
+Piece = tuple[Tensor, Tensor, Mapping[str, Tensor]]
+"""Tokens [n] int32, which of the positions count, [n] bool, and what the target reads with them."""
 
 HOLDOUT = 0x5EED
 """Sets the draw of the validation documents apart from the epochs' orders."""
@@ -37,6 +39,7 @@ class Texts:
     tokens: Tensor  # [T] int32
     mask: Tensor  # [T] bool, positions whose next-token law counts
     start: Tensor  # [texts + 1] int64, on the host
+    inputs: tuple[Mapping[str, Tensor], ...] = ()  # of each text, on the host; () where no text has any
 
     def __len__(self) -> int:
         return len(self.start) - 1
@@ -50,11 +53,15 @@ class Texts:
     def digest(self) -> str:
         """A fingerprint of all tokens and masks."""
         parts = (self.tokens.cpu().numpy(), self.mask.cpu().numpy(), self.start.numpy())
-        return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
+        hashed = hashlib.sha256(b"".join(part.tobytes() for part in parts))
+        for inputs in self.inputs:
+            for name, values in sorted(inputs.items()):
+                hashed.update(name.encode() + values.numpy().tobytes())
+        return hashed.hexdigest()
 
     def to(self, device: torch.device) -> Texts:
         """The same texts with tokens and mask on the device."""
-        return Texts(self.tokens.to(device), self.mask.to(device), self.start)
+        return Texts(self.tokens.to(device), self.mask.to(device), self.start, self.inputs)
 
     def batch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens [B, L] int64, padded with 0, and mask [B, L], of texts [B] on the host.
@@ -71,18 +78,40 @@ class Texts:
         index = index.clamp(max=len(self.tokens) - 1)
         return self.tokens[index].long() * inside, self.mask[index] & inside
 
+    def inputs_of(self, rows: Tensor) -> dict[str, Tensor]:
+        """The further inputs of texts [B], joined row by row; one with a number for each token is 0 at padding.
 
-def load(settings: TrainSettings, tokenizer: Any, vocab_size: int) -> tuple[Texts, Texts]:
+        Raises InputError for images of unlike sizes, which no batch can hold.
+        """
+        chosen = [(self.inputs[row], int(self.counts[row])) for row in rows.tolist()] if self.inputs else []
+        length = int(self.counts[rows].max())
+        joined: dict[str, list[Tensor]] = {}
+        by_token = {name for inputs, count in chosen for name, values in inputs.items() if _by_token(values, count)}
+        for inputs, _ in chosen:
+            for name, values in inputs.items():
+                padded = F.pad(values, (0, length - values.shape[1])) if name in by_token else values
+                joined.setdefault(name, []).append(padded)
+            for name in by_token - inputs.keys():
+                joined.setdefault(name, []).append(torch.zeros(1, length, dtype=torch.int64))
+        if odd := [name for name, parts in joined.items() if len({part.shape[1:] for part in parts}) > 1]:
+            raise InputError(f"train.data: {odd[0]} of images of unlike sizes cannot be one batch; set train.batch=1")
+        return {name: torch.cat(parts).to(self.tokens.device) for name, parts in joined.items()}
+
+
+def load(
+    settings: TrainSettings, tokenizer: Any, vocab_size: int, reader: ImageReader | None = None
+) -> tuple[Texts, Texts]:
     """The texts to train on and those to validate on, of the settings' data.
 
     Whole documents are held back, chosen by the seed, before they are cut into texts of at most
-    `settings.length` tokens. Raises InputError when nothing is left to train on.
+    `settings.length` tokens. `reader` is the processor of a target that sees. Raises InputError when nothing is left to
+    train on, and for images that the target does not read.
     """
-    read = [_marked(encode(document, tokenizer)) for document in documents.read(settings.data)]
+    read = [_read(document, tokenizer, reader) for document in documents.read(settings.data)]
     read = [piece for piece in read if len(piece[0]) > 1]
     if not read:
         raise InputError(f"train.data: no text in {', '.join(settings.data)}")
-    if (highest := max(int(ids.max()) for ids, _ in read)) >= vocab_size:
+    if (highest := max(int(piece[0].max()) for piece in read)) >= vocab_size:
         raise InputError(
             f"train.data: token {highest} is outside the target's vocabulary of {vocab_size}; "
             "the tokenizer belongs to another model"
@@ -101,23 +130,44 @@ def load(settings: TrainSettings, tokenizer: Any, vocab_size: int) -> tuple[Text
 
 def make(settings: TrainSettings, documents: Sequence[Piece]) -> Texts:
     """Texts of at most `length` tokens out of documents; those where nothing counts are left out."""
+    seen = [piece for piece in documents if piece[2]]
+    if longest := max((len(ids) for ids, _, _ in seen if len(ids) > settings.length), default=0):
+        raise InputError(
+            f"train.length is {settings.length}: a text with an image stays whole, and has {longest} tokens"
+        )
+    if seen and settings.pack:
+        raise InputError("train.pack: texts with images are not packed; leave it out")
     if settings.pack and documents:
-        documents = [(torch.cat([ids for ids, _ in documents]), torch.cat([marks for _, marks in documents]))]
+        documents = [(torch.cat([ids for ids, _, _ in documents]), torch.cat([marks for _, marks, _ in documents]), {})]
     pieces = [
-        (part, marks)
-        for document in documents
-        for part, marks in zip(*(torch.split(whole, settings.length) for whole in document), strict=True)
-        if marks.any()
+        (part, counted, inputs)
+        for ids, marks, inputs in documents
+        for part, counted in zip(*(torch.split(whole, settings.length) for whole in (ids, marks)), strict=True)
+        if counted.any()
     ]
-    lengths = torch.tensor([0] + [len(ids) for ids, _ in pieces])
+    lengths = torch.tensor([0] + [len(ids) for ids, _, _ in pieces])
     return Texts(
-        tokens=torch.cat([torch.empty(0, dtype=torch.int32), *(ids for ids, _ in pieces)]),
-        mask=torch.cat([torch.empty(0, dtype=torch.bool), *(marks for _, marks in pieces)]),
+        tokens=torch.cat([torch.empty(0, dtype=torch.int32), *(ids for ids, _, _ in pieces)]),
+        mask=torch.cat([torch.empty(0, dtype=torch.bool), *(marks for _, marks, _ in pieces)]),
         start=lengths.cumsum(0),
+        inputs=tuple(inputs for _, _, inputs in pieces) if seen else (),
     )
 
 
-def _marked(encoded: Encoded) -> Piece:
+def _read(document: documents.Document, tokenizer: Any, reader: ImageReader | None) -> Piece:
+    if document.image is None:
+        return _marked(encode(document, tokenizer), {})
+    if reader is None:
+        raise InputError(f"{document.origin}: the target reads texts alone, and this one has an image")
+    return _marked(*encode_seen(document, reader))
+
+
+def _marked(encoded: Encoded, inputs: Mapping[str, Tensor]) -> Piece:
     """Tokens, and the positions that count: those whose next token is part of an answer."""
     ids, answer = encoded
-    return torch.tensor(ids, dtype=torch.int32), torch.tensor([*answer[1:], False], dtype=torch.bool)
+    return torch.tensor(ids, dtype=torch.int32), torch.tensor([*answer[1:], False], dtype=torch.bool), inputs
+
+
+def _by_token(values: Tensor, count: int) -> bool:
+    """Returns whether an input has one number for each token of its text."""
+    return values.shape == (1, count) and not values.is_floating_point()

@@ -13,6 +13,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from specframe.files.folders import writing
+from specframe.kernel.capabilities import SeeingTarget
 from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import NeuralTarget, text_of
 from specframe.kernel.training import (
@@ -117,7 +118,8 @@ def prepared(
         randomness.borrowed(target.device),
         precision.prepared(settings, drafter.module),
     ):
-        parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size)]
+        reader = target.processor if isinstance(target, SeeingTarget) and target.image_tokens else None
+        parts = [part.to(target.device) for part in texts.load(settings, tokenizer, target.vocab_size, reader)]
         sources = [_teaching(target, drafter, part, settings, processes) for part in parts]
         if translating is not None:
             sources = [TranslatedTeachers(source, translating) for source in sources]

@@ -175,7 +175,7 @@ def _chain(drafter: FeatureDrafter, teacher: Teacher, rows: list[int], root: int
     k = drafter.block
     support = support_of(drafter)
     accepted = dict.fromkeys(rows, 0)
-    true = {tap: teacher.features[tap][rows, :root] for tap in drafter.spec.taps}
+    true = {tap: teacher.features[tap][rows, :root] for tap in drafter.spec.reads}
     going, known = rows, drafter.fuse(gather(drafter.spec, true))
     for level in range(0, total.shape[1], k):
         place = root + level

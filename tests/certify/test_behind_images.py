@@ -27,6 +27,7 @@ COMPOSED = {
     "recycled": ({"use": "suffix-recycling", "cap": 2, "nodes": 4}, None, "match"),
     "features, drawn": ({"use": "eagle"}, {"use": "chain", "depth": 2, "draw": "iid"}, "recursive"),
     "features by value": ({"use": "eagle"}, {"use": "dynamic", "depth": 2, "width": 2, "nodes": 3}, "match"),
+    "parts of the image": ({"use": "msd"}, {"use": "chain", "depth": 2, "draw": "iid"}, "recursive"),
 }
 SAMPLING = Sampling(temperature=1.0, top_k=2)
 """Two tokens are possible after each text, and which two the image decides."""

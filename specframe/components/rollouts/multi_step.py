@@ -59,7 +59,7 @@ class MultiStep:
         pairs = shift(teacher, model.spec)
         batch, n = pairs.tokens.shape
         scale = self.noise_length / teacher.tokens.shape[1] if self.noise_length else 1.0
-        features = model.fuse(jitter(pairs.features, self.noise * scale))  # [B, n, D]: step 1's
+        features = model.fuse(jitter(pairs.features, self.noise * scale, model.spec))  # [B, n, D]: step 1's
 
         def predict(steps: int) -> Predicted:
             tokens = pairs.tokens.repeat(1, steps)  # [B, steps n]

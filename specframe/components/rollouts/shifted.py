@@ -67,7 +67,7 @@ def along(drafter: Trainable, teacher: Teacher, noise: float, rollout: str) -> S
     """One forward on the text's own features and tokens, scored wherever there is something to imitate."""
     model = feature_drafter(drafter, rollout)
     pairs = shift(teacher, model.spec, model.block, model.levels)
-    predicted = model.unroll(model.fuse(jitter(pairs.features, noise)), pairs.tokens)
+    predicted = model.unroll(model.fuse(jitter(pairs.features, noise, model.spec)), pairs.tokens)
     return student(model, predicted, pairs)
 
 
@@ -92,9 +92,17 @@ def student(model: FeatureDrafter, predicted: Predicted, pairs: Shifted) -> Stud
     )
 
 
-def jitter(features: Tensor, noise: float) -> Tensor:
-    """The features with U(-noise, noise) added, against error accumulation (EAGLE; Falcon Section 3.2)."""
-    return features + torch.empty_like(features).uniform_(-noise, noise) if noise else features
+def jitter(features: Tensor, noise: float, spec: PairSpec) -> Tensor:
+    """The features with U(-noise, noise) added, against error accumulation (EAGLE; Falcon Section 3.2).
+
+    Those that are `given` stay as they are: no prediction ever replaces them.
+    """
+    if not noise:
+        return features
+    width = features.shape[-1] * len(spec.taps) // (len(spec.taps) + len(spec.given))
+    predicted, given = features[..., :width], features[..., width:]
+    noisy = predicted + torch.empty_like(predicted).uniform_(-noise, noise)
+    return torch.cat([noisy, given], -1) if spec.given else noisy
 
 
 def feature_drafter(drafter: Trainable, rollout: str) -> FeatureDrafter:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from specframe.components.targets import architectures
 from specframe.components.targets.forward import recurrence
@@ -14,7 +15,7 @@ from specframe.components.targets.forward.state import State
 from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.transformers import TransformersForward
 from specframe.components.targets.forward.vision import Vision
-from specframe.kernel.errors import CompositionError
+from specframe.kernel.errors import CompositionError, InputError
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import Forward
 from specframe.neural.recurrent import HybridCache
@@ -46,11 +47,12 @@ class Anatomy:
         if recurrent:
             runs = recurrence.with_scans(model)
             found = architectures.require_layers(runs)
-        taps = Taps(found[0], dict(enumerate(found[1])))
+        vision = Vision.of(runs)
+        taps = Taps(found[0], dict(enumerate(found[1])), vision.tokens)
         windows = architectures.takes_masks(decoder, views := architectures.views(config))
         eager = TransformersForward(runs, taps, views, windows)
         memory = HybridCache if recurrent else SlotCache
-        return cls(config, decoder, layers, taps, eager, memory, Vision.of(runs))
+        return cls(config, decoder, layers, taps, eager, memory, vision)
 
     def begin(self, forward: Forward, slots: int, room: int, device: torch.device, before: State | None) -> State:
         """The state of a new session, in the storage of the one before where that will do."""
@@ -58,6 +60,14 @@ class Anatomy:
         if before is not None and before.reopen(*shape):
             return before
         return State(self.memory, len(self.layers), *shape)
+
+    def require_seeing(self, forward: Forward, inputs: Mapping[str, Tensor]) -> None:
+        """Raises InputError for inputs that the model does not read, or not by this forward pass."""
+        self.vision.require(inputs)
+        if inputs and forward is not self.eager:
+            raise InputError(
+                "a target with `compile`, `kernels` or `quantize` reads texts alone: leave it out for images"
+            )
 
     def require_rewindable(self, what: str) -> None:
         """Raises CompositionError where the layers' state cannot drop tokens, which `what` needs."""

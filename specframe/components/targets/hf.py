@@ -157,7 +157,7 @@ class HFTarget:
         return architectures.reach(self.config, self.forward.windows, self.context)
 
     def request(self, taps: frozenset[str]) -> None:
-        """Makes the named features part of every Scores: `last`, `layer.K` (see Taps)."""
+        """Makes the named features part of every Scores: `last`, `layer.K`, `images` (see Taps)."""
         self._taps.request(taps)
 
     def open(self, slots: int, room: int) -> None:
@@ -177,12 +177,8 @@ class HFTarget:
         """
         state = self._running()
         check_prompts(prompts, self.context, self.vocab_size)
-        self.require_inputs(prompts.inputs)
-        if prompts.inputs and self.forward is not self.parts.eager:
-            raise InputError(
-                "a target with `compile`, `kernels` or `quantize` reads texts alone: leave it out for images"
-            )
-        logits, features = state.read_prompts(self.forward, prompts, self._taps.every, self.parts.vision)
+        self.parts.require_seeing(self.forward, prompts.inputs)
+        logits, features = state.read_prompts(self.forward, prompts, self._taps, self.parts.vision)
         assert logits is not None  # [A, 1, V]
         state.take(self._cast(features))
         last = prompts.tokens.gather(1, prompts.count[:, None] - 1)[:, 0]
@@ -203,7 +199,7 @@ class HFTarget:
 
     def _cast(self, features: Features) -> Features:
         """The features in the target's dtype; a native pass gives some in float32."""
-        return {tap: values.to(self.dtype) for tap, values in features.items()}
+        return self._taps.whole({tap: values.to(self.dtype) for tap, values in features.items()})
 
     @torch.no_grad()
     def score(self, tree: TokenTree) -> Scores:
@@ -262,13 +258,17 @@ class HFTarget:
         return Sharing(self.model, self.config, self.parts.decoder, self.parts.layers, self.forward.head)
 
     @torch.no_grad()
-    def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
+    def teach(
+        self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None, inputs: Mapping[str, Tensor] | None = None
+    ) -> Teacher:
         """One causal forward over texts [B, L], right-padded, perhaps ending in drafts; no cache or gradients."""
         self._require_evaluation()
+        self.require_inputs(given := inputs or {})
         if drafts is not None:
             self.parts.require_rewindable("read texts that end in drafts")
         read = self._shared.read if "last" in self._taps.wanted and self._shared.known else None
-        return self.parts.eager.teach((tokens, mask), self._taps.wanted, drafts, self.context, read)
+        asked = (tokens, mask), self._taps.wanted | self._taps.images(given), drafts, self.context, read, given
+        return self.parts.vision.look(lambda: self.parts.eager.teach(*asked), given)
 
     def check(self) -> None:
         """Scores a small batch, tree and each of their paths, outside of the session; raises CompositionError."""

@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from specframe.components.targets.shared_head import HeadRows, PartialHead, unchanged
 from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.predictions import IMAGES
 from specframe.kernel.types import Committed, Drafts, Prompts, Scores, Teacher, TokenTree, Verdict
 from specframe.sampling.random import uniforms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from transformers import LlamaConfig
 
@@ -87,8 +88,8 @@ class TableTarget:
         )
 
     def request(self, taps: frozenset[str]) -> None:
-        """Makes the named features part of every Scores; the only tap is `last`."""
-        unknown = sorted(taps - {"last"})
+        """Makes the named features part of every Scores: `last`, and `images`, which are all 0."""
+        unknown = sorted(taps - {"last", IMAGES})
         if unknown:
             raise InputError(f"a table target has the feature tap 'last' only, not {', '.join(unknown)}")
         self._taps = self._taps | taps
@@ -109,12 +110,17 @@ class TableTarget:
         """The exact next-token logits after whole texts: tokens [B, T] -> [B, V]."""
         return self.head(self._look_up(self._windows(tokens)[:, -1]))
 
-    def teach(self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None) -> Teacher:
-        """Features and logits of every position of texts [B, L]; raises CompositionError for drafts behind them."""
-        if drafts is not None:
+    def teach(
+        self, tokens: Tensor, mask: Tensor, drafts: Drafts | None = None, inputs: Mapping[str, Tensor] | None = None
+    ) -> Teacher:
+        """Features and logits of every position of texts [B, L].
+
+        Raises CompositionError for drafts behind them, and for other inputs.
+        """
+        if drafts is not None or inputs:
             raise CompositionError("a table target teaches texts alone; use the target 'hf'")
-        features = self._look_up(self._windows(tokens))
-        return Teacher(tokens=tokens, mask=mask, features={"last": features}, logits=self.head(features))
+        last = self._look_up(self._windows(tokens))
+        return Teacher(tokens, mask, {"last": last} | self._named(last), self.head(last))
 
     def open(self, slots: int, room: int) -> None:
         """Begins a session without rows; a table needs no storage."""
@@ -143,12 +149,12 @@ class TableTarget:
             width = max(texts.shape[1], self._tokens.shape[1])
             rows = [nn.functional.pad(part, (0, width - part.shape[1])) for part in (self._tokens, texts)]
             self._tokens, self._count = torch.cat(rows), torch.cat([self._count, count])
-            features = dict.fromkeys(self._taps, self._seen)
+            features = self._named(self._seen)
             return Committed(texts[:, 1:], prompts.count, features, verdict.bonus, prompts)
         emitted = verdict.emitted(tree)  # [B, A + 1]
         self._tokens, self._count = _appended(self._tokens, self._count, emitted, verdict.count)
         slots = verdict.slots.clamp(min=0)[..., None].expand(-1, -1, self.hidden)
-        features = dict.fromkeys(self._taps, self._seen.gather(1, slots))
+        features = self._named(self._seen.gather(1, slots))
         return Committed(emitted, verdict.count, features, verdict.bonus)
 
     def keep(self, rows: Tensor) -> None:
@@ -156,7 +162,10 @@ class TableTarget:
         self._tokens, self._count = self._tokens[rows], self._count[rows]
 
     def _scores(self, logits: Tensor) -> Scores:
-        return Scores(logits=logits, features=dict.fromkeys(self._taps, self._seen))
+        return Scores(logits=logits, features=self._named(self._seen))
+
+    def _named(self, features: Tensor) -> dict[str, Tensor]:
+        return {tap: torch.zeros_like(features) if tap == IMAGES else features for tap in self._taps}
 
     def _look_up(self, windows: Tensor) -> Tensor:
         # Windows of the last `order` tokens [..., order] -> features [..., D].

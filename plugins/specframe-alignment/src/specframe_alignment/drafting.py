@@ -143,7 +143,7 @@ class FeatureDrafting:
     def _unroll(self, teacher: Teacher, drafts: Drafts, tokens: Tensor, fed: Tensor | None) -> Predicted:
         """The predictions at the entries of the texts, and at those of the drafts' tokens behind them."""
         length = drafts.length
-        true = {tap: teacher.features[tap][:, : length - 1] for tap in self.model.spec.taps}
+        true = {tap: teacher.features[tap][:, : length - 1] for tap in self.model.spec.reads}
         features = self.model.fuse(gather(self.model.spec, true))
         if not drafts.levels:
             return self.model.unroll(features, tokens[:, 1:length])

@@ -65,7 +65,7 @@ class Glancing:
         model = shifted.feeding_drafter(drafter, "glancing")
         pairs = shifted.shift(teacher, model.spec, model.block)
         k = model.block
-        true = model.fuse(shifted.jitter(pairs.features, self.noise))  # [B, n, D]
+        true = model.fuse(shifted.jitter(pairs.features, self.noise, model.spec))  # [B, n, D]
         with torch.set_grad_enabled(self.first and torch.is_grad_enabled()):
             predicted = model.unroll(true, pairs.tokens)
             first = shifted.student(model, predicted, pairs)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specframe.components.targets.forward import resume
+from specframe.components.targets.forward.taps import Taps
 from specframe.components.targets.forward.vision import Vision
 from specframe.kernel.errors import InputError
 from specframe.kernel.layers import NEWEST_QUERIES, ChosenSlots, LayerChoice
@@ -114,7 +115,7 @@ class State:
             self._require(start + len(piece), f"a prompt of {len(prompt)} tokens")
         return piece
 
-    def read_prompts(self, forward: Forward, prompts: Prompts, taps: frozenset[str], vision: Vision) -> Output:
+    def read_prompts(self, forward: Forward, prompts: Prompts, taps: Taps, vision: Vision) -> Output:
         """Reads the prompts of new rows, whole or behind what was read ahead.
 
         Returns the logits [A, 1, V] behind their last tokens and the features [A, L, D]. Right padding needs no mask:
@@ -126,8 +127,9 @@ class State:
         keep = prompts.count[:, None] - 1 - sight.start  # [A, 1]
         positions = torch.arange(sight.start, sight.end, device=tokens.device).expand(tokens.shape)
         places, offset = vision.place(prompts)
-        asked = Pass(tokens, positions, sight, row, taps=taps, keep=keep, places=places, inputs=prompts.inputs)
-        logits, features = vision.look(lambda: forward.run(asked, self.cache), prompts)
+        wanted = taps.every | taps.images(inputs := prompts.inputs)
+        asked = Pass(tokens, positions, sight, row, taps=wanted, keep=keep, places=places, inputs=inputs)
+        logits, features = vision.look(lambda: forward.run(asked, self.cache), inputs)
         self.admitted, self._offset = prompts, offset
         return logits, self._whole(features)
 

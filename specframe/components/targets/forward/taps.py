@@ -6,36 +6,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from specframe.components.targets.forward.queries import attention_of, showing
 from specframe.kernel.errors import CompositionError
-from specframe.neural.forward import is_query
+from specframe.kernel.predictions import IMAGES
+from specframe.neural.forward import Features, is_query
 
 
 class Taps:
-    """The features a decoder can give: `last` and `layer.0` .. `layer.(n-1)`.
+    """The features a decoder can give: `last`, `layer.0` .. `layer.(n-1)` and `images`.
 
     `last` is the decoder's last_hidden_state, after the final norm: the LM head's input. `layer.K` is
     the output of decoder layer K, counted from 0. With transformers' `output_hidden_states=True` that is
-    `hidden_states[K + 1]`, except for the last layer, where hidden_states[n] is `last` instead.
+    `hidden_states[K + 1]`, except for the last layer, where hidden_states[n] is `last` instead. `images` is the input
+    of the first layer where a token stands for a part of an image, and 0 elsewhere; it comes with `last`.
     """
 
-    def __init__(self, decoder: nn.Module, layers: Mapping[int, nn.Module]) -> None:
+    def __init__(
+        self, decoder: nn.Module, layers: Mapping[int, nn.Module], image_tokens: frozenset[int] = frozenset()
+    ) -> None:
         self._modules: dict[str, nn.Module] = {"last": decoder}
         self._modules |= {f"layer.{index}": layer for index, layer in layers.items()}
         self._attention = {f"query.{index}": attention_of(layer) for index, layer in layers.items()}
         self.layers = len(layers)
         """Number of layers."""
+        self._first = layers[min(layers)]
+        self._image_tokens = sorted(image_tokens)
+        self._images = False
         self._wanted: frozenset[str] = frozenset()
         self._queries: frozenset[str] = frozenset()
 
     def request(self, names: frozenset[str]) -> None:
         """Adds taps to those that every forward captures. Raises CompositionError for a tap that does not exist."""
-        if unknown := sorted(names - self._modules.keys()):
+        if unknown := sorted(names - self._modules.keys() - {IMAGES}):
             raise CompositionError(
                 f"the target has no feature {', '.join(unknown)}; it has: last, layer.0 .. layer.{self.layers - 1}"
             )
+        if IMAGES in names:
+            self._images, names = True, names - {IMAGES} | {"last"}
         self._wanted |= names
 
     def request_queries(self) -> None:
@@ -52,21 +62,38 @@ class Taps:
         """The same, and the queries where these were requested."""
         return self._wanted | self._queries
 
+    def images(self, inputs: Mapping[str, Tensor]) -> frozenset[str]:
+        """The tap `images`, for texts that are read with inputs, if it was requested; none otherwise."""
+        return frozenset({IMAGES}) if self._images and inputs else frozenset()
+
+    def whole(self, features: Features) -> Features:
+        """The features, with `images` where it was requested and the texts had none."""
+        if not self._images or IMAGES in features or "last" not in features:
+            return features
+        return {**features, IMAGES: torch.zeros_like(features["last"])}
+
     def module(self, name: str) -> nn.Module:
         """The module whose output a tap is."""
         return self._modules[name]
 
     @contextmanager
-    def listening(self, names: frozenset[str], lengths: Sequence[int] | None = None) -> Iterator[Mapping[str, Tensor]]:
+    def listening(
+        self, names: frozenset[str], lengths: Sequence[int] | None = None, tokens: Tensor | None = None
+    ) -> Iterator[Mapping[str, Tensor]]:
         """A mapping tap -> [B, T, D] that fills while the model runs inside the with block.
 
-        Of texts of these `lengths` it gets the queries of the newest tokens alone.
+        Of texts of these `lengths` it gets the queries of the newest tokens alone; `images` are found by the `tokens`
+        [B, T].
         """
         captured: dict[str, Tensor] = {}
         with ExitStack() as hooks:
             for name in sorted(names):
                 if is_query(name):
                     hooks.enter_context(showing(self._attention[name], name, captured, lengths))
+                elif name == IMAGES and tokens is not None:
+                    shown = torch.isin(tokens, torch.tensor(self._image_tokens, device=tokens.device))  # [B, T]
+                    handle = self._first.register_forward_pre_hook(_entry_hook(shown, captured), with_kwargs=True)
+                    hooks.callback(handle.remove)
                 else:
                     handle = self._modules[name].register_forward_hook(make_hook(name, captured))
                     hooks.callback(handle.remove)
@@ -78,5 +105,15 @@ def make_hook(name: str, captured: dict[str, Tensor]) -> Any:
 
     def capture(module: nn.Module, inputs: Any, output: Any) -> None:
         captured[name] = output if isinstance(output, Tensor) else output[0]
+
+    return capture
+
+
+def _entry_hook(shown: Tensor, captured: dict[str, Tensor]) -> Any:
+    """A hook that keeps a layer's input at some positions, [B, T] bool, and 0 at the others."""
+
+    def capture(module: nn.Module, inputs: Any, named: Any) -> None:
+        states = inputs[0] if inputs else named["hidden_states"]
+        captured[IMAGES] = states * shown[..., None]
 
     return capture

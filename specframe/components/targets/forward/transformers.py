@@ -68,7 +68,7 @@ class TransformersForward:
     def _run(self, asked: Pass, options: dict[str, Any]) -> tuple[Tensor, Features]:
         lengths = asked.sight.lengths if isinstance(asked.sight, Causal) else None
         if asked.layers is None and asked.states is None:
-            with self.taps.listening(asked.taps, lengths) as features:
+            with self.taps.listening(asked.taps, lengths, asked.tokens) as features:
                 return self.model(asked.tokens, **options).logits, features
         chosen = asked.layers or LayerChoice.first(self.taps.layers, self.taps.layers)
         subset = self._subset(chosen, asked.headless)
@@ -83,20 +83,29 @@ class TransformersForward:
         return subset
 
     def teach(
-        self, texts: tuple[Tensor, Tensor], taps: frozenset[str], drafts: Drafts | None, context: int, read: Read | None
+        self,
+        texts: tuple[Tensor, Tensor],
+        taps: frozenset[str],
+        drafts: Drafts | None,
+        context: int,
+        read: Read | None,
+        inputs: Mapping[str, Tensor],
     ) -> Teacher:
         """The answers for texts, tokens and mask [B, L], perhaps ending in drafts, read at once and without a memory.
+
+        `inputs` are read with them, such as images. Their positions are the model's own, which right padding leaves.
 
         The LM head `read`, which needs the tap `last`, is left out until logits are read, where the model can.
         """
         tokens, mask = texts
-        options: dict[str, Any] = {"use_cache": False}
+        options: dict[str, Any] = {"use_cache": False, **inputs}
         if lazy := drafts is None and read is not None and self.trims:
             options["logits_to_keep"] = 1
         if drafts is not None:
             options |= options_of_drafts(drafts, context, self.views, self._dtype)
-        with self.taps.listening(taps) as features:
+        with self.taps.listening(taps, tokens=tokens) as features:
             logits = self.model(tokens, **options).logits
+        features = self.taps.whole(features)
         if lazy:
             return LazyTeacher(tokens, mask, features, read)
         return Teacher(tokens, mask, features, logits, drafts=drafts)

@@ -13,7 +13,6 @@ from torch import Tensor
 from specframe.components.targets.source import first_line
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import Prompts
-from specframe.neural.forward import Output
 
 PIXELS = "pixel_values"
 OURS = frozenset({"input_ids", "attention_mask", "position_ids", "past_key_values", "inputs_embeds", "logits_to_keep"})
@@ -71,9 +70,9 @@ class Vision:
         places, offset = self._try(lambda: index(prompts.tokens, attention_mask=seen.long(), **given))
         return places, offset[:, 0]
 
-    def look(self, read: Callable[[], Output], prompts: Prompts) -> Output:
-        """Reads prompts. Raises InputError where their images do not fit the tokens that stand for them."""
-        return self._try(read) if prompts.inputs else read()
+    def look(self, read: Callable[[], T], inputs: Mapping[str, Tensor]) -> T:
+        """Reads texts with inputs. Raises InputError where images do not fit the tokens that stand for them."""
+        return self._try(read) if inputs else read()
 
     def _try(self, call: Callable[[], T]) -> T:
         try:

@@ -1,0 +1,21 @@
+"""MSD's drafter as a specframe plugin; importing this package imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from specframe.plugin import hookimpl
+
+if TYPE_CHECKING:
+    from specframe.plugin import Register
+
+
+@hookimpl
+def specframe_register(register: Register) -> None:
+    """Registers the drafter `msd`."""
+    register(
+        "drafter",
+        "msd",
+        "specframe_images.msd:Msd",
+        summary="autoregressive on features, as EAGLE's; parts of an image enter as the target's own embeddings",
+    )

@@ -43,7 +43,12 @@ def make_json_tokenizer():
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     merges = [("t", "r"), ("tr", "u"), ("a", "b"), ('"', ":")]
-    letters = [*"{}[]:,.-_0123456789abcdefghijklmnopqrstuvwxyz", '"', "\u0120", "\u010a"]  # the last: space, line feed
+    letters = [
+        *"{}[]:,.-_0123456789abcdefghijklmnopqrstuvwxyz<>/",
+        '"',
+        "\u0120",
+        "\u010a",
+    ]  # space, line feed
     vocabulary = {token: index for index, token in enumerate(["<s>", "</s>", *letters, *map("".join, merges)])}
     tokenizer = Tokenizer(models.BPE(vocabulary, merges))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

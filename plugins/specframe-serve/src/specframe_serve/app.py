@@ -104,6 +104,7 @@ class Server:
             nodes=self.engine.nodes,
             spell=self.desk.spell,
             options=asked.stream_options,
+            calls=self.desk.encoder.tool_form(asked),
         )
         return await self.desk.converse(request, asked, form)
 

@@ -20,6 +20,7 @@ from specframe_serve.errors import ApiError, too_long, too_many_rows
 from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.settings import ServeSettings
 from specframe_serve.structured import as_refusal
+from specframe_serve.tools import NamedTool
 from specframe_serve.web.events import EventStream, Form
 
 SPELLED = 1 << 16
@@ -52,6 +53,9 @@ class Desk:
         """The reply to a conversation. Raises ApiError for one that cannot be answered."""
         self.require_model(asked.model)
         self._require_rows(asked.n)
+        if (calls := self.encoder.tool_form(asked)) is not None and asked.tool_choice not in (None, "auto"):
+            named = asked.tool_choice.function.name if isinstance(asked.tool_choice, NamedTool) else None
+            asked.enforce(calls.rules(named))
         return await self._reply(request, asked, [await self.encoder.chat(asked)], form)
 
     async def complete(self, request: Request, asked: CompletionRequest, form: Form) -> Response:

@@ -13,6 +13,7 @@ from typing import Any
 from specframe import InputError, Pipeline
 from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest
+from specframe_serve.tools import NamedTool, ToolForm
 from specframe_serve.web.bodies import cut
 
 Turn = Mapping[str, Any]
@@ -79,6 +80,27 @@ class Encoder:
         own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}
         return name not in own and re.search(rf"\b{re.escape(name)}\b", template) is not None
 
+    def tool_form(self, asked: ChatRequest) -> ToolForm | None:
+        """The form of an answer's calls, None where it may have none.
+
+        Raises ApiError for a template that does not show tools to the model, or a choice that is none of them.
+        """
+        template = str(getattr(self._pipeline.tokenizer, "chat_template", None) or "")
+        if any(message.tool_calls for message in asked.messages) and "tool_calls" not in template:
+            raise _no_tool("messages", "the target's chat template has no place for calls of tools")
+        names = [function.name for function in asked.offered]
+        choice = asked.tool_choice
+        if isinstance(choice, NamedTool) and choice.function.name not in names:
+            raise _no_tool("tool_choice", "there is no tool of that name")
+        if not names:
+            if choice == "required":
+                raise _no_tool("tool_choice", "there are no tools")
+            return None
+        form = ToolForm.of(template, asked.offered, asked.parallel_tool_calls is not False)
+        if form is None:
+            raise _no_tool("tools", "the target's chat template does not show tools to the model")
+        return form
+
     def _require_variables(self, given: Mapping[str, Any]) -> None:
         """Raises ApiError for a variable that the template does not read."""
         for name in given:
@@ -109,6 +131,10 @@ def _image_of(url: str) -> bytes:
         return base64.b64decode(url[start.end() :], validate=True)
     except ValueError:
         raise _no_image("what follows base64, in the data URL is not in base64") from None
+
+
+def _no_tool(field: str, message: str) -> ApiError:
+    return ApiError(400, f"{field}: {message}", code="invalid_field", field=field)
 
 
 def _no_image(message: str) -> ApiError:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
 
 from specframe_serve.errors import ApiError
-from specframe_serve.structured import Strict, Structured
+from specframe_serve.messages import PROMPTS, Empty, Message
+from specframe_serve.structured import Form, Strict, Structured
+from specframe_serve.tools import TOOLS, Function, NamedTool, Tool
 
 CHOICES = 64
 """The most answers that one request may ask for."""
 TOP = 20
 """The most likeliest tokens that may be reported with each token."""
-PROMPTS = 4096
-"""The most prompts or messages of one request."""
 LONGEST = 1 << 20
 """The most token ids of one prompt."""
 BIASES = 1000
@@ -35,7 +35,6 @@ Stop = Annotated[str, Field(min_length=1, max_length=1000)]
 TokenId = Annotated[str, Field(pattern=r"^[0-9]{1,11}$")]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Tokens = Annotated[list[int], Field(fail_fast=True, max_length=LONGEST)]
-Empty = Annotated[list[Any], Field(max_length=0)]
 
 
 class StreamOptions(Strict):
@@ -117,70 +116,6 @@ class Generation(Structured):
         return {name: value for name, value in given.items() if value is not None}
 
 
-class TextPart(Strict):
-    """A text in a message; sounds and videos are refused."""
-
-    type: Literal["text", "input_text", "output_text"]
-    text: str
-    annotations: Empty | None = None
-    logprobs: Empty | None = None
-
-
-class ImageURL(Strict):
-    """The place of an image: a data URL, which holds it."""
-
-    url: str
-    detail: Literal["auto"] | None = None
-
-
-class ImagePart(Strict):
-    """An image in a message."""
-
-    type: Literal["image_url"]
-    image_url: ImageURL
-
-
-def _kind(part: Any) -> str:
-    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    return "an image" if kind == "image_url" else "a text"
-
-
-Part = Annotated[
-    Annotated[TextPart, Tag("a text")] | Annotated[ImagePart, Tag("an image")],  # tags that are no fields' names
-    Discriminator(_kind),
-]
-
-
-class Message(Strict):
-    """A turn of a conversation, as a client wrote it or as OpenAI's client returns an answer."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(fail_fast=True, max_length=PROMPTS)]
-    name: str | None = None
-    annotations: Empty | None = None
-    tool_calls: Empty | None = None
-
-    @property
-    def turn(self) -> dict[str, Any]:
-        """Role, text and name, as chat templates take them; a list of parts in place of the text if it has an image."""
-        turn = {"role": "system" if self.role == "developer" else self.role, "content": self._content}
-        return turn if self.name is None else turn | {"name": self.name}
-
-    @property
-    def _content(self) -> str | list[dict[str, str]]:
-        if isinstance(self.content, str):
-            return self.content
-        texts = [part.text for part in self.content if isinstance(part, TextPart)]
-        if len(texts) == len(self.content):
-            return "".join(texts)
-        return [
-            {"type": "text", "text": part.text}
-            if isinstance(part, TextPart)
-            else {"type": "image", "image": part.image_url.url}
-            for part in self.content
-        ]
-
-
 class ChatRequest(Generation):
     """`POST /v1/chat/completions`."""
 
@@ -192,8 +127,8 @@ class ChatRequest(Generation):
     continue_final_message: bool = False
     add_generation_prompt: bool | None = None
 
-    tools: Empty | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     functions: Empty | None = None
     function_call: Literal["none", "auto"] | None = None
@@ -206,6 +141,29 @@ class ChatRequest(Generation):
         if self.continue_final_message and self.add_generation_prompt:
             raise ValueError("continue_final_message continues the last turn, add_generation_prompt begins another")
         return self
+
+    _rules: str | None = PrivateAttr(default=None)
+
+    def enforce(self, rules: str) -> None:
+        """Makes the answer follow the grammar of a call."""
+        self._rules = rules
+
+    @property
+    def grammar(self) -> tuple[str, Form] | None:
+        """The field that names a grammar, and this: that of a call where one is required."""
+        own = super().grammar
+        if self._rules is None:
+            return own
+        if own is not None:
+            raise ApiError(
+                400, f"tool_choice: it requires a call, and {own[0]} names another grammar", field="tool_choice"
+            )
+        return "tools", {"lark": self._rules}
+
+    @property
+    def offered(self) -> list[Function]:
+        """The functions that the answer may call."""
+        return [] if self.tool_choice == "none" else [tool.function for tool in self.tools]
 
     @property
     def budget(self) -> int | None:
@@ -225,6 +183,10 @@ class ChatRequest(Generation):
             options = {"add_generation_prompt": False, "continue_final_message": True}
         elif self.add_generation_prompt is not None:
             options = {"add_generation_prompt": self.add_generation_prompt}
+        if self.offered:
+            options["tools"] = [
+                tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in self.tools
+            ]
         return options | self.chat_template_kwargs
 
 

@@ -14,7 +14,8 @@ from pydantic import Field
 from specframe import Pipeline
 from specframe_serve.answers import Answers
 from specframe_serve.errors import ApiError
-from specframe_serve.protocol import PROMPTS, ChatRequest, Count, Empty, Message, Whole
+from specframe_serve.messages import PROMPTS, Empty, Message
+from specframe_serve.protocol import ChatRequest, Count, Whole
 from specframe_serve.structured import Strict, TextFormat
 from specframe_serve.web.events import WAITING, event
 

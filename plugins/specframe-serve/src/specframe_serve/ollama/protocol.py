@@ -6,17 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from specframe_serve.protocol import (
-    PROMPTS,
-    ChatRequest,
-    CompletionRequest,
-    Count,
-    Empty,
-    Message,
-    Penalty,
-    Stop,
-    Whole,
-)
+from specframe_serve.messages import PROMPTS, Empty, Message
+from specframe_serve.protocol import ChatRequest, CompletionRequest, Count, Penalty, Stop, Whole
 from specframe_serve.structured import Schema, Strict
 
 

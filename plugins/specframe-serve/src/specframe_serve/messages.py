@@ -1,0 +1,92 @@
+"""The turns of a conversation, as a request has them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, PrivateAttr, Tag, model_validator
+
+from specframe_serve.structured import Strict
+from specframe_serve.tools import TOOLS, ToolCall
+
+PROMPTS = 4096
+"""The most prompts or messages of one request."""
+
+Empty = Annotated[list[Any], Field(max_length=0)]
+
+
+class TextPart(Strict):
+    """A text in a message; sounds and videos are refused."""
+
+    type: Literal["text", "input_text", "output_text"]
+    text: str
+    annotations: Empty | None = None
+    logprobs: Empty | None = None
+
+
+class ImageURL(Strict):
+    """The place of an image: a data URL, which holds it."""
+
+    url: str
+    detail: Literal["auto"] | None = None
+
+
+class ImagePart(Strict):
+    """An image in a message."""
+
+    type: Literal["image_url"]
+    image_url: ImageURL
+
+
+def _kind(part: Any) -> str:
+    kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
+    return "an image" if kind == "image_url" else "a text"
+
+
+Part = Annotated[
+    Annotated[TextPart, Tag("a text")] | Annotated[ImagePart, Tag("an image")],  # tags that are no fields' names
+    Discriminator(_kind),
+]
+
+
+class Message(Strict):
+    """A turn of a conversation, as a client wrote it or as OpenAI's client returns an answer."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[Part], Field(fail_fast=True, max_length=PROMPTS)] = ""
+    name: str | None = None
+    annotations: Empty | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
+    tool_call_id: str | None = None
+
+    @model_validator(mode="after")
+    def _has_content(self) -> Message:
+        if "content" not in self.model_fields_set and not self.tool_calls:
+            raise ValueError("a message has a content")
+        if self.tool_calls and self.role != "assistant":
+            raise ValueError("tool_calls are an assistant's")
+        self._calls = [call.call for call in self.tool_calls]
+        return self
+
+    _calls: list[dict[str, Any]] = PrivateAttr(default_factory=list)
+
+    @property
+    def turn(self) -> dict[str, Any]:
+        """Role, text and name, as chat templates take them; a list of parts in place of the text if it has an image."""
+        turn: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": self._content}
+        given = {"name": self.name, "tool_calls": self._calls or None, "tool_call_id": self.tool_call_id}
+        return turn | {name: value for name, value in given.items() if value is not None}
+
+    @property
+    def _content(self) -> str | list[dict[str, str]]:
+        if isinstance(self.content, str):
+            return self.content
+        texts = [part.text for part in self.content if isinstance(part, TextPart)]
+        if len(texts) == len(self.content):
+            return "".join(texts)
+        return [
+            {"type": "text", "text": part.text}
+            if isinstance(part, TextPart)
+            else {"type": "image", "image": part.image_url.url}
+            for part in self.content
+        ]

@@ -1,0 +1,177 @@
+"""Calls of functions: shown to the model, read from its answer, enforced where one is required."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from serving import QUESTION, Serving, make_pipeline
+
+from specframe_serve.protocol import ChatRequest
+from specframe_serve.tools import ToolForm
+from tests.small_model import make_json_tokenizer
+
+TAGGED = (
+    "{% if tools %}{% for t in tools %}{{ t.function.name }} {% endfor %}<tool_call>{% endif %}"
+    "{% for m in messages %}{{ m.role }} {{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<tool_call>{{ c.function.arguments | tojson }}{% endfor %}.{% endfor %}{% if add_generation_prompt %}:{% endif %}"
+)
+PLAIN = '{% if tools %}{"name": .., "parameters": ..}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}:'
+WEATHER = {
+    "type": "object",
+    "properties": {"city": {"enum": ["ulm", "bonn"]}, "unit": {"$ref": "#/$defs/unit"}},
+    "required": ["city", "unit"],
+    "additionalProperties": False,
+    "$defs": {"unit": {"enum": ["c", "f"]}},
+}
+TOOLS = [
+    {"type": "function", "function": {"name": "weather", "description": "now", "parameters": WEATHER}},
+    {"type": "function", "function": {"name": "time"}},
+]
+NAMED = {"type": "function", "function": {"name": "weather"}}
+
+
+@pytest.fixture(scope="module", params=[TAGGED, PLAIN], ids=["tagged", "plain"])
+def caller(request):
+    tokenizer = make_json_tokenizer()
+    tokenizer.chat_template = request.param
+    return make_pipeline(
+        tokenizer=tokenizer,
+        drafter={"use": "suffix-recycling"},
+        sampling={"max_new_tokens": 150, "temperature": 1.0},
+    )
+
+
+@pytest.fixture
+def calling(caller):
+    with Serving(caller, context=600) as running:
+        yield running
+
+
+def require_weather(call):
+    arguments = json.loads(call["function"]["arguments"])
+    assert call["type"] == "function" and call["id"].startswith("call_") and call["function"]["name"] == "weather"
+    assert arguments.keys() == {"city", "unit"} and arguments["city"] in ("ulm", "bonn") and arguments["unit"] in "cf"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_named_function_is_called(calling, temperature):
+    fields = {"tools": TOOLS, "tool_choice": NAMED, "temperature": temperature, "n": 2}
+    for choice in calling.chat(**fields).json()["choices"]:
+        assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
+        (call,) = choice["message"]["tool_calls"]
+        require_weather(call)
+
+
+def test_a_required_call_is_one_of_the_functions(calling):
+    fields = {"tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False}
+    for seed in range(4):
+        (choice,) = calling.chat(**fields, seed=seed).json()["choices"]
+        if choice["finish_reason"] == "tool_calls":
+            (call,) = choice["message"]["tool_calls"]
+            assert call["function"]["name"] in ("weather", "time")
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+
+
+def test_a_stream_has_the_calls_in_its_last_chunk(calling):
+    fields = {"tools": TOOLS, "tool_choice": NAMED}
+    (whole,) = calling.chat(**fields).json()["choices"]
+    choices = [e["choices"][0] for e in calling.stream("/v1/chat/completions", messages=QUESTION, **fields)]
+    assert not any(choice["delta"].get("content") for choice in choices)
+    assert choices[-1]["finish_reason"] == "tool_calls" and choices[0]["delta"]["role"] == "assistant"
+    (call,) = choices[-1]["delta"]["tool_calls"]
+    assert call["index"] == 0 and call["function"] == whole["message"]["tool_calls"][0]["function"]
+
+
+def test_calls_of_the_models_own_choice_are_read(caller):
+    """Here a grammar of the recipe stands for the choice."""
+    form = ToolForm.of(caller.tokenizer.chat_template, ChatRequest(messages=QUESTION, tools=TOOLS).offered, True)
+    rules = form.rules("weather")
+    if form.tagged:
+        rules = rules.replace("start: call", 'start: "ok " call')
+    with Serving(replace(caller, sampling=replace(caller.sampling, grammar={"lark": rules})), context=600) as serving:
+        (choice,) = serving.chat(tools=TOOLS).json()["choices"]
+        require_weather(choice["message"]["tool_calls"][0])
+        assert choice["message"]["content"] == ("ok" if form.tagged else None)
+        deltas = [
+            event["choices"][0]["delta"]
+            for event in serving.stream("/v1/chat/completions", messages=QUESTION, tools=TOOLS)
+        ]
+        assert "".join(delta.get("content", "") for delta in deltas) == ("ok" if form.tagged else "")
+        require_weather(deltas[-1]["tool_calls"][0])
+        for fields in ({}, {"tools": TOOLS, "tool_choice": "none"}):  # then it is text
+            message = serving.chat(**fields).json()["choices"][0]["message"]
+            assert "weather" in message["content"] and "tool_calls" not in message
+
+
+def test_the_template_gets_tools_calls_and_results():
+    tokenizer = make_json_tokenizer()
+    tokenizer.chat_template = TAGGED
+    pipeline = make_pipeline(tokenizer=tokenizer)
+    called = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "ulm"}'}}
+    turns = [
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [called]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sun"},
+    ]
+    with Serving(pipeline, context=600) as serving:
+        count = {
+            choice: serving.chat(messages=turns, tools=TOOLS, tool_choice=choice).json()["usage"]["prompt_tokens"]
+            for choice in ("auto", "none")
+        }
+    wanted = 'user hello there.assistant <tool_call>{"city": "ulm"}.tool sun.:'
+    assert count["none"] == len(tokenizer(wanted)["input_ids"])
+    assert count["auto"] == len(tokenizer("weather time <tool_call>" + wanted)["input_ids"])
+
+
+def test_what_is_no_call_stays_text():
+    functions = ChatRequest(messages=QUESTION, tools=TOOLS).offered
+    tagged, plain = (ToolForm.of(template, functions, True) for template in (TAGGED, PLAIN))
+    call = '<tool_call>\n{"name": "time", "arguments": {}}\n</tool_call>'
+    content, calls = tagged.read(f"well\n{call}\n{call}")
+    assert content == "well" and [each["function"] for each in calls] == [{"name": "time", "arguments": "{}"}] * 2
+    assert len(replace(tagged, several=False).read(call + call)[1]) == 1
+    for text in ("<tool_call>{", call + "<tool_call>", call.replace("time", "other"), call.replace("{}", "5"), "none"):
+        assert tagged.read(text) == (text, [])
+    assert plain.read('{"name": "time", "parameters": {"a": 1}}')[1][0]["function"]["arguments"] == '{"a": 1}'
+    assert plain.read('{"name": "time", "arguments": {}}')[1] == []
+    assert [tagged.open_text(text) for text in ("a <to", "a <b", "a <tool_call>x", "a\n")] == ["a", "a <b", "a", "a"]
+    assert [plain.open_text(text) for text in ("", " {", "so {")] == ["", "", "so {"]
+    assert ToolForm.of("{{ messages }}", functions, True) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tool_choice": "required"}, "tool_choice: there are no tools"),
+        ({"tool_choice": NAMED}, "tool_choice: there is no tool of that name"),
+        (
+            {"tools": TOOLS, "tool_choice": "required", "guided_regex": "a"},
+            "tool_choice: it requires a call, and guided_regex names another grammar",
+        ),
+        (
+            {
+                "tools": [{"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}],
+                "tool_choice": "required",
+            },
+            "tools: ",
+        ),
+    ],
+)
+def test_what_cannot_be_called_is_refused_in_one_line(calling, fields, words):
+    reply = calling.chat(**fields)
+    assert reply.status_code == 400 and words in reply.json()["error"]["message"], reply.text
+    assert "\n" not in reply.json()["error"]["message"]
+
+
+def test_a_template_without_tools_is_refused(pipeline):
+    called = {"function": {"name": "f", "arguments": "{}"}}
+    with Serving(pipeline) as serving:
+        reply = serving.chat(tools=TOOLS)
+        assert reply.status_code == 400 and "does not show tools to the model" in reply.json()["error"]["message"]
+        assert serving.chat(tools=TOOLS, tool_choice="none").status_code == 200
+        reply = serving.chat(messages=[*QUESTION, {"role": "assistant", "tool_calls": [called]}])
+        assert reply.status_code == 400 and "no place for calls of tools" in reply.json()["error"]["message"]
+        for wrong in ({"role": "user", "tool_calls": [called]}, {"role": "user"}):
+            assert serving.chat(messages=[wrong]).status_code == 422
+        called["function"]["arguments"] = "["
+        assert serving.chat(messages=[{"role": "assistant", "tool_calls": [called]}]).status_code == 422

@@ -70,32 +70,31 @@ def run(
     from specframe.bench.measure import measure
     from specframe.cli.render.figures import print_figures, print_place
     from specframe.decoding.pipeline import Pipeline
-    from specframe.files.folders import make_folder
+    from specframe.files.folders import made
     from specframe.files.provenance import describe_run, write_json
 
-    folder = out or Path("runs") / plan.recipe.path.stem
-    make_folder(folder)
-    valid, target = choose_target(plan, local_code_allowed())
-    require_template(valid)
-    if not as_json:
-        print(f"{describe_target(target)}\n", flush=True)
-    pipeline = Pipeline.build(valid)
-    target |= drafter_of(valid, pipeline.parts.target)
-    rows = [pipeline.encode(*each) for each in zip(texts, pictures, strict=True)]
-    result = _decode(pipeline, texts, rows, quiet=as_json)
-    figures = measure(pipeline, rows, pipeline.run.repeats) if pipeline.run.repeats else None
-    summary = summarise(pipeline, result, figures) | {"images": images_in(rows, pipeline.parts.target)}
-    written = folder / "run.json"
-    try:
-        if as_json:
-            print(json.dumps(summary | {"target": target}), flush=True)
-        else:
-            print_figures(summary)
-    finally:  # neither of a full disk and a pipe without a reader costs more than its own
-        write_json(written, describe_run(valid, summary, target))
-    if not as_json:
-        print_place(written)
-    return 0
+    with made(folder := out or Path("runs") / plan.recipe.path.stem):
+        valid, target = choose_target(plan, local_code_allowed())
+        require_template(valid)
+        if not as_json:
+            print(f"{describe_target(target)}\n", flush=True)
+        pipeline = Pipeline.build(valid)
+        target |= drafter_of(valid, pipeline.parts.target)
+        rows = [pipeline.encode(*each) for each in zip(texts, pictures, strict=True)]
+        result = _decode(pipeline, texts, rows, quiet=as_json)
+        figures = measure(pipeline, rows, pipeline.run.repeats) if pipeline.run.repeats else None
+        summary = summarise(pipeline, result, figures) | {"images": images_in(rows, pipeline.parts.target)}
+        written = folder / "run.json"
+        try:
+            if as_json:
+                print(json.dumps(summary | {"target": target}), flush=True)
+            else:
+                print_figures(summary)
+        finally:  # neither of a full disk and a pipe without a reader costs more than its own
+            write_json(written, describe_run(valid, summary, target))
+        if not as_json:
+            print_place(written)
+        return 0
 
 
 def _decode(pipeline: Pipeline, prompts: list[str], encoded: Sequence[Sequence[int]], quiet: bool) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -26,6 +26,22 @@ def make_folder(folder: Path, remedy: str = "give another --out") -> None:
         raise InputError(f"{folder} is not a folder; {remedy}") from None
     except OSError as error:
         raise InputError(f"{folder} cannot be written to: {error.strerror or error}; {remedy}") from error
+
+
+@contextmanager
+def made(folder: Path) -> Iterator[None]:
+    """The folder, made where it is missing; if the block leaves it empty, what was made is removed again.
+
+    Raises InputError as `make_folder` does.
+    """
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    make_folder(folder)
+    try:
+        yield
+    finally:
+        for each in missing:  # the deepest first; one that holds a file stays, and so do those above it
+            with suppress(OSError):
+                each.rmdir()
 
 
 def check_file(path: Path, remedy: str) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from specframe.files.folders import NAME, writing
+from specframe.files.folders import NAME, made, writing
 from specframe.kernel.errors import InputError
 
 HOLD = """
@@ -70,3 +70,18 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="file is not a folder"), writing(tmp_path / "file"):
         pass
+
+
+def test_a_folder_that_was_made_for_nothing_is_removed(tmp_path):
+    with pytest.raises(InputError, match="no model"), made(tmp_path / "runs" / "one"):
+        raise InputError("no model")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_with_a_file_stays_and_so_does_one_that_was_there(tmp_path):
+    with made(tmp_path / "runs" / "one"):
+        (tmp_path / "runs" / "one" / "run.json").touch()
+    (tmp_path / "empty").mkdir()
+    with made(tmp_path / "empty"):
+        pass
+    assert (tmp_path / "runs" / "one" / "run.json").exists() and (tmp_path / "empty").is_dir()

@@ -10,15 +10,18 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Thread
+from typing import Literal
 
 import httpx
 import pytest
+from pydantic import BaseModel
 from serving import QUESTION, lone, make_pipeline, until
 
 from specframe.cli.main import main
 from specframe_serve.app import Server
 from specframe_serve.settings import ServeSettings
 from specframe_serve.web.listener import Web, listen, web_config
+from tests.small_model import make_json_tokenizer
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 
@@ -64,6 +67,41 @@ def test_openais_client_works_unmodified(pipeline):
             client.chat.completions.create(**ask, extra_body={"magic": 1})
         with pytest.raises(openai.NotFoundError):
             client.chat.completions.create(**ask | {"model": "other"})
+
+
+class Sky(BaseModel):
+    """A schema as OpenAI's client makes one of a class."""
+
+    blue: bool
+    kind: Literal["a", "b"]
+
+
+def test_openais_client_reads_objects_and_calls():
+    openai = pytest.importorskip("openai", reason="pip install openai")
+    tokenizer = make_json_tokenizer()
+    tokenizer.chat_template = "{% if tools %}<tool_call>{% endif %}{{ messages | tojson }}{{ tool_calls }}"
+    pipeline = make_pipeline(tokenizer=tokenizer, sampling={"max_new_tokens": 200, "temperature": 1.0})
+    tool = openai.pydantic_function_tool(Sky, name="sky")
+    with listening(pipeline) as (_, address), openai.OpenAI(base_url=f"{address}/v1", api_key="x") as client:
+        ask = {"model": "small", "messages": QUESTION, "seed": 1}
+        reply = client.chat.completions.parse(**ask, response_format=Sky)
+        assert isinstance(reply.choices[0].message.parsed, Sky)
+        reply = client.responses.parse(model="small", input="hello", text_format=Sky)
+        assert isinstance(reply.output_parsed, Sky)
+        reply = client.chat.completions.parse(**ask, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+        message = reply.choices[0].message
+        (call,) = message.tool_calls
+        assert isinstance(call.function.parsed_arguments, Sky)
+        with client.chat.completions.stream(
+            **ask, tools=[tool], tool_choice="required", parallel_tool_calls=False
+        ) as stream:
+            found = stream.get_final_completion().choices[0].message.tool_calls
+        assert [each.function.arguments for each in found] == [call.function.arguments]
+        plain = client.chat.completions.create(**ask, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+        turns = [*QUESTION, plain.choices[0].message.model_dump()]
+        turns.append({"role": "tool", "tool_call_id": plain.choices[0].message.tool_calls[0].id, "content": "yes"})
+        reply = client.chat.completions.create(model="small", messages=turns, tools=[tool], max_tokens=5)
+        assert reply.usage.completion_tokens == 5 or reply.choices[0].finish_reason == "stop"
 
 
 @pytest.mark.skipif(shutil.which("guidellm") is None, reason="pip install guidellm, into an environment of its own")

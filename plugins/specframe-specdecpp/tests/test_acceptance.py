@@ -17,10 +17,12 @@ from specframe.components.rollouts.multi_step import MultiStep
 from specframe.components.rollouts.teacher_forced import Groups, TeacherForced
 from specframe.kernel.build import plan
 from specframe.kernel.discovery import discover
+from specframe.kernel.options import read_options
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.types import Frontier, TokenTree
 from specframe.plugin import Draw, Student
 from specframe.testing import admitted, check_drafter, check_head, check_loss, random_teacher, tiny_target
+from specframe.testing.plugins import check_registration
 from specframe_coral.router import Router
 from specframe_eagle.drafter import Eagle
 from specframe_falcon.drafter import Falcon
@@ -62,6 +64,13 @@ def expected_confidence(weights, feature):
         feature = [x + y / (1 + math.exp(-y)) for x, y in zip(feature, inner, strict=True)]
     rejected, accepted = mapped(f"model.{layers}", feature)
     return math.exp(accepted) / (math.exp(rejected) + math.exp(accepted))
+
+
+def test_listing_it_imports_no_torch_and_its_parts_can_be_explained(registry):
+    """Their contracts are checked at a small size elsewhere: `check_plugin` would take them as they come."""
+    check_registration("specframe-specdecpp")
+    parts = [entry.load() for entry in registry.entries if entry.package == "specframe-specdecpp"]
+    assert len(parts) == 4 and all(part.__doc__ and read_options(part) for part in parts)
 
 
 @pytest.mark.parametrize("layers", [0, 1, 3])

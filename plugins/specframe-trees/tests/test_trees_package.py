@@ -1,8 +1,11 @@
-"""The package keeps its contracts, and drafters of several levels grow a search's tree in the whole loop."""
+"""The package is listed at once, and drafters of several levels grow a search's tree in the whole loop."""
 
 import pytest
 
-from specframe.testing import check_decoding, check_plugin
+from specframe.kernel.options import read_options
+from specframe.kernel.registry import Registry
+from specframe.testing import check_decoding
+from specframe.testing.plugins import check_registration
 
 DRAFTERS = [
     *(f"falcon, block: {block}" for block in (1, 2, 3)),
@@ -15,8 +18,11 @@ DRAFTERS = [
 ]
 
 
-def test_the_package_keeps_its_contracts() -> None:
-    check_plugin("specframe-trees")
+def test_listing_it_imports_no_torch_and_its_parts_can_be_explained(registry: Registry) -> None:
+    """Their contracts are checked at a small size elsewhere: `check_plugin` would take them as they come."""
+    check_registration("specframe-trees")
+    parts = [entry.load() for entry in registry.entries if entry.package == "specframe-trees"]
+    assert len(parts) == 6 and all(part.__doc__ and read_options(part) for part in parts)
 
 
 @pytest.mark.parametrize("drafter", DRAFTERS)

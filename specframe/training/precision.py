@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -14,6 +15,14 @@ from specframe.kernel.interfaces import NeuralTarget
 from specframe.training.settings import TrainSettings
 
 log = logging.getLogger(__name__)
+
+
+def chosen(settings: TrainSettings, target: NeuralTarget) -> TrainSettings:
+    """The settings with the precision that `auto` stands for with this target, on this device."""
+    if settings.precision != "auto":
+        return settings
+    fast = multiplies_bfloat16() if target.device.type == "cpu" else torch.cuda.is_bf16_supported()
+    return replace(settings, precision="bf16" if fast or target.dtype.itemsize < 4 else "float32")
 
 
 def check(settings: TrainSettings, target: NeuralTarget) -> None:

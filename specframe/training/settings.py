@@ -34,7 +34,8 @@ class TrainSettings:
         weight_decay: of AdamW.
         clip: the largest norm a gradient may have; 0 clips nothing.
         accumulate: forwards per optimizer step; each weighs the same, however much of its texts counts.
-        precision: of products, weights being float32: float32, tf32 (GPUs only) or bf16 (autocast).
+        precision: of products, weights being float32: float32, tf32 (GPUs only), bf16 (autocast), or auto, which is bf16
+            where the processor has instructions for it or the target is in half precision, and float32 elsewhere.
         seed: seeds the order of the texts and all randomness of a step.
         validation: the share of documents held back for validation, 128 at most; 0 validates nothing.
         validate_every: steps between validations; none: once an epoch.
@@ -62,7 +63,7 @@ class TrainSettings:
     weight_decay: float = 0.01
     clip: float = 0.5
     accumulate: int = 1
-    precision: Literal["float32", "tf32", "bf16"] = "float32"
+    precision: Literal["auto", "float32", "tf32", "bf16"] = "float32"
     seed: int = 0
     validation: float = 0.05
     validate_every: int | None = None

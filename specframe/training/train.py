@@ -109,6 +109,7 @@ def prepared(
     Its folder is locked meanwhile. Arguments and errors are those of `train`.
     """
     tokenizer = tokenizer or text_of(target).tokenizer
+    settings = precision.chosen(settings, target)
     translating = drafter if isinstance(drafter, TranslatingDrafter) else None
     drafter = learning_in(drafter)
     _check(target, drafter, losses, settings, tokenizer, translating is not None)

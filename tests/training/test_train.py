@@ -24,7 +24,7 @@ from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import CompositionError, InputError, SpecframeError, WeightsError
 from specframe.kernel.types import Student
 from specframe.training import schedule, state, teaching, texts
-from specframe.training.precision import check
+from specframe.training.precision import check, chosen
 from specframe.training.progress import Bar, Lines, Silent
 from specframe.training.settings import TrainSettings
 from specframe.training.train import train
@@ -325,6 +325,20 @@ def test_bf16_on_a_processor_without_it_is_warned_of(
     monkeypatch.setattr("specframe.training.precision.multiplies_bfloat16", lambda: multiplies)
     check(replace(settings, precision=precision), make_target())
     assert len(caplog.records) == warned and all("train.precision=float32" in text for text in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    ("multiplies", "dtype", "precision"),
+    [(False, torch.float32, "float32"), (True, torch.float32, "bf16"), (False, torch.bfloat16, "bf16")],
+)
+def test_auto_is_bf16_where_that_pays_or_the_target_is_in_half(
+    multiplies, dtype, precision, settings, make_target, monkeypatch
+):
+    monkeypatch.setattr("specframe.training.precision.multiplies_bfloat16", lambda: multiplies)
+    target = make_target()
+    monkeypatch.setattr(type(target), "dtype", dtype)
+    assert chosen(replace(settings, precision="auto"), target).precision == precision
+    assert chosen(replace(settings, precision="tf32"), target).precision == "tf32"
 
 
 def test_half_precision_weights_are_trained_in_float32_and_given_back(run, settings):

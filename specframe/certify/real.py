@@ -211,19 +211,19 @@ def check_sampled(
 ) -> SampledReport:
     """Compares many continuations of one prompt by the composition and by plain decoding, with a permutation test."""
     temperature = pipeline.sampling.temperature or 1.0
-    sampling = replace(
-        pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], stop_token_ids=[], ignore_eos=True
-    )
+    endless = pipeline.sampling.grammar is None  # a text of a grammar may end earlier
+    sampling = replace(pipeline.sampling, temperature=temperature, max_new_tokens=TOKENS, stop=[], stop_token_ids=[])
+    sampling = replace(sampling, ignore_eos=endless)
     hot = replace(pipeline, sampling=sampling, run=replace(pipeline.run, batch=min(samples, 64)))
     broken = hot.with_parts(verifier=WrongBonus(hot.parts.verifier, Unprocessed()))
     rows = [list(row)] * samples
     base = pipeline.run.seed
     listen(f"sampled, {samples} continuations by plain decoding")
-    theirs = torch.tensor(hot.plain().generate(rows, seed=base + 1).tokens)
+    theirs = _padded(hot.plain().generate(rows, seed=base + 1).tokens)
     listen(f"sampled, {samples} continuations by the recipe")
-    ours = torch.tensor(hot.generate(rows, seed=base + 2).tokens)
+    ours = _padded(hot.generate(rows, seed=base + 2).tokens)
     listen(f"sampled, {samples} continuations by a verifier broken on purpose")
-    control = torch.tensor(broken.generate(rows, seed=base + 3).tokens)
+    control = _padded(broken.generate(rows, seed=base + 3).tokens)
     return SampledReport(
         temperature=temperature,
         samples=samples,
@@ -232,6 +232,11 @@ def check_sampled(
         error_rate=ERROR_RATE,
         control_p_value=permutation_test(control, theirs),
     )
+
+
+def _padded(rows: Sequence[Sequence[int]]) -> Tensor:
+    """The tokens of each row, -1 behind its end: [N, TOKENS]."""
+    return torch.tensor([[*row, *[-1] * (TOKENS - len(row))] for row in rows])
 
 
 def permutation_test(a: Tensor, b: Tensor, shuffles: int = SHUFFLES) -> float:

@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 
+import specframe
 from specframe.certify.certify import certify_plan
 from specframe.certify.compositions.emission import Emission
 from specframe.certify.compositions.small import EOS, PROMPT, small_grammar
+from specframe.certify.real import check_greedy, check_sampled
 from specframe.components.drafters.lookup import Lookup
 from specframe.components.targets.table import TableTarget
 from specframe.components.verifiers.match import Match
@@ -16,6 +18,7 @@ from specframe.decoding.session import Parts
 from specframe.sampling.grammar import GrammarCompiler, GrammarProcessor
 from specframe.sampling.laws import Sampling
 from tests.certify.recipes import COPIES, DRAWN, planned
+from tests.small_model import make_json_tokenizer, make_model
 
 GRAMMAR = "grammar: {json: {type: object}}"
 
@@ -78,6 +81,22 @@ def test_the_law_is_the_targets_over_the_texts_of_the_grammar():
     law = found.enumeration.law
     assert law.keys() == wanted.keys()
     assert max(abs(law[text] - weight) for text, weight in wanted.items()) < 1e-9
+
+
+def test_a_models_texts_under_a_grammar_are_compared(tmp_path):
+    make_model().double().save_pretrained(tmp_path)
+    make_json_tokenizer().save_pretrained(tmp_path)
+    pipeline = specframe.compose(
+        target={"use": "hf", "model": str(tmp_path), "dtype": "float64"},
+        drafter={"use": "suffix-recycling"},
+        verifier="match",
+        sampling={"max_new_tokens": 20, "temperature": 1.0, "grammar": {"regex": "a|b[0-9]|cd{2,9}"}},
+    )
+    row = pipeline.encode("ab ab")
+    found = check_sampled(pipeline, row, 64)
+    assert found.p_value > found.error_rate
+    greedy = check_greedy(pipeline, [row], 20)
+    assert greedy.divergences == ()
 
 
 def test_the_small_grammar_leaves_choices():

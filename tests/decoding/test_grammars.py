@@ -59,6 +59,7 @@ def follows(name, text):
     return text in GRAMMARS["choice"]["choice"] if name == "choice" else re.fullmatch(GRAMMARS["regex"]["regex"], text)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("drafter", ["lookup", "suffix-recycling"])
 @pytest.mark.parametrize("name", GRAMMARS)
@@ -75,6 +76,7 @@ def test_texts_are_those_of_token_by_token_decoding(folder, name, drafter, tempe
     assert "end" in ended
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", GRAMMARS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_greedy_texts_are_those_of_fresh_matchers_and_of_generate(folder, name, drafter):

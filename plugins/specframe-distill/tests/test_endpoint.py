@@ -172,6 +172,7 @@ def test_a_missing_server_is_an_error_before_anything_is_asked():
         ({"url": "http://x", "concurrency": 0}, "--concurrency 0"),
         ({"url": "http://x", "sampling": SamplingSettings(no_repeat_ngram_size=2)}, "cannot pass on"),
         ({"url": "http://x", "sampling": SamplingSettings(bad_words_ids=[[4]])}, "cannot pass on"),
+        ({"url": "http://x", "sampling": SamplingSettings(grammar={"regex": "a"})}, "cannot pass on sampling.grammar"),
         ({"url": "http://x", "timeout": 0}, "--timeout 0"),
     ],
 )

@@ -39,8 +39,9 @@ def test_a_target_without_a_file_is_refused():
 def test_a_batch_is_refused(target):
     with pytest.raises(InputError, match="one prompt at a time"):
         LlamaCppNgram().prepare(target, SamplingSettings(), 2)
-    with pytest.raises(InputError, match="knows no penalties"):
-        LlamaCppNgram().prepare(target, SamplingSettings(repetition_penalty=1.1), 1)
+    for settings in ({"repetition_penalty": 1.1}, {"grammar": {"regex": "a"}}):
+        with pytest.raises(InputError, match="knows no grammars, penalties"):
+            LlamaCppNgram().prepare(target, SamplingSettings(**settings), 1)
 
 
 def test_nothing_is_decoded_before_it_is_prepared():

@@ -53,6 +53,7 @@ def fits(form, text):
     return text in value if kind == "choice" else re.fullmatch(value if kind == "regex" else "a+[0-9]", text)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("name", FIELDS)
 def test_answers_are_those_of_plain_decoding_under_the_grammar(writing, writer, name, temperature):

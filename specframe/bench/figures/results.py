@@ -70,7 +70,7 @@ def collect(contest: Contest, journal: Journal, sets: Sequence[str]) -> dict[str
 
 PENALTIES = (
     *("repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias"),
-    *("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens"),
+    *("no_repeat_ngram_size", "bad_words_ids", "min_new_tokens", "grammar"),
 )
 """Settings of the section `sampling` that are recorded where they change something."""
 PLAIN = SamplingSettings()

@@ -106,7 +106,8 @@ class Trial:
 
 def decoding_rate(pipeline: Pipeline, prompts: Prompts) -> float:
     """Tokens per second of decoding a few tokens behind each of the prompts, all side by side."""
-    endless = replace(pipeline.sampling, max_new_tokens=TOKENS, ignore_eos=True, stop=[], stop_token_ids=[])
+    settings = replace(pipeline.sampling, max_new_tokens=TOKENS, stop=[], stop_token_ids=[], grammar=None)
+    endless = replace(settings, ignore_eos=True)
     requests = pipeline.requests(prompts, endless)
     with pipeline.open(requests, slots=len(requests)) as session:
         entries = session.admit(requests)

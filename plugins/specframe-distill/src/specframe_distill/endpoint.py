@@ -73,6 +73,8 @@ class Endpoint:
                 "--endpoint cannot pass on sampling.no_repeat_ngram_size and sampling.bad_words_ids, which no server's "
                 "requests have; leave them out"
             )
+        if self.sampling.grammar is not None:
+            raise InputError("--endpoint cannot pass on sampling.grammar; leave it out")
         if self.concurrency < 1:
             raise InputError(f"--concurrency {self.concurrency} asks nothing; use 1 or more")
         if not self.timeout > 0:

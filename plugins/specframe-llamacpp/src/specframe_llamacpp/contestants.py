@@ -38,8 +38,8 @@ class LlamaCpp:
             raise CompositionError(f"{self.name} decodes GGUF files, and the target has none with a tokenizer")
         if batch > 1:
             raise InputError(f"{self.name} decodes one prompt at a time; use --batch 1")
-        if sampling.stop_token_ids or sampling.law(0, {0}).processors:
-            raise InputError(f"{self.name} knows no penalties, biases or stop tokens of a recipe: leave them out")
+        if sampling.grammar is not None or sampling.stop_token_ids or sampling.law(0, {0}).processors:
+            raise InputError(f"{self.name} knows no grammars, penalties, biases or stop tokens of a recipe: omit them")
         command = [sys.executable, "-m", "specframe_llamacpp.worker"]
         self._worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         weakref.finalize(self, _end, self._worker)

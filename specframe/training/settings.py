@@ -34,8 +34,8 @@ class TrainSettings:
         weight_decay: of AdamW.
         clip: the largest norm a gradient may have; 0 clips nothing.
         accumulate: forwards per optimizer step; each weighs the same, however much of its texts counts.
-        precision: of products, weights being float32: float32, tf32 (GPUs only), bf16 (autocast), or auto, which is bf16
-            where the processor has instructions for it or the target is in half precision, and float32 elsewhere.
+        precision: of products, weights being float32: float32, tf32 (GPUs only), bf16 (autocast), or auto: bf16 where
+            the processor has instructions for it or the target is in half precision, and float32 elsewhere.
         seed: seeds the order of the texts and all randomness of a step.
         validation: the share of documents held back for validation, 128 at most; 0 validates nothing.
         validate_every: steps between validations; none: once an epoch.

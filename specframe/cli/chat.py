@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specframe.cli.arguments import local_code_allowed, recipe_command
 from specframe.files.text import counted, printable
+from specframe.kernel.errors import InputError
+from specframe.kernel.registry import suggest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +24,17 @@ if TYPE_CHECKING:
     from specframe.kernel.build import Plan
     from specframe.kernel.types import Cycle
 
-NEW = "/new"
-"""Command that begins another conversation."""
+HELP = {
+    "/new": "begin anew; so does /reset",
+    "/system TEXT": "begin anew with this system message, or with none",
+    "/image FILE": "a picture that the next question is about",
+    "/save FILE": "add the conversation to a file that train.data reads",
+    "/help": "this list",
+}
+"""Commands of a conversation, as they are typed, and what they do."""
+COMMANDS = (*(usage.split()[0] for usage in HELP), "/reset")
+OF_FILES = ("/image", "/save")
+COMMAND = re.compile("/[a-z]+")
 NO_TEMPLATE = "this target cannot chat: its tokenizer has no chat template; use `specframe run`"
 HALVES = ("\ufffd", "\r")
 """Endings of a text whose last character or line end is still incomplete."""
@@ -30,10 +44,10 @@ HALVES = ("\ufffd", "\r")
 @click.option("--system", metavar="TEXT", help="the system message that the conversation begins with")
 def chat(plan: Plan, system: str | None) -> int:
     """Chat with the recipe's target in the terminal, with drafted tokens in colour."""
+    from specframe.cli.questions import PipedQuestions, Questions, TypedQuestions
     from specframe.cli.target import choose_target, describe_target, has_template
     from specframe.decoding.pipeline import Pipeline
     from specframe.files.text import open_console
-    from specframe.kernel.errors import InputError
 
     plan, target = choose_target(plan, local_code_allowed())
     console = open_console()
@@ -43,34 +57,98 @@ def chat(plan: Plan, system: str | None) -> int:
     pipeline = Pipeline.build(plan)
     if not getattr(pipeline.tokenizer, "chat_template", None):
         raise InputError(NO_TEMPLATE)
-    console.print(f"Drafted tokens are green, the target's own are plain. {NEW} begins anew, Ctrl-D ends.", style="dim")
-    first = [{"role": "system", "content": system}] if system else []
-    turns = list(first)
-    while (question := _ask(console)) is not None:
-        if question == NEW:
-            turns = list(first)
-        elif question:
-            turns.append({"role": "user", "content": question})
-            try:
-                turns.append({"role": "assistant", "content": answer(pipeline, turns, console)})
-            except InputError as error:  # too long a conversation
-                turns.pop()
-                console.print(f"{error}; {NEW} begins anew", style="red")
+    console.print("Drafted tokens are green, the target's own plain. /help lists commands, Ctrl-D ends.", style="dim")
+    conversation = Conversation(pipeline, console, system)
+    typed = sys.stdin.isatty()
+    questions: Questions = TypedQuestions(COMMANDS, OF_FILES) if typed else PipedQuestions(console)
+    while (question := questions.ask()) is not None:
+        try:
+            conversation.take(question)
+        except InputError as error:
+            console.print(str(error), style="red", markup=False)
     return 0
 
 
-def _ask(console: Console) -> str | None:
-    try:
-        question = console.input("\n> ").strip()
-    except EOFError:
-        console.print()
-        return None
-    if not sys.stdin.isatty():  # a terminal echoes typed text, a pipe does not
-        console.out(printable(question), highlight=False)
-    return question
+class Conversation:
+    """The turns so far, and what a line of a person does to them: a question is answered, a command is obeyed."""
+
+    def __init__(self, pipeline: Pipeline, console: Console, system: str | None) -> None:
+        self.system = system
+        self.turns: list[dict[str, Any]] = []
+        self.images: list[Path] = []
+        """Pictures of the next question."""
+        self._pipeline, self._console = pipeline, console
+        self.begin()
+
+    def begin(self) -> None:
+        """Begins anew, with the system message alone."""
+        self.turns = [{"role": "system", "content": self.system}] if self.system else []
+        self.images = []
+
+    def take(self, line: str) -> None:
+        """Answers a question or obeys a command; raises InputError for what can be done with neither."""
+        name, _, rest = line.partition(" ")
+        if name in COMMANDS:
+            self._obey(name, rest.strip())
+        elif COMMAND.fullmatch(name):
+            raise InputError(f"there is no command {name}{suggest(name, COMMANDS)}; /help lists them")
+        elif line:
+            self.answer(line)
+
+    def answer(self, question: str) -> None:
+        """Answers a question. Raises InputError, and forgets the question, where the context has no room for it."""
+        parts = [*({"type": "image", "image": file} for file in self.images), {"type": "text", "text": question}]
+        self.turns.append({"role": "user", "content": parts if self.images else question})
+        try:
+            text = answer(self._pipeline, self.turns, self._console)
+        except InputError as error:  # too long a conversation, or a picture that cannot be read
+            self.turns.pop()
+            raise InputError(f"{error}; /new begins anew") from error
+        self.turns.append({"role": "assistant", "content": text})
+        self.images = []
+
+    def _obey(self, name: str, rest: str) -> None:
+        if name in OF_FILES and not rest:
+            raise InputError(f"{name} needs a file")
+        if name == "/help":
+            for usage, about in HELP.items():
+                self._console.print(f"{usage:14}{about}", style="dim", highlight=False, markup=False)
+        elif name == "/image":
+            self._look_at(Path(rest).expanduser())
+        elif name == "/save":
+            self._save(Path(rest).expanduser())
+        else:
+            if name == "/system":
+                self.system = rest or None
+            self.begin()
+            self._console.print("a new conversation", style="dim")
+
+    def _look_at(self, file: Path) -> None:
+        from specframe.components.targets.image_processor import BLIND, open_image
+        from specframe.kernel.capabilities import SeeingTarget
+
+        target = self._pipeline.parts.target
+        if not isinstance(target, SeeingTarget) or not target.image_tokens:
+            raise InputError(BLIND)
+        open_image(file)
+        self.images.append(file)
+        self._console.print(f"the next question is about {counted(len(self.images), 'picture')}", style="dim")
+
+    def _save(self, file: Path) -> None:
+        """Adds the conversation to a file that `train.data` reads; raises InputError where it cannot be written."""
+        if not any(turn["role"] == "assistant" for turn in self.turns):
+            raise InputError("there is no answer to save yet")
+        if any(not isinstance(turn["content"], str) for turn in self.turns):
+            raise InputError("a conversation about pictures cannot be saved")
+        try:
+            with file.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps({"messages": self.turns}, ensure_ascii=False) + "\n")
+        except OSError as error:
+            raise InputError(f"{file} cannot be written to: {error.strerror or error}") from error
+        self._console.print(f"added to {file}", style="dim", highlight=False)
 
 
-def answer(pipeline: Pipeline, turns: list[dict[str, str]], console: Console) -> str:
+def answer(pipeline: Pipeline, turns: Sequence[Mapping[str, Any]], console: Console) -> str:
     """The answer to the last turn, printed as it comes; Ctrl-C ends it early. Raises InputError without room for it."""
     from specframe.decoding.stats import Acceptance
 
@@ -98,6 +176,9 @@ def answer(pipeline: Pipeline, turns: list[dict[str, str]], console: Console) ->
         f"{count / clock.seconds['session']:.1f} tokens/s",
         style="dim",
     )
+    context = pipeline.parts.target.context
+    if len(requests[0].tokens) + count >= context:
+        console.print(f"the context of {context:,} tokens is full; /new begins anew", style="dim")
     return printed.text
 
 
@@ -132,8 +213,6 @@ class Printed:
             self._print(text, style)
 
     def _print(self, text: str, style: str | None) -> None:
-        from specframe.files.text import printable
-
         new = printable(text)[len(printable(self.text)) :]
         self.text = text
         self._console.print(new, end="", style=style, soft_wrap=True)

@@ -1,14 +1,19 @@
 """`specframe chat`: what it prints, and that it is the recipe's decoding."""
 
 import io
+import json
 from types import SimpleNamespace
 
 import pytest
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
 from rich.console import Console
 
 import specframe
 from specframe.cli import chat
 from specframe.cli.main import main
+from specframe.cli.questions import TypedQuestions
 
 
 def talk(monkeypatch, recipe, lines, *arguments):
@@ -81,6 +86,78 @@ def test_a_conversation_that_is_too_long_is_reported_and_can_begin_anew(monkeypa
     assert talk(monkeypatch, recipe, ["a" * 600, "hello"]) == 0
     printed = capsys.readouterr().out
     assert "leaves no room in the target's context" in printed.replace("\n", " ") and printed.count("; tau ") == 1
+
+
+def test_commands_begin_anew_set_the_system_message_and_save(monkeypatch, recipe, tmp_path, capsys):
+    kept = tmp_path / "kept.jsonl"
+    lines = ["/save x", "hello", "/reset", "/system Be brief.", "hello", f"/save {kept}", "/help", "/nwe", "/save"]
+    assert talk(monkeypatch, recipe, lines) == 0
+    printed = capsys.readouterr().out
+    (record,) = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
+    assert [turn["role"] for turn in record["messages"]] == ["system", "user", "assistant"]
+    assert record["messages"][0]["content"] == "Be brief." and record["messages"][2]["content"] in printed
+    assert printed.count("a new conversation") == 2 and all(usage in printed for usage in chat.HELP)
+    for said in ("no answer to save yet", "no command /nwe; did you mean '/new'?", "/save needs a file"):
+        assert said in printed
+
+
+def test_a_file_that_cannot_be_written_loses_nothing(monkeypatch, recipe, tmp_path, capsys):
+    assert talk(monkeypatch, recipe, ["hello", f"/save {tmp_path}", "so"]) == 0
+    printed = capsys.readouterr().out
+    assert "cannot be written to: Is a directory" in " ".join(printed.split()) and printed.count("; tau ") == 2
+
+
+def test_a_full_context_is_said(monkeypatch, recipe, capsys):
+    assert talk(monkeypatch, recipe, ["hello"], "target.context=40", "sampling.max_new_tokens=100") == 0
+    assert "the context of 40 tokens is full; /new begins anew" in capsys.readouterr().out
+
+
+def test_pictures_are_the_next_questions(monkeypatch, seeing_folder, photos, tmp_path, capsys):
+    path = tmp_path / "seeing.yaml"
+    path.write_text(
+        f"target: {{use: hf, model: '{seeing_folder}'}}\ndrafter: {{use: lookup}}\nverifier: {{use: match}}\n"
+        "sampling: {temperature: 0.0, max_new_tokens: 8}\nrun: {chat: true}\n"
+    )
+    pipeline = specframe.load(path)
+    wanted = pipeline.generate("what", images=[photos[0]]).texts[0]
+    lines = ["/image none.png", f"/image {photos[0]}", "what", "/save x", "so"]
+    assert talk(monkeypatch, path, lines) == 0
+    printed = capsys.readouterr().out
+    assert "there is no file none.png" in printed and "the next question is about 1 picture" in printed
+    assert wanted in printed and "about pictures cannot be saved" in printed and printed.count("; tau ") == 2
+
+
+def test_a_picture_for_a_target_of_texts_is_refused(monkeypatch, recipe, photos, capsys):
+    assert talk(monkeypatch, recipe, [f"/image {photos[0]}", "hello"]) == 0
+    printed = capsys.readouterr().out
+    assert "reads texts alone" in printed and printed.count("; tau ") == 1
+
+
+def test_bytes_that_are_no_utf_8_are_replaced(monkeypatch, recipe, capsys):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"h\xffllo\n"), encoding="utf-8"))
+    assert main(["chat", str(recipe)]) == 0
+    assert capsys.readouterr().out.count("; tau ") == 1
+
+
+@pytest.fixture
+def typed():
+    """Keys that are typed at a terminal."""
+    with create_pipe_input() as keys, create_app_session(input=keys, output=DummyOutput()):
+        yield keys
+
+
+def test_typed_lines_have_a_history_and_are_cleared_by_ctrl_c(typed):
+    questions = TypedQuestions(chat.COMMANDS, chat.OF_FILES)
+    for keys, question in {
+        "hello\r": "hello",
+        "gone\x03 so \r": "so",
+        "\x1b[A\r": "so",
+        "one\x1b\rtwo\r": "one\ntwo",
+        "\x1b[200~three\nfour\x1b[201~\r": "three\nfour",
+        "\x04": None,
+    }.items():
+        typed.send_text(keys)
+        assert questions.ask() == question
 
 
 def test_a_target_without_a_chat_template_is_refused(recipe, capsys):

@@ -1,0 +1,77 @@
+"""Questions of a conversation: lines that a person types, or lines of a pipe."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Protocol
+
+from specframe.files.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+MARK = "\n> "
+"""Text in front of a question."""
+LINES = 4
+"""Lines below a question that are kept free for what may complete it."""
+
+
+class Questions(Protocol):
+    """A source of questions."""
+
+    def ask(self) -> str | None:
+        """The next question, without the spaces around it; None at the end."""
+        ...
+
+
+class TypedQuestions:
+    """Questions that are typed, with a history and cursor keys; several lines that are pasted are one question.
+
+    Commands and files are completed. Ctrl-C clears the line, Ctrl-D on an empty one ends, Alt-Enter begins another.
+    """
+
+    def __init__(self, commands: Collection[str], of_files: Collection[str]) -> None:
+        """Completes these commands, and the files behind some of them."""
+        from prompt_toolkit import PromptSession  # a conversation alone needs it
+        from prompt_toolkit.completion import NestedCompleter, PathCompleter
+        from prompt_toolkit.key_binding import KeyBindings
+
+        keys = KeyBindings()
+        keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
+        files = PathCompleter(expanduser=True)
+        completer = NestedCompleter({name: files if name in of_files else None for name in commands})
+        self._session: PromptSession[str] = PromptSession(
+            MARK, completer=completer, key_bindings=keys, reserve_space_for_menu=LINES
+        )
+
+    def ask(self) -> str | None:
+        """The next question; None at Ctrl-D."""
+        while True:
+            try:
+                return self._session.prompt().strip()
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return None
+
+
+class PipedQuestions:
+    """Questions of standard input, one a line and repeated above its answer; bytes that are no UTF-8 are replaced."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")
+
+    def ask(self) -> str | None:
+        """The next question; None at the end of the input."""
+        line = sys.stdin.readline()
+        self._console.print(MARK, end="")
+        if not line:
+            self._console.print()
+            return None
+        question = line.strip()
+        self._console.out(printable(question), highlight=False)
+        return question

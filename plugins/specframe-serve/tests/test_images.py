@@ -41,6 +41,25 @@ def test_an_answer_behind_an_image_is_that_of_a_run(pipeline, photos):
     assert text["choices"][0]["message"]["content"] == lone(pipeline, "What is it?", 1, temperature=0.0).texts[0]
 
 
+def test_ollamas_images_and_the_responses_api_s_are_the_same(pipeline, photos):
+    wanted = pipeline.generate("What is it?", images=[photos[0]]).texts[0]
+    picture = base64.b64encode(photos[0].read_bytes()).decode()
+    common = {"model": "m", "stream": False, "options": {"temperature": 0.0}}
+    turn = {"role": "user", "content": "What is it?", "images": [picture]}
+    parts = [
+        {"type": "input_image", "image_url": data_url(photos[0]), "detail": "auto"},
+        {"type": "input_text", "text": "What is it?"},
+    ]
+    with Serving(pipeline, name="m") as serving:
+        chat = serving.post("/api/chat", json=common | {"messages": [turn]}).json()
+        text = serving.post("/api/generate", json=common | {"prompt": "What is it?", "images": [picture]}).json()
+        raw = serving.post("/api/generate", json=common | {"prompt": "x", "images": [picture], "raw": True})
+        given = {"input": [{"role": "user", "content": parts}], "temperature": 0.0}
+        reply = serving.post("/v1/responses", json=given).json()
+    assert chat["message"]["content"] == text["response"] == reply["output"][0]["content"][0]["text"] == wanted
+    assert raw.status_code == 400 and "a raw prompt takes none" in raw.text
+
+
 @pytest.mark.parametrize(
     ("url", "line"),
     [

@@ -78,7 +78,7 @@ def test_a_request_without_a_question_finds_the_model_loaded(serving, path, empt
         ({"options": {"num_predict": -1}}, 422, "options.num_predict"),
         ({"format": "xml"}, 422, "format"),
         ({"think": True}, 422, "think"),
-        ({"messages": [{"role": "user", "content": "hi", "images": ["AAAA"]}]}, 422, "images"),
+        ({"messages": [{"role": "user", "content": "hi", "images": ["AAAA"]}]}, 400, "reads texts alone"),
     ],
 )
 def test_what_is_not_served_is_refused_in_ollamas_form(serving, fields, status, words):

@@ -37,14 +37,38 @@ class ImagePart(Strict):
     type: Literal["image_url"]
     image_url: ImageURL
 
+    @property
+    def url(self) -> str:
+        """Where the image is."""
+        return self.image_url.url
+
+
+class InputImage(Strict):
+    """An image in a message, as the Responses API has it."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto"] | None = None
+    file_id: None = None
+
+    @property
+    def url(self) -> str:
+        """Where the image is."""
+        return self.image_url
+
+
+KINDS = {"image_url": "an image", "input_image": "an input image"}
+
 
 def _kind(part: Any) -> str:
     kind = part.get("type") if isinstance(part, dict) else getattr(part, "type", None)
-    return "an image" if kind == "image_url" else "a text"
+    return KINDS.get(str(kind), "a text")
 
 
-Part = Annotated[
-    Annotated[TextPart, Tag("a text")] | Annotated[ImagePart, Tag("an image")],  # tags that are no fields' names
+Part = Annotated[  # tags that are no fields' names
+    Annotated[TextPart, Tag("a text")]
+    | Annotated[ImagePart, Tag("an image")]
+    | Annotated[InputImage, Tag("an input image")],
     Discriminator(_kind),
 ]
 
@@ -85,8 +109,6 @@ class Message(Strict):
         if len(texts) == len(self.content):
             return "".join(texts)
         return [
-            {"type": "text", "text": part.text}
-            if isinstance(part, TextPart)
-            else {"type": "image", "image": part.image_url.url}
+            {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "image", "image": part.url}
             for part in self.content
         ]

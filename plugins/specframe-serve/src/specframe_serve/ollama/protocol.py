@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from specframe_serve.errors import ApiError
 from specframe_serve.messages import PROMPTS, Empty, Message
 from specframe_serve.protocol import ChatRequest, CompletionRequest, Count, Penalty, Stop, Whole
 from specframe_serve.structured import Schema, Strict
@@ -53,11 +55,26 @@ class OllamaOptions(Strict):
         }
 
 
-class OllamaMessage(Message):
-    """A turn of a conversation."""
+Images = Annotated[list[str], Field(fail_fast=True, max_length=PROMPTS)]
+"""Images in base64, without a header."""
 
-    images: Empty | None = None
+
+class OllamaMessage(Message):
+    """A turn of a conversation, behind its images."""
+
+    images: Images = Field(default_factory=list)
     thinking: Annotated[str, Field(max_length=0)] | None = None
+
+    @property
+    def turn(self) -> dict[str, Any]:
+        """The same as chat templates take it, the images in front of the text."""
+        turn = super().turn
+        if not self.images:
+            return turn
+        text = turn["content"]
+        parts = [{"type": "text", "text": text}] if isinstance(text, str) else text
+        shown = [{"type": "image", "image": f"data:image/any;base64,{image}"} for image in self.images]
+        return turn | {"content": [*shown, *parts]}
 
 
 class OllamaRequest(Strict):
@@ -77,7 +94,7 @@ class OllamaRequest(Strict):
             return self.format
         return {"type": "object"} if self.format == "json" else None
 
-    def chat_request(self, model: str | None, messages: list[Message], thinking: bool) -> ChatRequest:
+    def chat_request(self, model: str | None, messages: Sequence[Message], thinking: bool) -> ChatRequest:
         """The request for a chat completion; with `thinking` the chat template is asked not to think."""
         variables = {"enable_thinking": False} if thinking else {}
         given = self.options.generation() | {
@@ -85,7 +102,7 @@ class OllamaRequest(Strict):
             "chat_template_kwargs": variables,
             "guided_json": self.schema_,
         }
-        return ChatRequest(model=model, messages=messages, **given)
+        return ChatRequest(model=model, messages=list(messages), **given)
 
 
 class OllamaChat(OllamaRequest):
@@ -96,7 +113,7 @@ class OllamaChat(OllamaRequest):
 
     def request(self, model: str | None, thinking: bool) -> ChatRequest:
         """The same in OpenAI's terms."""
-        return self.chat_request(model, list(self.messages), thinking)
+        return self.chat_request(model, self.messages, thinking)
 
 
 class OllamaGenerate(OllamaRequest):
@@ -105,7 +122,7 @@ class OllamaGenerate(OllamaRequest):
     prompt: str = ""
     system: str = ""
     raw: bool = False
-    images: Empty | None = None
+    images: Images = Field(default_factory=list)
     context: Empty | None = None
     suffix: Annotated[str, Field(max_length=0)] | None = None
     template: Annotated[str, Field(max_length=0)] | None = None
@@ -113,10 +130,13 @@ class OllamaGenerate(OllamaRequest):
     def request(self, model: str | None, thinking: bool) -> ChatRequest:
         """The same in OpenAI's terms, a conversation of one question."""
         system = [Message(role="system", content=self.system)] if self.system else []
-        return self.chat_request(model, [*system, Message(role="user", content=self.prompt)], thinking)
+        question = OllamaMessage(role="user", content=self.prompt, images=self.images)
+        return self.chat_request(model, [*system, question], thinking)
 
     def completion(self, model: str | None) -> CompletionRequest:
-        """The same in OpenAI's terms, a text without a template."""
+        """The same in OpenAI's terms, a text without a template. Raises ApiError for images."""
+        if self.images:
+            raise ApiError(400, "images: a raw prompt takes none", code="invalid_field", field="images")
         given = self.options.generation() | {"stream": self.stream, "guided_json": self.schema_}
         return CompletionRequest(model=model, prompt=self.prompt, **given)
 

@@ -103,6 +103,29 @@ def test_calls_of_the_models_own_choice_are_read(caller):
             assert "weather" in message["content"] and "tool_calls" not in message
 
 
+def test_ollamas_api_has_the_calls_as_objects(caller):
+    """Here a grammar of the recipe stands for the choice."""
+    form = ToolForm.of(caller.tokenizer.chat_template, ChatRequest(messages=QUESTION, tools=TOOLS).offered, True)
+    rules = form.rules("weather")
+    if form.tagged:
+        rules = rules.replace("start: call", 'start: "ok " call')
+    pipeline = replace(caller, sampling=replace(caller.sampling, grammar={"lark": rules}))
+    asked = {"model": "small", "messages": QUESTION, "tools": TOOLS, "options": {"temperature": 0.0}}
+    with Serving(pipeline, context=600) as serving:
+        whole = serving.post("/api/chat", json=asked | {"stream": False}).json()
+        lines = [json.loads(line) for line in serving.post("/api/chat", json=asked).text.splitlines()]
+        assert "tools" in serving.post("/api/show", json={"model": "small"}).json()["capabilities"]
+        turns = [*QUESTION, whole["message"], {"role": "tool", "tool_name": "weather", "content": "sun"}]
+        reply = serving.post("/api/chat", json=asked | {"messages": turns, "stream": False})
+    assert reply.status_code == (200 if form.tagged else 400), "the other template has no place for calls"
+    (call,) = whole["message"]["tool_calls"]
+    assert call["function"]["name"] == "weather" and call["function"]["arguments"].keys() == {"city", "unit"}
+    assert whole["message"]["content"] == ("ok" if form.tagged else "")
+    assert "".join(line["message"]["content"] for line in lines) == whole["message"]["content"]
+    assert [line["message"]["tool_calls"] for line in lines if "tool_calls" in line["message"]] == [[call]]
+    assert lines[-1]["done"] and "tool_calls" not in lines[-1]["message"]
+
+
 def test_the_template_gets_tools_calls_and_results():
     tokenizer = make_json_tokenizer()
     tokenizer.chat_template = TAGGED

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from specframe import InputError, Pipeline
+from specframe.plugin import SeeingTarget
 from specframe_serve.errors import ApiError
 from specframe_serve.protocol import ChatRequest
 from specframe_serve.tools import NamedTool, ToolForm
@@ -79,6 +80,16 @@ class Encoder:
         template = str(getattr(tokenizer, "chat_template", None) or "")
         own = inspect.signature(tokenizer.apply_chat_template).parameters if tokenizer is not None else {}
         return name not in own and re.search(rf"\b{re.escape(name)}\b", template) is not None
+
+    @property
+    def abilities(self) -> list[str]:
+        """What the target can do in addition to writing, by Ollama's words: tools, vision."""
+        target, template = self._pipeline.parts.target, str(getattr(self._pipeline.tokenizer, "chat_template", ""))
+        found = {
+            "tools": ToolForm.of(template, [], several=True) is not None,
+            "vision": isinstance(target, SeeingTarget) and bool(target.image_tokens),
+        }
+        return [name for name, can in found.items() if can]
 
     def tool_form(self, asked: ChatRequest) -> ToolForm | None:
         """The form of an answer's calls, None where it may have none.

@@ -57,10 +57,11 @@ class NamedTool(Strict):
 
 
 class CalledFunction(Strict):
-    """A call in an earlier answer; its arguments are a JSON object as text."""
+    """A call in an earlier answer; its arguments are a JSON object as text, or as they are in Ollama's API."""
 
     name: str
-    arguments: str
+    arguments: str | dict[str, Any]
+    index: int | None = None
 
 
 class ToolCall(Strict):
@@ -74,7 +75,9 @@ class ToolCall(Strict):
     @property
     def call(self) -> dict[str, Any]:
         """The call as chat templates take it: its arguments are an object. Raises ValueError for text that is none."""
-        arguments = json.loads(self.function.arguments or "{}")
+        arguments = self.function.arguments
+        if isinstance(arguments, str):
+            arguments = json.loads(arguments or "{}")
         if not isinstance(arguments, dict):
             raise ValueError("arguments are a JSON object as text")
         found = {"type": "function", "function": {"name": self.function.name, "arguments": arguments}}

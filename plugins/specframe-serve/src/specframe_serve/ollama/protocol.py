@@ -11,6 +11,7 @@ from specframe_serve.errors import ApiError
 from specframe_serve.messages import PROMPTS, Empty, Message
 from specframe_serve.protocol import ChatRequest, CompletionRequest, Count, Penalty, Stop, Whole
 from specframe_serve.structured import Schema, Strict
+from specframe_serve.tools import TOOLS, Tool
 
 
 class OllamaOptions(Strict):
@@ -64,11 +65,14 @@ class OllamaMessage(Message):
 
     images: Images = Field(default_factory=list)
     thinking: Annotated[str, Field(max_length=0)] | None = None
+    tool_name: str | None = None
 
     @property
     def turn(self) -> dict[str, Any]:
         """The same as chat templates take it, the images in front of the text."""
         turn = super().turn
+        if self.tool_name is not None:
+            turn |= {"tool_name": self.tool_name}  # for a template that reads it: the order of results says the same
         if not self.images:
             return turn
         text = turn["content"]
@@ -94,13 +98,16 @@ class OllamaRequest(Strict):
             return self.format
         return {"type": "object"} if self.format == "json" else None
 
-    def chat_request(self, model: str | None, messages: Sequence[Message], thinking: bool) -> ChatRequest:
+    def chat_request(
+        self, model: str | None, messages: Sequence[Message], thinking: bool, tools: Sequence[Tool] = ()
+    ) -> ChatRequest:
         """The request for a chat completion; with `thinking` the chat template is asked not to think."""
         variables = {"enable_thinking": False} if thinking else {}
         given = self.options.generation() | {
             "stream": self.stream,
             "chat_template_kwargs": variables,
             "guided_json": self.schema_,
+            "tools": list(tools),
         }
         return ChatRequest(model=model, messages=list(messages), **given)
 
@@ -109,11 +116,11 @@ class OllamaChat(OllamaRequest):
     """`POST /api/chat`."""
 
     messages: Annotated[list[OllamaMessage], Field(fail_fast=True, max_length=PROMPTS)] = Field(default_factory=list)
-    tools: Empty | None = None
+    tools: Annotated[list[Tool], Field(fail_fast=True, max_length=TOOLS)] = Field(default_factory=list)
 
     def request(self, model: str | None, thinking: bool) -> ChatRequest:
         """The same in OpenAI's terms."""
-        return self.chat_request(model, self.messages, thinking)
+        return self.chat_request(model, self.messages, thinking, self.tools)
 
 
 class OllamaGenerate(OllamaRequest):

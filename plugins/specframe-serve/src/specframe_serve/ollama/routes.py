@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any, TypeVar
 
@@ -50,7 +51,7 @@ class Ollama:
         shown = {
             "details": self._details(),
             "model_info": {"general.architecture": "specframe", "specframe.context_length": self._desk.engine.longest},
-            "capabilities": ["completion"],
+            "capabilities": ["completion", *self._desk.encoder.abilities],
         }
         return JSONResponse(shown)
 
@@ -81,7 +82,8 @@ class Ollama:
 
     async def _converse(self, request: Request, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
         thinking = asked.think is not None and self._desk.encoder.reads("enable_thinking")
-        return await self._desk.converse(request, asked.request(_untagged(asked.model), thinking), form)
+        chat = asked.request(_untagged(asked.model), thinking)
+        return await self._desk.converse(request, chat, replace(form, calls=self._desk.encoder.tool_form(chat)))
 
     def _loaded(self, asked: OllamaChat | OllamaGenerate, form: OllamaReply) -> Response:
         """The answer to a request without a question, by which clients load a model."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from serving import QUESTION, Serving, make_pipeline
+from test_clients import listening
 
 from specframe_serve.protocol import ChatRequest
 from specframe_serve.tools import ToolForm
@@ -124,6 +125,30 @@ def test_ollamas_api_has_the_calls_as_objects(caller):
     assert "".join(line["message"]["content"] for line in lines) == whole["message"]["content"]
     assert [line["message"]["tool_calls"] for line in lines if "tool_calls" in line["message"]] == [[call]]
     assert lines[-1]["done"] and "tool_calls" not in lines[-1]["message"]
+
+
+@pytest.mark.allow_hosts(["127.0.0.1"])
+def test_ollamas_client_sends_functions_and_their_results(monkeypatch):
+    ollama = pytest.importorskip("ollama", reason="pip install ollama")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+    def weather(city: str) -> str:
+        """The weather now."""
+        return f"sun in {city}"
+
+    tokenizer = make_json_tokenizer()
+    tokenizer.chat_template = TAGGED
+    call = '{"name": "weather", "arguments": {"city": "ulm"}}'
+    rules = f"start: {json.dumps(f'<tool_call>{call}</tool_call>')}"
+    pipeline = make_pipeline(tokenizer=tokenizer, sampling={"grammar": {"lark": rules}, "max_new_tokens": 150})
+    with listening(pipeline) as (_, address), ollama.Client(address) as client:
+        turns = [{"role": "user", "content": "hello there"}]
+        reply = client.chat("small", turns, tools=[weather])
+        (called,) = reply.message.tool_calls
+        assert called.function.name == "weather" and called.function.arguments == {"city": "ulm"}
+        result = {"role": "tool", "tool_name": "weather", "content": weather(**called.function.arguments)}
+        again = client.chat("small", [*turns, reply.message, result], tools=[weather])
+        assert again.message.tool_calls and again.prompt_eval_count > reply.prompt_eval_count
 
 
 def test_the_template_gets_tools_calls_and_results():

@@ -180,7 +180,7 @@ def test_when_all_fail_the_bench_ends(here):
 
 
 def test_without_a_reference_the_bench_goes_on(here, monkeypatch, caplog):
-    def failing(*arguments):
+    def failing(*arguments, grammar):
         raise NotImplementedError("no cache")
 
     monkeypatch.setattr("specframe.bench.contest.outcome.generate_with_transformers", failing)

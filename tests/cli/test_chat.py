@@ -97,8 +97,8 @@ def test_commands_begin_anew_set_the_system_message_and_save(monkeypatch, recipe
     assert [turn["role"] for turn in record["messages"]] == ["system", "user", "assistant"]
     assert record["messages"][0]["content"] == "Be brief." and record["messages"][2]["content"] in printed
     assert printed.count("a new conversation") == 2 and all(usage in printed for usage in chat.HELP)
-    for said in ("no answer to save yet", "no command /nwe; did you mean '/new'?", "/save needs a file"):
-        assert said in printed
+    for line in ("no answer to save yet", "no command /nwe; did you mean '/new'?", "/save needs a file"):
+        assert line in printed
 
 
 def test_a_file_that_cannot_be_written_loses_nothing(monkeypatch, recipe, tmp_path, capsys):
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_written_loses_nothing(monkeypatch, recipe, tmp_pa
     assert "cannot be written to: Is a directory" in " ".join(printed.split()) and printed.count("; tau ") == 2
 
 
-def test_a_full_context_is_said(monkeypatch, recipe, capsys):
+def test_a_full_context_is_noticed(monkeypatch, recipe, capsys):
     assert talk(monkeypatch, recipe, ["hello"], "target.context=40", "sampling.max_new_tokens=100") == 0
     assert "the context of 40 tokens is full; /new begins anew" in capsys.readouterr().out
 

@@ -83,7 +83,7 @@ class Encoder:
 
     @property
     def abilities(self) -> list[str]:
-        """What the target can do in addition to writing, by Ollama's words: tools, vision."""
+        """Abilities of the target in addition to writing, by Ollama's words: tools, vision."""
         target, template = self._pipeline.parts.target, str(getattr(self._pipeline.tokenizer, "chat_template", ""))
         found = {
             "tools": ToolForm.of(template, [], several=True) is not None,

@@ -39,7 +39,7 @@ class ImagePart(Strict):
 
     @property
     def url(self) -> str:
-        """Where the image is."""
+        """The place of the image."""
         return self.image_url.url
 
 
@@ -53,7 +53,7 @@ class InputImage(Strict):
 
     @property
     def url(self) -> str:
-        """Where the image is."""
+        """The place of the image."""
         return self.image_url
 
 

@@ -72,7 +72,7 @@ class OllamaMessage(Message):
         """The same as chat templates take it, the images in front of the text."""
         turn = super().turn
         if self.tool_name is not None:
-            turn |= {"tool_name": self.tool_name}  # for a template that reads it: the order of results says the same
+            turn |= {"tool_name": self.tool_name}  # for a template that reads it; results stand in the order of calls
         if not self.images:
             return turn
         text = turn["content"]

@@ -54,8 +54,8 @@ def test_figures_are_those_of_the_composition(pipeline):
 def test_all_rows_are_compared_with_generate(pipeline, monkeypatch):
     seen = []
 
-    def find(model, rows, ours, theirs, settings):
-        assert settings == pipeline.sampling
+    def find(model, rows, ours, theirs, settings, grammar):
+        assert settings == pipeline.sampling and grammar is None
         seen.append((rows, [list(row) for row in ours], [list(row) for row in theirs]))
         return []
 

@@ -30,7 +30,9 @@ class MsdNetwork(FeatureNetwork):
     def __init__(self, config: PretrainedConfig, image_tokens: frozenset[int]) -> None:
         super().__init__()
         hidden = config.hidden_size
-        self.image_tokens = sorted(image_tokens)
+        self.image_tokens: Tensor
+        tokens = torch.tensor(sorted(image_tokens), dtype=torch.int64)
+        self.register_buffer("image_tokens", tokens, persistent=False)  # on the device: it is asked at every level
         self.fc = nn.Linear(2 * hidden, hidden)
         self.layer = DecoderLayer(config)
         if hasattr(self.layer.layer, "input_layernorm"):
@@ -49,10 +51,9 @@ class MsdNetwork(FeatureNetwork):
         """The target's embedding, and 0 for a token that stands for a part of an image."""
 
         def embed_text(tokens: Tensor) -> Tensor:
-            shown = torch.isin(tokens, torch.tensor(self.image_tokens, dtype=tokens.dtype, device=tokens.device))
-            return embed(tokens).masked_fill(shown[..., None], 0.0)
+            return embed(tokens).masked_fill(torch.isin(tokens, self.image_tokens)[..., None], 0.0)
 
-        return embed_text if self.image_tokens else embed
+        return embed_text if len(self.image_tokens) else embed
 
     def inputs(self, pairs: Tensor, state: State, counts: list[int] | None = None) -> tuple[Tensor, State]:
         """The layer's inputs for the next entries, [B, M, 2H] -> [B, M, H]; there is no state to carry."""

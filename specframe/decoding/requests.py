@@ -173,7 +173,7 @@ def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
     for place, request in enumerate(requests):
         target.require_inputs(request.inputs)
         shapes = [
-            (name, None if _by_token(values, request) else values.shape)
+            (name, None if is_by_token(values, len(request.tokens)) else values.shape)
             for name, values in sorted(request.inputs.items())
         ]
         count = sum(token in target.image_tokens for token in request.tokens) if shapes else 0
@@ -187,16 +187,18 @@ def prompts_of(requests: Sequence[Request], device: torch.device | None = None) 
     inputs = {}
     for name in requests[0].inputs:
         rows = [
-            F.pad(values, (0, tokens.shape[1] - values.shape[1])) if _by_token(values, request) else values
+            F.pad(values, (0, tokens.shape[1] - values.shape[1]))
+            if is_by_token(values, len(request.tokens))
+            else values
             for request, values in ((request, request.inputs[name]) for request in requests)
         ]
         inputs[name] = torch.cat(rows).to(device)
     return Prompts(tokens, count, inputs, requests[0].prefix)
 
 
-def _by_token(values: torch.Tensor, request: Request) -> bool:
-    """Returns whether an input has one number for each token of its prompt."""
-    return values.shape == (1, len(request.tokens)) and not values.is_floating_point()
+def is_by_token(values: torch.Tensor, count: int) -> bool:
+    """Returns whether an input has one number for each of so many tokens of a text."""
+    return values.shape == (1, count) and not values.is_floating_point()
 
 
 def refilled(alive: Sequence[bool]) -> list[int]:

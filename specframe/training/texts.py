@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from specframe.decoding.requests import is_by_token
 from specframe.kernel.capabilities import ImageReader
 from specframe.kernel.errors import InputError
 from specframe.training import documents
@@ -86,7 +87,7 @@ class Texts:
         chosen = [(self.inputs[row], int(self.counts[row])) for row in rows.tolist()] if self.inputs else []
         length = int(self.counts[rows].max())
         joined: dict[str, list[Tensor]] = {}
-        by_token = {name for inputs, count in chosen for name, values in inputs.items() if _by_token(values, count)}
+        by_token = {name for inputs, count in chosen for name, values in inputs.items() if is_by_token(values, count)}
         for inputs, _ in chosen:
             for name, values in inputs.items():
                 padded = F.pad(values, (0, length - values.shape[1])) if name in by_token else values
@@ -166,8 +167,3 @@ def _marked(encoded: Encoded, inputs: Mapping[str, Tensor]) -> Piece:
     """Tokens, and the positions that count: those whose next token is part of an answer."""
     ids, answer = encoded
     return torch.tensor(ids, dtype=torch.int32), torch.tensor([*answer[1:], False], dtype=torch.bool), inputs
-
-
-def _by_token(values: Tensor, count: int) -> bool:
-    """Returns whether an input has one number for each token of its text."""
-    return values.shape == (1, count) and not values.is_floating_point()

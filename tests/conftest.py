@@ -5,7 +5,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test download
 import pytest
 import torch
 
-from tests.small_model import make_model, make_tokenizer
+from tests.small_model import make_model
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,14 +26,6 @@ def own_notes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def model():
     return make_model()
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.small_model import make_model, make_tokenizer
-
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)
 
@@ -20,14 +18,6 @@ PROMPTS = [
     {"prompt": "what is it"},
     {"prompt": "a b c"},
 ]
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

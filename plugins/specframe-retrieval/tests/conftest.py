@@ -3,17 +3,7 @@
 import pytest
 import torch
 
-from tests.small_model import make_model, make_tokenizer
-
 torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def model_folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    make_model().save_pretrained(folder)
-    make_tokenizer().save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from specframe.kernel.interfaces import TreePolicy, Verifier
 from specframe.kernel.types import Frontier, Proposal, TokenTree
+from specframe.testing.cycles import compare_cycle
+from specframe.testing.verifiers import law_pairs
 
 Path = tuple[int, ...]
 
@@ -160,3 +163,11 @@ class Keyed:
 def draw(random: object, weights: list[float]) -> int:
     law = torch.tensor([weights], dtype=torch.float64)
     return int(random.categorical(law / law.sum()))  # type: ignore[attr-defined]
+
+
+def assert_lossless_cycles(policy: Callable[[], TreePolicy], verifier: Callable[[], Verifier]) -> None:
+    """Single cycles of a tree policy and a verifier, enumerated over three pairs of laws, keep the target's."""
+    pairs = list(law_pairs())
+    for p, q in (pairs[0], pairs[3], pairs[4]):
+        comparison = compare_cycle(policy(), verifier(), p, q)
+        assert comparison.enumeration.exhausted and comparison.tv < 1e-12

@@ -15,10 +15,8 @@ from specframe.kernel.errors import InputError
 from specframe.kernel.types import Context, Draw, Proposal
 from specframe.sampling.laws import Sampling
 from specframe.testing import GivenDrafter, check_tree
-from specframe.testing.cycles import compare_cycle
-from specframe.testing.verifiers import law_pairs
 from specframe_specdecpp.threshold import Threshold
-from tests.components.path_drafter import Keyed, PathDrafter, assert_sound, draw, path
+from tests.components.path_drafter import Keyed, PathDrafter, assert_lossless_cycles, assert_sound, draw, path
 
 WARM = Sampling(temperature=1.0)
 ROOTS = torch.tensor([1, 0, 1])
@@ -39,10 +37,7 @@ def test_a_policy_keeps_its_contract_and_its_draws_stand_an_audit(name: str) -> 
 @pytest.mark.parametrize("verifier", [Recursive, Traversal, Match])
 @pytest.mark.parametrize("name", SMALL)
 def test_one_cycle_is_lossless(name: str, verifier: type) -> None:
-    pairs = list(law_pairs())
-    for p, q in (pairs[0], pairs[3], pairs[4]):
-        comparison = compare_cycle(SMALL[name](), verifier(), p, q)
-        assert comparison.enumeration.exhausted and comparison.tv < 1e-12
+    assert_lossless_cycles(SMALL[name], verifier)
 
 
 @given(

@@ -1,5 +1,6 @@
 """Pictures with questions, and the model that is trained on them."""
 
+import functools
 import importlib
 import random
 from pathlib import Path
@@ -9,6 +10,7 @@ import torch
 from transformers import AutoTokenizer
 
 import specframe
+from specframe.training.documents import read
 
 pytestmark = pytest.mark.slow
 
@@ -46,37 +48,110 @@ def test_answers_are_what_is_drawn(training):
     assert kinds == {"how many", "ground", "colour", "shape", "where"}
 
 
-def test_what_is_exported_is_what_was_trained_and_is_decoded_behind_a_picture(training, tmp_path):
-    see, pictures = training("see"), training("pictures")
-    base = specframe.model_folder("zoo://talk-7m")
+@pytest.fixture(scope="module")
+def base():
+    return specframe.model_folder("zoo://talk-7m")
+
+
+@pytest.fixture
+def tokenizer(training, base):
     tokenizer = AutoTokenizer.from_pretrained(base)
-    tokenizer.add_special_tokens({"additional_special_tokens": [see.MARK]})
-    model = see.build(base)
-    trained = see.adapt(model)
-    assert 2 * sum(p.numel() for p in trained.values()) < 2_000_000, "more than 2 MB in bfloat16"
+    tokenizer.add_special_tokens({"additional_special_tokens": [training("lessons").MARK]})
+    return tokenizer
+
+
+def test_rows_are_the_tokens_of_the_whole_conversation(training, tokenizer):
+    lessons, pictures = training("lessons"), training("pictures")
+    writer = lessons.Writer(tokenizer)
+    for seed in range(50):
+        dice = random.Random(seed)
+        scene = pictures.Scene.random(dice)
+        turns = pictures.ask(scene, dice) if seed % 2 else [pictures.caption(scene, dice)]
+        told = "".join(f"<|user|>{turn.text}<|assistant|>{turn.answer}<|end|>" for turn in turns)
+        told = told.replace("<|user|>", "<|user|>" + lessons.MARK * lessons.PARTS, 1)
+        tokens, labels = writer.write(turns)
+        assert tokens == tokenizer("<|bos|>" + told, add_special_tokens=False)["input_ids"]
+        answers = "".join(f"{turn.answer}<|end|>" for turn in turns)
+        assert tokenizer.decode([label for label in labels if label >= 0]) == answers
+
+
+def test_places_are_in_front_of_the_answers(training, tokenizer):
+    lessons = training("lessons")
+    arrays = lessons.examination(lessons.Writer(tokenizer), 3, 0)
+    flat = arrays["tokens"].reshape(-1)
+    assert (flat[arrays["places"] + 1] == arrays["answers"]).all()
+    assert arrays["tokens"].shape[1] % lessons.WIDTH == 0
+    assert len(arrays["kinds"]) == len(arrays["tokens"]) == len(arrays["pictures"])
+
+
+def test_workers_give_the_same_batches(training, tokenizer):
+    lessons = training("lessons")
+    make = functools.partial(lessons.lesson, lessons.Writer(tokenizer), 2)
+    for alone, drawn in zip(*(lessons.batches(make, range(3, 6), workers) for workers in (0, 2)), strict=True):
+        assert all((alone[name] == drawn[name]).all() for name in alone)
+
+
+def test_what_is_exported_is_what_was_trained_and_is_decoded_behind_a_picture(training, base, tokenizer, tmp_path):
+    see, seeing, lessons, pictures = (training(name) for name in ("see", "seeing", "lessons", "pictures"))
+    model = seeing.build(base)
+    trained = seeing.adapt(model, 24)
+    writer = lessons.Writer(tokenizer)
     optimizer = torch.optim.AdamW(trained.values(), lr=2e-3)
-    losses = []
+    given, losses = see.tensors(lessons.lesson(writer, 2, 0), "cpu"), []
     for _ in range(6):
-        losses.append(model(**see.batch(tokenizer, range(2))).loss)
+        losses.append(torch.nn.functional.cross_entropy(seeing.read(model, given), given["answers"]))
         losses[-1].backward()
         optimizer.step()
         optimizer.zero_grad()
     assert losses[-1] < losses[0]
-    scene = pictures.Scene.random(random.Random(1))
-    tokens, _ = see.encode(tokenizer, pictures.ask(scene, random.Random(1))[:1])
     with torch.no_grad():
-        wanted = model(input_ids=torch.tensor([tokens]), pixel_values=see.pixels([scene])).logits
-        see.merge(model)
-        merged = model(input_ids=torch.tensor([tokens]), pixel_values=see.pixels([scene])).logits
-    assert torch.allclose(wanted, merged, atol=1e-3)
-    see.export(model, tokenizer, tmp_path)
-    pipeline = specframe.compose(
-        target=str(tmp_path), drafter="lookup", run={"chat": True}, sampling={"max_new_tokens": 8}
-    )
+        wanted = model(input_ids=given["tokens"], pixel_values=given["pictures"]).logits.flatten(0, 1)[given["places"]]
+        assert torch.allclose(seeing.read(model, given), wanted, atol=1e-4)
+        seeing.export(model, tokenizer, tmp_path / "parts", trained)
+        assert (tmp_path / "parts" / seeing.KEPT).stat().st_size < 4_000_000
+        seeing.merge(model)
+        assert torch.allclose(seeing.read(model, given), wanted, atol=1e-3)
+    seeing.export(model, tokenizer, out := tmp_path / "whole")
+    pipeline = specframe.compose(target=str(out), drafter="lookup", run={"chat": True}, sampling={"max_new_tokens": 8})
+    scene = pictures.Scene.random(random.Random(1))
     question = "How many things are there?"
     row = pipeline.encode(question, [scene.draw()])
     plain = pipeline.plain().generate([row]).tokens
     assert pipeline.generate(question, images=[scene.draw()]).tokens == plain
-    asked = tokenizer(f"<|bos|><|user|>{see.MARK * see.PARTS}{question}<|assistant|>", add_special_tokens=False)
-    assert list(row) == asked["input_ids"]
-    assert torch.allclose(row.inputs["pixel_values"], see.pixels([scene]), atol=1e-6)
+    tokens, _ = writer.write([pictures.Question("how many", question, "one")])
+    assert list(row) == tokens[: len(row)]
+    drawn = see.tensors({"pictures": lessons.draw([scene])}, "cpu")["pictures"]
+    assert torch.allclose(row.inputs["pixel_values"], drawn, atol=1e-6)
+
+
+def test_a_run_that_was_cut_goes_on_and_reports(training, base, tmp_path, monkeypatch, capsys):
+    see = training("see")
+    kept = tmp_path / "model" / training("seeing").KEPT
+
+    def run(*more: str) -> str:
+        sizes = ["--rows", "2", "--encoder-rows", "2", "--encoder-steps", "2", "--held-out", "1"]
+        given = ["--base", str(base), "--model", str(tmp_path / "model"), *sizes, *more]
+        monkeypatch.setattr("sys.argv", ["see.py", *given])
+        see.main()
+        return capsys.readouterr().out
+
+    assert "encoder, step 1" in (first := run("--steps", "2")) and "held out at 2" in first
+    before = kept.read_bytes()
+    assert "encoder" not in (second := run("--steps", "3")) and "held out at 3" in second
+    assert before != kept.read_bytes()
+    assert run("--report", "1").splitlines()[-2:] == second.splitlines()[-2:]
+
+
+def test_a_target_that_sees_writes_texts_for_drafters(training, base, tokenizer, tmp_path, monkeypatch):
+    seeing, seen = training("seeing"), training("seen")
+    seeing.export(seeing.build(base), tokenizer, tmp_path / "model")
+    out = tmp_path / "seen"
+    given = ["--target", str(tmp_path / "model"), "--out", str(out), "--pictures", "4", "--rows", "3"]
+    monkeypatch.setattr("sys.argv", ["seen.py", *given])
+    seen.main()
+    found = list(read([str(out / "answers.jsonl")]))
+    assert 0 < len(found) <= 4
+    for document in found:
+        assert document.image is not None and document.image.is_file()
+        roles = [message["role"] for message in document.messages]
+        assert roles == ["user", "assistant"] * (len(roles) // 2)

@@ -67,10 +67,10 @@ def test_rows_are_the_tokens_of_the_whole_conversation(training, tokenizer):
         dice = random.Random(seed)
         scene = pictures.Scene.random(dice)
         turns = pictures.ask(scene, dice) if seed % 2 else [pictures.caption(scene, dice)]
-        told = "".join(f"<|user|>{turn.text}<|assistant|>{turn.answer}<|end|>" for turn in turns)
-        told = told.replace("<|user|>", "<|user|>" + lessons.MARK * lessons.PARTS, 1)
+        written = "".join(f"<|user|>{turn.text}<|assistant|>{turn.answer}<|end|>" for turn in turns)
+        written = written.replace("<|user|>", "<|user|>" + lessons.MARK * lessons.PARTS, 1)
         tokens, labels = writer.write(turns)
-        assert tokens == tokenizer("<|bos|>" + told, add_special_tokens=False)["input_ids"]
+        assert tokens == tokenizer("<|bos|>" + written, add_special_tokens=False)["input_ids"]
         answers = "".join(f"{turn.answer}<|end|>" for turn in turns)
         assert tokenizer.decode([label for label in labels if label >= 0]) == answers
 

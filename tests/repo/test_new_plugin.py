@@ -1,6 +1,10 @@
 """A plugin in the repository edits its own folder: the rest is found there."""
 
+import tomllib
+
 import pytest
+
+from tests.repo.repository import PLUGINS, ROOT
 
 CORE = """[project]
 name = "specframe"
@@ -31,6 +35,13 @@ def root(tmp_path):
 def test_every_plugin_is_installed_with_what_its_tests_need(generators, root):
     lines = generators("packages").render_requirements(root).splitlines()
     assert lines[1:] == ["-e plugins/specframe-door[testing]", "-e plugins/specframe-new"]
+
+
+def test_every_plugin_is_built_with_what_builds_the_core():
+    """So that `.ci/run` needs no build environment for each of them."""
+    core, *plugins = (tomllib.loads((folder / "pyproject.toml").read_text()) for folder in (ROOT, *PLUGINS))
+    assert core["build-system"] == {"requires": ["setuptools>=77"], "build-backend": "setuptools.build_meta"}
+    assert all(plugin.get("build-system", core["build-system"]) == core["build-system"] for plugin in plugins)
 
 
 def test_the_extra_has_every_plugin_of_a_method(generators, root):

@@ -73,24 +73,41 @@ def measured_costs(parts: Parts, drafter: object = None) -> Costs | None:
     """The costs of forward passes of target and drafter on this machine, timed the first time and kept.
 
     They are kept with fetched models and compiled kernels, for the kind of model, drafter, processor and number of
-    threads. None where a tree's size is not chosen by costs: on an accelerator, and for targets without a fingerprint.
+    threads. The target's are kept apart, too: with another drafter, that one alone is timed. None where a tree's size
+    is not chosen by costs: on an accelerator, and for targets without a fingerprint.
     """
     target = parts.target
     text = text_of(target)
     model = text.fingerprint()
     if model is None or text.device is None or text.device.type != "cpu":
         return None
-    kind = (EDITION, model, json.dumps(drafter or type(parts.drafter).__name__, sort_keys=True, default=str))
+    name = json.dumps(drafter or type(parts.drafter).__name__, sort_keys=True, default=str)
     with using(parts.threads.target if parts.threads else None):
-        note = cache_folder() / "costs" / f"{_digest(*kind, processor(), torch.get_num_threads())}.json"
+        here = (processor(), torch.get_num_threads())
+        note = cache_folder() / "costs" / f"{_digest(EDITION, model, name, *here)}.json"
         with suppress(InputError):  # not there, or not whole: it is timed
             return read_costs(note)
-        with alone(target):
-            seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
-        draft = _draft_seconds(parts)
-    with suppress(SpecframeError):  # a cache that cannot be written only makes the next start slower
-        write_json(note, {"cycle_seconds": seconds, "draft_seconds": draft})
-    return Costs.of(seconds, draft)
+        passes = _passes(target, note.parent / "passes" / f"{_digest(EDITION, model, *here)}.json")
+        costs = replace(passes, draft=_draft_seconds(parts))
+    _keep(note, costs)
+    return costs
+
+
+def _passes(target: Any, note: Path) -> Costs:
+    """The costs of a target's forward passes, whichever drafter they were timed with first."""
+    with suppress(InputError):
+        return read_costs(note)
+    with alone(target):
+        seconds = time_forwards(target, [size for size in SIZES if size <= max(target.context // 4, 1)])
+    costs = Costs.of(seconds, 0.0)
+    _keep(note, costs)
+    return costs
+
+
+def _keep(note: Path, costs: Costs) -> None:
+    """Writes a note; where the cache cannot be written, only the next start is slower."""
+    with suppress(SpecframeError):
+        write_json(note, {"cycle_seconds": dict(costs.passes), "draft_seconds": costs.draft})
 
 
 def time_forwards(target: Any, sizes: Iterable[int]) -> dict[int, float]:

@@ -52,7 +52,7 @@ def cache(tmp_path: Path, monkeypatch) -> Path:
 def test_they_are_timed_once_for_a_machine(cache, monkeypatch):
     found = pipeline(costs="measured").parts.costs
     assert found is not None and [size for size, _ in found.passes] == list(timing.SIZES)
-    (note,) = cache.iterdir()
+    (note,) = cache.glob("*.json")
     assert read_costs(note) == found
 
     def again(*_):
@@ -60,6 +60,20 @@ def test_they_are_timed_once_for_a_machine(cache, monkeypatch):
 
     monkeypatch.setattr(timing, "time_forwards", again)
     assert pipeline(costs="measured").parts.costs == found
+
+
+def test_with_another_drafter_the_target_is_not_timed_again(cache, monkeypatch):
+    found = pipeline(costs="measured").parts.costs
+    monkeypatch.setattr(timing, "time_forwards", None)
+    other = compose(
+        target=HFTarget.from_model(tiny_llama(11, 0)),
+        drafter=OwnLayers(exit=1),
+        tree=Dynamic(depth=2, width=2, nodes=3),
+        run={"costs": "measured"},
+    ).parts.costs
+    assert found is not None and other is not None
+    assert other.passes == found.passes and other.draft > 0
+    assert len(list(cache.glob("*.json"))) == 2
 
 
 def test_another_number_of_threads_has_other_costs(cache):
@@ -70,7 +84,7 @@ def test_another_number_of_threads_has_other_costs(cache):
             pipeline(costs="measured")
     finally:
         torch.set_num_threads(threads)
-    assert len(list(cache.iterdir())) == 2
+    assert len(list(cache.glob("*.json"))) == len(list(cache.glob("passes/*.json"))) == 2
 
 
 def test_a_cache_that_cannot_be_written_changes_nothing(cache):
@@ -80,10 +94,11 @@ def test_a_cache_that_cannot_be_written_changes_nothing(cache):
 
 def test_a_spoilt_note_is_timed_again(cache):
     pipeline(costs="measured")
-    (note,) = cache.iterdir()
-    note.write_text("{")
+    (note,), (passes,) = cache.glob("*.json"), cache.glob("passes/*.json")
+    for each in (note, passes):
+        each.write_text("{")
     pipeline(costs="measured")
-    assert read_costs(note).passes[0][0] == 1
+    assert read_costs(note).passes[0][0] == 1 and read_costs(note) == read_costs(passes)
 
 
 @pytest.mark.parametrize("fused", [False, True])

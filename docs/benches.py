@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,11 +67,15 @@ class Found:
 def read_benches(folder: Path = FOLDER) -> list[Bench]:
     """The benches in a folder, the newest first."""
     read = [
-        Bench(name, json.loads(path.read_text(encoding="utf-8")))
-        for name in TITLES
-        if (path := folder / name / NAME).is_file()
+        _read(name, path.read_text(encoding="utf-8")) for name in TITLES if (path := folder / name / NAME).is_file()
     ]
     return sorted(read, key=lambda bench: bench.made, reverse=True)
+
+
+@cache
+def _read(name: str, text: str) -> Bench:
+    """A bench by what its file holds: several pages show it, and its intervals take seconds."""
+    return Bench(name, json.loads(text))
 
 
 def newest(benches: Sequence[Bench]) -> dict[tuple[str, str], Found]:

@@ -12,6 +12,7 @@ import yaml
 from specframe.kernel.build import Plan, plan
 from specframe.kernel.discovery import discover
 from specframe.kernel.recipe import Recipe
+from specframe.kernel.registry import Registry
 
 DOCS = Path(__file__).resolve().parent
 RECIPES = DOCS.parent / "recipes"
@@ -62,7 +63,13 @@ def recipes_shown() -> dict[str, Method]:
 @cache
 def planned(recipe: str) -> Plan:
     """The plan of a recipe's file."""
-    return plan(Recipe.read(RECIPES / recipe), discover())
+    return plan(Recipe.read(RECIPES / recipe), _registry())
+
+
+@cache
+def _registry() -> Registry:
+    """The installed components, discovered once for all recipes."""
+    return discover()
 
 
 def identity(recipe: str) -> tuple[str, str]:

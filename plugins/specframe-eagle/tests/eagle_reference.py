@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn.functional import silu
 
-from specframe.testing import literal_layer
+from specframe.testing import GivenSession, literal_layer
 from specframe_eagle.drafter import Eagle
 
 
@@ -49,11 +51,37 @@ def fuse(drafter: Eagle, token: Tensor, feature: Tensor) -> Tensor:
     return x + down @ (silu(gate @ embedding) * (up @ normed))
 
 
-def chain(drafter: Eagle, features: Tensor, tokens: Tensor, drafted: Tensor) -> Tensor:
-    """The prediction below a path of drafted tokens, [D] or [2D]: every feature is fed back as if true."""
-    predicted = prediction(drafter, features, tokens)
-    for token in drafted:
-        features = torch.cat([features, predicted[None, -features.shape[1] :]])
-        tokens = torch.cat([tokens, token[None]])
-        predicted = prediction(drafter, features, tokens)
-    return predicted
+class Chains:
+    """The predictions below paths of drafted tokens, after one row's pairs features [n, D], tokens [n].
+
+    Every feature is fed back as if true. A path goes on where the shorter one that it begins with ended.
+    """
+
+    def __init__(self, drafter: Eagle, features: Tensor, tokens: Tensor) -> None:
+        self._drafter = drafter
+        self._found = {(): (features, tokens, prediction(drafter, features, tokens))}
+
+    def below(self, *path: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The pairs along a path, and the prediction below it, [D] or [2D]."""
+        if path not in self._found:
+            features, tokens, predicted = self.below(*path[:-1])
+            features = torch.cat([features, predicted[None, -features.shape[1] :]])
+            tokens = torch.cat([tokens, torch.tensor(path[-1:])])
+            self._found[path] = features, tokens, prediction(self._drafter, features, tokens)
+        return self._found[path]
+
+
+def literal(drafter: Eagle) -> Callable[[GivenSession, int, Tensor], Tensor]:
+    """A function that gives the logits [1, V] below a drafted path, tokens [d], of a row of a session."""
+    known: dict[tuple[GivenSession, int, int], Chains] = {}
+
+    @torch.no_grad()
+    def wanted(session: GivenSession, row: int, path: Tensor) -> Tensor:
+        features, tokens = session.features[row], session.tokens[row]
+        place = session, tokens.data_ptr(), len(tokens)  # a row may hold another text later on
+        if place not in known:
+            known[place] = Chains(drafter, features, tokens)
+        predicted = known[place].below(*path.tolist())[-1]
+        return drafter.logits(predicted[: drafter.target.config.hidden_size])[None]
+
+    return wanted

@@ -61,23 +61,13 @@ def sessions(rows: int) -> GivenSession:
     return GivenSession.of(random_teacher(texts.target(), rows, 30))
 
 
-def literal(drafter: Eagle) -> object:
-    """The logits below a drafted path by the plain implementation."""
-
-    def wanted(session: GivenSession, row: int, path: Tensor) -> Tensor:
-        with torch.no_grad():
-            return drafter.logits(reference.chain(drafter, session.features[row], session.tokens[row], path))[None]
-
-    return wanted
-
-
 @pytest.mark.parametrize("options", [{"fusion": "gated"}, texts.DOVETAIL])
 def test_features_of_the_cycle_before_are_found_out(options: dict[str, object]) -> None:
     drafter = Behind(**options)
     drafter.bind(texts.target())
     shake(drafter.module, seed=2)
     with pytest.raises(AssertionError):
-        check_proposals(drafter, sessions, literal(drafter))
+        check_proposals(drafter, sessions, reference.literal(drafter))
 
 
 @pytest.mark.parametrize(("tree", "verifier"), texts.COMPOSITIONS)

@@ -23,51 +23,64 @@ GREEDY = ["FollowsRoot", "FollowsTooFar", "FollowsBlindly"]
 OBSERVING = ["SharpensLate", "ForgetsRows"]
 
 
+FEW = {COPIES: 300, DRAWN: 120}
+"""Branches of a case that are enough to find each of them out; the sound parts are certified with more."""
+
+
 def certified(folder, text, **parts):
+    return _certified(folder, text, 8000, parts).lossless
+
+
+def refused(folder, text, **parts):
+    """True where a case or a fast path is off; a certificate that is not lossless may only be unfinished."""
+    found = _certified(folder, text, FEW[text], parts)
+    return not found.lossless and not found.exact
+
+
+def _certified(folder, text, budget, parts):
     broken = "from tests.certify.broken_parts import *\n"
-    return certify_plan(planned(folder, text, broken, **parts), budget=8000, seeds=1)
+    return certify_plan(planned(folder, text, broken, **parts), budget=budget, seeds=1)
 
 
 @pytest.mark.parametrize("name", COPYING)
 def test_rules_over_copies(name, tmp_path):
-    assert not certified(tmp_path, COPIES, verifier=PATH + name, temperature=1.0).lossless
+    assert refused(tmp_path, COPIES, verifier=PATH + name, temperature=1.0)
 
 
 @pytest.mark.parametrize(("name", "depth"), DRAWING)
 def test_rules_over_drawn_trees(name, depth, tmp_path):
-    assert not certified(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=depth, temperature=1.0).lossless
+    assert refused(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=depth, temperature=1.0)
 
 
 @pytest.mark.full
 def test_a_tree_that_takes_the_likeliest_deep_down(tmp_path):
     parts = {"tree": PATH + "DrawsTheLikeliest", "verifier": "recursive", "depth": 5, "temperature": 1.0}
-    assert not certified(tmp_path, DRAWN, **parts).lossless
+    assert refused(tmp_path, DRAWN, **parts)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", OBSERVING)
 def test_trees_that_observe_cycles(name, tmp_path):
     parts = {"tree": PATH + name, "verifier": "recursive", "depth": 2, "temperature": 1.0}
-    assert not certified(tmp_path, DRAWN, **parts).lossless
+    assert refused(tmp_path, DRAWN, **parts)
 
 
 @pytest.mark.full
 def test_a_tree_that_moves_its_rows_is_certified(tmp_path):
     parts = {"tree": PATH + "KeepsRows", "verifier": "recursive", "depth": 2, "temperature": 1.0}
-    assert certified(tmp_path, DRAWN, **parts).lossless
+    assert certified(tmp_path, DRAWN, **parts)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", GREEDY)
 def test_fast_paths_of_other_rules(name, tmp_path):
-    found = certified(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=3, temperature=0.0)
-    assert not found.lossless
+    assert refused(tmp_path, DRAWN, tree="chain", verifier=PATH + name, depth=3, temperature=0.0)
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("rule", ["match", "recursive", "block", "traversal"])
 def test_the_rules_that_they_spoil_are_certified(rule, tmp_path):
-    assert certified(tmp_path, DRAWN, tree="chain", verifier=rule, depth=2, temperature=1.0).lossless
+    assert certified(tmp_path, DRAWN, tree="chain", verifier=rule, depth=2, temperature=1.0)
 
 
 def test_the_table_names_every_part_and_its_test():

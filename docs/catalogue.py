@@ -20,6 +20,7 @@ MODELS = {
     "zoo://smollm2-135m": "SmolLM2",
     "zoo://talk-7m": "the embedded model",
     "zoo://state-5m": "the embedded hybrid",
+    "zoo://see-8m": "the embedded model that reads images",
 }
 """The targets of the shipped recipes, as tables name them."""
 Method = Mapping[str, Any]

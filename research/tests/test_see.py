@@ -1,5 +1,6 @@
 """Pictures with questions, and the model that is trained on them."""
 
+import ast
 import functools
 import importlib
 import random
@@ -142,16 +143,35 @@ def test_a_run_that_was_cut_goes_on_and_reports(training, base, tmp_path, monkey
     assert run("--report", "1").splitlines()[-2:] == second.splitlines()[-2:]
 
 
-def test_a_target_that_sees_writes_texts_for_drafters(training, base, tokenizer, tmp_path, monkeypatch):
-    seeing, seen = training("seeing"), training("seen")
-    seeing.export(seeing.build(base), tokenizer, tmp_path / "model")
+def test_the_released_model_sees_what_is_drawn(training, base, monkeypatch, capsys):
+    see = training("see")
+    given = ["--base", str(base), "--model", str(specframe.model_folder("zoo://see-8m"))]
+    monkeypatch.setattr("sys.argv", ["see.py", *given, "--report", "24"])
+    see.main()
+    seen, blank = (
+        ast.literal_eval(line.split(" ", 1)[1])
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith(("seen", "blank"))
+    )
+    assert seen.keys() == blank.keys() == {"how many", "ground", "colour", "shape", "where"}
+    assert all(share > 0.95 for share in seen.values()), seen
+    assert all(share < 0.8 for share in blank.values()), blank
+    monkeypatch.setattr("sys.argv", ["see.py", *given])
+    with pytest.raises(SystemExit):
+        see.main()
+    assert "is reported on, not trained" in capsys.readouterr().err
+
+
+def test_a_target_that_sees_writes_texts_for_drafters(training, tmp_path, monkeypatch):
+    seen = training("seen")
     out = tmp_path / "seen"
-    given = ["--target", str(tmp_path / "model"), "--out", str(out), "--pictures", "4", "--rows", "3"]
+    given = ["--out", str(out), "--pictures", "4", "--rows", "3"]
     monkeypatch.setattr("sys.argv", ["seen.py", *given])
     seen.main()
     found = list(read([str(out / "answers.jsonl")]))
-    assert 0 < len(found) <= 4
-    for document in found:
+    assert len(found) == 4, "each answer of this model ends"
+    for seed, document in enumerate(found, seen.FIRST):
         assert document.image is not None and document.image.is_file()
-        roles = [message["role"] for message in document.messages]
-        assert roles == ["user", "assistant"] * (len(roles) // 2)
+        questions = seen.asked(seed)[1]
+        assert [message["content"] for message in document.messages[::2]] == questions
+        assert [message["role"] for message in document.messages] == ["user", "assistant"] * len(questions)

@@ -4,8 +4,9 @@ Run ``python see.py --base TALK --model FOLDER``, on a GPU with ``--device cuda 
 what is drawn in each patch. Then all is trained on captions and answers. talk-7m's own weights stay as they are: small
 matrices are added to its layers, so that what is kept beside it, ``own.safetensors``, is below 4 MB. A run that is
 started again goes on where it was saved. At the end, or by ``--report`` alone, the held-out accuracy of each kind
-of question is printed, with the picture and with a blank one in its place. ``--export OUT`` writes the whole model with
-its processor, ``--parts OUT`` the files of specframe-zoo, which adds talk-7m's weights on first use.
+of question is printed, with the picture and with a blank one in its place; of a whole model, too, such as the one that
+specframe-zoo makes. ``--export OUT`` writes the whole model with its processor, ``--parts OUT`` the files of
+specframe-zoo, which adds talk-7m's weights on first use.
 """
 
 from __future__ import annotations
@@ -96,6 +97,12 @@ def accuracy(
     return {kind: round(sum(hits) / len(hits), 3) for kind, hits in sorted(right.items())}
 
 
+def report(model: LlavaForConditionalGeneration, writer: Writer, pictures: int, device: str) -> None:
+    """Print the held-out accuracy of each kind of question, with the picture and with a blank one."""
+    for blank in (False, True):
+        print("blank" if blank else "seen", accuracy(model, writer, pictures, blank, device), flush=True)
+
+
 def timed(batches: Iterator[Arrays], waited: list[float]) -> Iterator[Arrays]:
     """Yield the batches; the list gets the seconds that each one was waited for."""
     while True:
@@ -154,7 +161,7 @@ def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base", type=Path, required=True, help="talk-7m's folder")
-    parser.add_argument("--model", type=Path, required=True, help="folder for the trained parts")
+    parser.add_argument("--model", type=Path, required=True, help="folder for the trained parts, or of a whole model")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=0, help="processes that draw")
     parser.add_argument("--rank", type=int, default=24, help="of the matrices added to talk-7m's")
@@ -176,6 +183,12 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(options.base)
     tokenizer.add_special_tokens({"additional_special_tokens": [MARK]})
     writer = Writer(tokenizer)
+    if (options.model / "config.json").exists():
+        if not options.report:
+            parser.error(f"{options.model} is a whole model: it is reported on, not trained")
+        whole = LlavaForConditionalGeneration.from_pretrained(options.model)
+        report(whole.to(options.device), writer, options.report, options.device)
+        return
     model = build(options.base)
     trained = adapt(model, options.rank)
     place(model, options.device)
@@ -198,9 +211,7 @@ def main() -> None:
         if first == 0:
             train_encoder(model, options)
         train(model, writer, trained, optimizer, first, options)
-    for blank in (False, True):
-        found = accuracy(model, writer, options.report or options.held_out, blank, options.device)
-        print("blank" if blank else "seen", found, flush=True)
+    report(model, writer, options.report or options.held_out, options.device)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,8 @@ def merge(model: LlavaForConditionalGeneration) -> None:
 
 def look(model: LlavaForConditionalGeneration, pictures: Tensor) -> Tensor:
     """Return what the encoder makes of each patch, [B, 64, D]."""
-    seen: Tensor = model.model.vision_tower(pixel_values=pictures, output_hidden_states=True).hidden_states[-1]
+    tower = model.model.vision_tower
+    seen: Tensor = tower(pixel_values=pictures.to(tower.dtype), output_hidden_states=True).hidden_states[-1]
     return seen
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from specframe.plugin import hookimpl
 from specframe_zoo.fetched import Fetched
+from specframe_zoo.joined import Joined
 from specframe_zoo.wheels import Wheel
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ smollm2_more_answers = EmbeddedTexts(
 talk = Embedded("talk-7m", "a 7M Llama: dialogue, word problems, Python")
 state = Embedded("state-5m", "a 5M hybrid of Mamba-2 and attention, distilled from talk-7m")
 state_eagle = drafter("state-5m", "eagle", "EAGLE's drafter for state-5m, with a narrower MLP")
+see = Joined("see-8m", "talk-7m behind a vision transformer, for drawn pictures", MODELS / "see-8m", talk())
 talk_falcon = drafter("talk-7m", "falcon", "Falcon's drafter for talk-7m")
 talk_eagle = drafter("talk-7m", "eagle", "EAGLE's drafter for talk-7m")
 talk_tokens = drafter("talk-7m", "draft-vocabulary", "all 4,096 tokens of talk-7m")
@@ -113,7 +115,7 @@ talk_parallelspec_router = drafter("talk-7m", "eagle-parallelspec-router", "CORA
 def specframe_register(register: Register) -> None:
     """Registers the models, which recipes name `zoo://...`."""
     for attribute, model in globals().items():
-        if isinstance(model, Embedded | Fetched):
+        if isinstance(model, Embedded | Fetched | Joined):
             register("model", model.name, f"specframe_zoo:{attribute}", summary=model.summary)
         elif isinstance(model, EmbeddedTexts):
             register("data", model.name, f"specframe_zoo:{attribute}", summary=model.summary)

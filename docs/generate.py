@@ -8,10 +8,12 @@ import inspect
 import io
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
+import notebooks
 from measured import render_blocks
 from method_table import render_methods
 from packages import read_plugins, render_project, render_requirements
@@ -126,15 +128,15 @@ def _render_support(name: str, support: Support) -> str:
     return f"| `{name}` | {support.kind} | {support.note} |"
 
 
-def render_notebook() -> str:
-    """The page of the notebook: its text as it is, its code as blocks, which the tests execute."""
-    notebook = json.loads((ROOT / "docs/tutorials/compare-two-methods.ipynb").read_text(encoding="utf-8"))
-    cells = [("".join(cell["source"]), cell["cell_type"]) for cell in notebook["cells"]]
-    return "\n\n".join(f"```python\n{text}\n```" if kind == "code" else text for text, kind in cells) + "\n"
+def render_notebook(page: str) -> Callable[[], str]:
+    """The page of the notebook of the same name."""
+    return lambda: notebooks.show(notebooks.read((ROOT / page).with_suffix(".ipynb")))
 
+
+NOTEBOOKS = ("docs/tutorials/compare-two-methods.md", "docs/tutorials/in-a-notebook.md")
 
 PAGES = {
-    "docs/tutorials/compare-two-methods.md": render_notebook,
+    **{page: render_notebook(page) for page in NOTEBOOKS},
     "docs/reference/generate.md": render_generate,
     "docs/reference/components.md": render_components,
     "docs/reference/cli.md": render_commands,

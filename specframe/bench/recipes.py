@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,9 +35,9 @@ OPPONENTS = ("plain", "hf:generate")
 class BenchReport:
     """The outcome of a bench."""
 
-    summary: dict[str, Any]
+    summary: dict[str, Any] = field(repr=False)
     """Figures with their intervals: of all prompts, by task and by set, for each contestant."""
-    results: dict[str, Any]
+    results: dict[str, Any] = field(repr=False)
     """Every single run, settings, seeds and versions, as in results.json."""
     folder: Path
     """Folder of results.json, report.md, tables and plots."""

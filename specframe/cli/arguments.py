@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from specframe.cli.candidates import complete_override, complete_recipe
-from specframe.cli.target import UNTRAINED, model_overrides, names_model, report_model
+from specframe.cli.target import UNTRAINED, model_overrides, names_model, report_model, report_next
 from specframe.kernel.errors import InputError
 
 if TYPE_CHECKING:
@@ -78,7 +78,10 @@ def recipe_command(function: Callable[..., int]) -> click.Command:
         plan = read_plan(recipe, overrides, local_code=not no_local_code, environment=allow_env)
         if names_model(recipe):
             report_model(recipe, plan.settings["run"].chat)
-        return function(plan, **options)
+        status = function(plan, **options)
+        if status == 0:
+            report_next(click.get_current_context().info_name, [recipe])
+        return status
 
     command: Callable[..., Any] = read_and_call
     for add in (allow_env_option, no_local_code_option, overrides_argument, recipe_argument()):

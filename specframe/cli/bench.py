@@ -12,7 +12,7 @@ import click
 
 from specframe.cli.arguments import PATH, allow_env_option, json_option, no_local_code_option, split_overrides
 from specframe.cli.candidates import complete_recipe
-from specframe.cli.target import recipes_of
+from specframe.cli.target import recipes_of, report_next
 from specframe.files.text import printable
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ def bench(
     _print(report, as_json=as_json)
     for name, error in report.errors.items():
         print(printable(f"{name} failed: {error}"), file=sys.stderr)
+    if not report.errors:
+        report_next("bench", split_overrides(contestants)[0])
     return 1 if report.errors else 0
 
 

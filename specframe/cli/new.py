@@ -29,17 +29,19 @@ FILES = {
 }
 """The templates, and the files that they become."""
 
+TRAIN = "specframe train small/falcon train.data=[zoo://smollm2-135m-answers] train.cache=null train.steps=50"
+"""Trains on texts that come with the recipes' plugins, for long enough to see that it runs."""
 COMMANDS = {
     "target": "specframe validate small/falcon target.use=$name drafter.use=lookup tree=null",
     "drafter": "specframe run small/falcon drafter.use=$name",
     "tree": "specframe run small/falcon tree.use=$name",
     "verifier": "specframe certify small/falcon verifier.use=$name",
-    "loss": 'specframe train small/falcon "loss=[{use: $name}]"',
-    "rollout": "specframe train small/falcon train.rollout.use=$name",
+    "loss": f'{TRAIN} "loss=[{{use: $name}}]"',
+    "rollout": f"{TRAIN} train.rollout.use=$name",
     "head": 'specframe run small/falcon "drafter.head={use: $name}"',
     "sight": 'specframe run small/falcon tree.width=1 "drafter={use: self, sight: {use: $name}}"',
     "store": 'specframe run small/falcon tree=null "drafter={use: retrieval, store: {use: $name}}"',
-    "watcher": "specframe train small/falcon train.watcher.use=$name",
+    "watcher": f"{TRAIN} train.watcher.use=$name",
     "contestant": "specframe bench small/falcon $name --limit 5",
 }
 """The kinds there are templates for, and how a component of each is tried in the repository's first recipe."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
+from collections.abc import Iterable
 from difflib import get_close_matches
 from os.path import expanduser
 from pathlib import Path
@@ -66,16 +68,24 @@ def recipes_of(words: list[str], overrides: list[str]) -> tuple[list[str], list[
     return [UNTRAINED if word == models[0] else word for word in words], [*model_overrides(models[0]), *overrides]
 
 
+NEXT = {
+    "run": "`specframe bench {model}` measures the gain over your prompts (--data FILE)",
+    "bench": "`specframe profile {model} --precisions` finds the fastest settings here",
+}
+"""The next step behind a command that was given a model."""
+
+
 def report_model(model: str, chat: bool | None) -> None:
-    """Prints the recipe that a model is decoded with, and the next step, on standard error."""
+    """Prints the recipe that a model is decoded with, on standard error."""
     text = "" if chat is not False else "; it has no chat template, so prompts are continued"
-    print(
-        printable(
-            f"{model}: decoded with the recipe {UNTRAINED}, the best without training{text}; next: `specframe bench "
-            f"{model}` measures the gain, `specframe profile {model} --precisions` finds the fastest settings here"
-        ),
-        file=sys.stderr,
-    )
+    print(printable(f"{model}: the recipe is {UNTRAINED}, the best without training{text}"), file=sys.stderr)
+
+
+def report_next(command: str | None, words: Iterable[str]) -> None:
+    """Prints the next step behind a command that was given a model in place of a recipe, on standard error."""
+    model = next((word for word in words if names_model(word)), None)
+    if model is not None and command in NEXT:
+        print(printable(f"next: {NEXT[command].format(model=shlex.quote(model))}"), file=sys.stderr)
 
 
 def choose_target(asked: Plan, local_code: bool) -> tuple[Plan, dict[str, Any]]:

@@ -64,7 +64,7 @@ def _diagnose(training: Training, weights: str) -> str:
     if not prompts:
         return ""
     try:
-        found = examine(Pipeline.build(replanned([weights]), training.target), prompts)
+        found = examine(Pipeline.build(replanned([weights]), training.target), prompts, others=False)
     except SpecframeError as error:
         return str(error)
     agreement = f", first choice the target's {found.readings[0].depths[0]:.2f} of the time" if found.readings else ""

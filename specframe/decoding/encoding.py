@@ -62,7 +62,9 @@ class PromptEncoder:
         if not isinstance(prompt, str):
             return self._check(prompt, images)
         if self.tokenizer is None:
-            raise InputError("this target has no tokenizer; give prompts as lists of token ids")
+            raise InputError(
+                "this target has no tokenizer; give prompts as lists of token ids, as in run.prompts=[[1,2,3]]"
+            )
         if not prompt.strip():
             raise InputError("a prompt is empty; give it some text")
         require_unicode(prompt, "a prompt")

@@ -23,6 +23,7 @@ SEEN = 256
 """Tokens of a prompt that the drafter sees when readings are compared, at most: levels side by side take memory."""
 SHORT = 0.5
 """Agreement below this share of the recorded one is too low to be explained by other texts."""
+MORE = ": train it for more steps, or with a higher train.lr"
 ENOUGH = 30
 """A depth that fewer chains reach is not compared with the training record."""
 
@@ -61,9 +62,8 @@ class Diagnosis:
             first = self.alpha[0] if self.alpha else 0.0
             return "no more is accepted than by chance" if first <= self.chance else None
         if self.readings[0].depths[0] <= self.chance + BETTER:
-            return (
-                "it agrees with the target hardly more than by chance, whatever it reads: it is untrained, or another's"
-            )
+            cause = ", whatever it reads: it is untrained, or another's" if len(self.readings) > 1 else MORE
+            return f"it agrees with the target hardly more than by chance{cause}"
         if (depth := self._short()) is None:
             return None
         measured, recorded = self.chain[depth], self.recorded[depth]
@@ -89,8 +89,11 @@ class Diagnosis:
         return None
 
 
-def examine(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Diagnosis:
-    """The diagnosis of a pipeline's drafter, from its drafts for these prompts and from the target's texts."""
+def examine(pipeline: Pipeline, prompts: Sequence[Prompt], *, others: bool = True) -> Diagnosis:
+    """The diagnosis of a pipeline's drafter, from its drafts for these prompts and from the target's texts.
+
+    Without `others` the drafter's own reading alone is measured: it is right where the drafter has just been trained.
+    """
     result = pipeline.generate(prompts, max_new_tokens=TOKENS)
     rows = [pipeline.encode(prompt) for prompt in prompts]
     written = torch.tensor([token for row in result.tokens for token in row])
@@ -100,6 +103,7 @@ def examine(pipeline: Pipeline, prompts: Sequence[Prompt]) -> Diagnosis:
     if not isinstance(drafter, FeatureDrafter) or not isinstance(target, NeuralTarget):
         return Diagnosis(alpha, tau, chance, 0, [])
     tried = list(attempts(drafter, getattr(target.config, "num_hidden_layers", None)))
+    tried = tried if others else tried[:1]
     target.request(frozenset(tap for attempt in tried for tap in attempt.reading.taps))
     teachers = [_teach(target, row, list(new)) for row, new in zip(rows, result.tokens, strict=True) if len(new) > 1]
     readings = compare(tried, teachers)

@@ -51,7 +51,10 @@ def find_recipe(name: str) -> Path:
         raise RecipeError(f"{name}: there are {len(called)} recipes of that name; write {' or '.join(called)}")
     close = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean '{close[0]}'? " if close else ""
-    raise RecipeError(f"{name}: no such recipe; {hint}`specframe recipes` lists those that come with it")
+    raise RecipeError(
+        f"{name}: no such recipe; {hint}`specframe recipes` lists those that come with it"
+        "; a model is a folder, a .gguf file, owner/name on the Hub or zoo://name"
+    )
 
 
 def cache_folder() -> Path:

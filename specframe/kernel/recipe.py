@@ -60,9 +60,8 @@ class Recipe:
 
         On the command line it is one of the working folder, or, if there is none, of the recipe's.
         """
-        if self.overridden(key) and file.is_file():
-            return file
-        return self._file(key).parent / file
+        near = self._file(key).parent / file
+        return file if self.overridden(key) and (file.is_file() or not near.is_file()) else near
 
     def _file(self, key: Key) -> Path:
         """The file that the value at `key` was written in; the recipe's own for one of the command line."""

@@ -62,7 +62,10 @@ def read_source(path: Path, quote: bool = True) -> Source:
 def _read_text(path: Path) -> str:
     try:
         if not path.exists():
-            raise RecipeError(f"{path}: no such recipe; is the path right?")
+            what = "recipe" if path.suffix in (".yaml", ".yml") else "recipe or model"
+            raise RecipeError(f"{path}: no such {what}; is the path right?")
+        if path.is_dir() and path.suffix not in (".yaml", ".yml"):
+            raise RecipeError(f"{path}: neither a recipe nor a model: the folder has no config.json and no .gguf file")
         if not path.is_file():
             raise RecipeError(f"{path}: a recipe is a regular file; this is a folder, a device or a pipe")
         if path.stat().st_size > LARGEST:

@@ -52,7 +52,10 @@ def _files(source: str) -> list[Path]:
     if has_magic(source):
         if found := sorted(glob(str(path), recursive=True)):
             return [Path(name) for name in found]
-        raise InputError(f"train.data: no file matches {source}")
+        raise InputError(
+            f"train.data: no file matches {source}; `specframe distill-data RECIPE --prompts FILE --out DIR` lets the "
+            "target write such texts, and train.data=[DIR/answers.jsonl] names them"
+        )
     if path.is_dir():
         raise InputError(f"train.data: {source} is a folder; give a glob such as {source.rstrip('/')}/*.jsonl")
     if path.suffix in (".jsonl", ".json", ".txt") or source.startswith(("/", ".", "~")):

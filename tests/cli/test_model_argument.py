@@ -28,7 +28,9 @@ def test_a_gguf_file_is_decoded_without_training_and_the_next_step_is_named(tmp_
     file = write_gguf(tmp_path / "small.gguf")
     assert main(["run", str(file), *SMOKE, "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr()
-    assert f"decoded with the recipe {UNTRAINED}, the best without training; next: `specframe bench" in printed.err
+    first, *_, last = printed.err.splitlines()
+    assert first == f"{file}: the recipe is {UNTRAINED}, the best without training"
+    assert last.startswith(f"next: `specframe bench {file}` measures the gain")
     run = json.loads((tmp_path / "out" / "run.json").read_text())
     assert run["recipe"]["path"].endswith(f"{UNTRAINED}.yaml") and json.loads(printed.out)["target"]["model"] == str(
         file
@@ -53,7 +55,11 @@ def test_prompts_of_a_model_without_a_template_are_continued(tmp_path, capsys):
         (["run", "{file}", "run.chat=true"], "run.chat is true, but the tokenizer of .* has no chat template"),
         (["chat", "{file}"], "this target cannot chat: its tokenizer has no chat template"),
         (["run", "absent.gguf"], "there is no file 'absent.gguf'"),
-        (["run", "./absent"], "absent: no such recipe"),
+        (["run", "./absent"], "absent: no such recipe or model; is the path right"),
+        (["run", "./absent.yaml"], "absent.yaml: no such recipe; is the path right"),
+        (["run", "./empty"], "neither a recipe nor a model: the folder has no config.json"),
+        (["run", "talk-7m"], "talk-7m: no such recipe; .*zoo://name"),
+        (["run", "lookup", "drafter.use=./gone.py:Mine"], "command line: drafter.use: gone.py: no such Python file"),
         (["bench", "zoo://talk-7m", "{file}"], "one model at a time: zoo://talk-7m and "),
         (["doctor", UNTRAINED], "the drafter suffix-recycling is not trained, so there is nothing to diagnose"),
         (["validate", "lookup", "target.model=./absent"], "target.model: there is no folder or file './absent'"),
@@ -65,6 +71,7 @@ def test_bad_input_is_one_line_before_weights_are_read(words, message, tmp_path,
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("torch.backends.mps.is_available", lambda: False)
     monkeypatch.setattr("specframe.components.targets.gguf_model.StoredModel.weights", lambda *_: pytest.fail("read"))
+    (tmp_path / "empty").mkdir()
     file = write_gguf(tmp_path / "plain.gguf", template="")
     assert main([word.format(file=file) for word in words]) == 2
     last = capsys.readouterr().err.splitlines()[-1]

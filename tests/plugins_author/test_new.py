@@ -2,9 +2,11 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from contextlib import nullcontext
 from importlib.metadata import Distribution
 from pathlib import Path
@@ -88,6 +90,55 @@ def test_what_is_written_is_clean_and_typed(packages):
     for folder in packages:
         lines = [path.read_text().count("\n") for path in folder.glob("src/*/*.py")]
         assert sum(lines) < 90, f"{folder.name}: {sum(lines)} lines"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory) -> Path:
+    """The folder of the core as its wheel installs it."""
+    source, folder = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("installed")
+    for part in ("specframe", "recipes"):
+        shutil.copytree(ROOT / part, source / part, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    for part in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / part, source)
+    build = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, folder], cwd=source, capture_output=True, check=True)
+    with zipfile.ZipFile(*folder.glob("*.whl")) as wheel:
+        wheel.extractall(folder)
+    return folder
+
+
+@pytest.mark.full
+def test_every_package_type_checks_against_the_installed_core(packages, installed, tmp_path):
+    broken = tmp_path / "broken.py"
+    broken.write_text("from specframe.plugin import Promise\n\nwrong: str = Promise()\n")
+    places = [str(package / "src") for package in packages]
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--cache-dir", tmp_path, broken, *places],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if ": error: " in line]
+    assert [error.partition(":")[0] for error in errors] == ["broken.py"], done.stdout + done.stderr
+    assert '"Promise"' in errors[0]
+
+
+def test_an_editable_install_of_the_core_is_a_path_that_type_checkers_follow(tmp_path):
+    about = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
+    include, source = json.dumps(about["packages"]["find"]["include"]), about["package-dir"][""]
+    project = f"""[project]\nname = "some"\nversion = "1"
+[tool.setuptools]\npackage-dir = {{"" = "{source}"}}
+[tool.setuptools.packages.find]\ninclude = {include}\n"""
+    (tmp_path / "pyproject.toml").write_text(project, encoding="utf-8")
+    (tmp_path / "specframe").mkdir()
+    (tmp_path / "specframe" / "__init__.py").write_text("")
+    build = "from setuptools import build_meta; build_meta.build_editable('.')"
+    subprocess.run([sys.executable, "-c", build], cwd=tmp_path, capture_output=True, check=True)
+    with zipfile.ZipFile(*tmp_path.glob("*.whl")) as wheel:
+        (path,) = [name for name in wheel.namelist() if "/" not in name]
+        assert path.endswith(".pth") and wheel.read(path).decode().strip() == str(tmp_path)
 
 
 @pytest.mark.parametrize(

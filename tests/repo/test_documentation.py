@@ -73,7 +73,7 @@ def install(folder: Path) -> None:
     (info / "entry_points.txt").write_text(points)
 
 
-LONG = {"docs/tutorials/compare-two-methods.md"}
+LONG = {"docs/tutorials/compare-two-methods.md", "docs/tutorials/in-a-notebook.md"}
 """Pages whose Python takes more than ten seconds."""
 WITH_PYTHON = [pytest.param(page, marks=pytest.mark.full if name(page) in LONG else []) for page in having("python")]
 

@@ -24,8 +24,8 @@ from specframe.neural.weights.checkpoint import reason, replacing
 from specframe.training.processes import Processes
 from specframe.training.texts import Texts
 
-PLACES = 128
-"""Positions whose logits over the whole vocabulary are in memory at a time."""
+PLACES, PLACES_ON_DEVICE = 128, 8192
+"""Positions whose logits over the whole vocabulary are in memory at a time, on a CPU and elsewhere."""
 
 SHARD = 256
 """Texts of one file of the cache."""
@@ -67,7 +67,7 @@ class SupportLaws:
         places = teacher.mask.flatten().nonzero().squeeze(1)
         normaliser = torch.zeros(teacher.mask.numel(), device=places.device)
         best = torch.zeros_like(normaliser, dtype=torch.int64)
-        for part in places.split(PLACES):
+        for part in places.split(PLACES if places.device.type == "cpu" else PLACES_ON_DEVICE):
             logits = (
                 teacher.part(part).logits[0] if isinstance(teacher, LazyTeacher) else teacher.logits.flatten(0, 1)[part]
             )

@@ -16,8 +16,8 @@ from specframe.kernel.predictions import LazyStudent, LazyTeacher
 from specframe.kernel.training import Loss
 from specframe.kernel.types import Chunks, Student, Teacher
 
-PLACES = 256
-"""Positions of a piece: their logits stay in a processor's cache, and the heads' products are large enough."""
+PLACES, PLACES_ON_DEVICE = 256, 8192
+"""Positions of a piece, on a CPU and elsewhere: their logits stay in a processor's cache, or keep a GPU busy."""
 
 
 def at(teacher: Tensor, position: Tensor) -> Tensor:
@@ -167,10 +167,10 @@ class Pieces:
     def __iter__(self) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """Pieces: which of the predictions, their numbers, the positions, and which of these each imitates."""
         places, index, counts = torch.unique_consecutive(self.place, return_inverse=True, return_counts=True)
-        start = 0
-        for first, (part, many) in enumerate(zip(places.split(PLACES), counts.split(PLACES), strict=True)):
+        start, size = 0, PLACES if places.device.type == "cpu" else PLACES_ON_DEVICE
+        for first, (part, many) in enumerate(zip(places.split(size), counts.split(size), strict=True)):
             end = start + int(many.sum())
-            yield slice(start, end), self.chosen[start:end], part, index[start:end] - first * PLACES
+            yield slice(start, end), self.chosen[start:end], part, index[start:end] - first * size
             start = end
 
 

@@ -123,6 +123,8 @@ class FalconNetwork(FeatureNetwork):
 
     def _run(self, pairs: Any, state: State | None = None) -> tuple[Any, State]:
         """nn.LSTM, whose products autocast leaves in float32 on a processor without bfloat16: oneDNN's fails there."""
+        if state is not None:
+            state = state[0].contiguous(), state[1].contiguous()  # cuDNN takes no other
         if torch.is_autocast_enabled("cpu") and not multiplies_bfloat16():
             with torch.autocast("cpu", enabled=False):
                 outputs, ends = self.lstm(pairs.float(), state)

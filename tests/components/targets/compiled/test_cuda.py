@@ -59,14 +59,14 @@ def test_the_host_waits_once_a_greedy_cycle(compiled):
         session.admit(requests)
         session.step()
         session.step()
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")  # which warns that it is a prototype
+            try:
                 session.step()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-    waits = [str(warning.message) for warning in caught if "synchroniz" in str(warning.message)]
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+    waits = [str(warning.message) for warning in caught if "called a synchroniz" in str(warning.message)]
     assert len(waits) == 1, waits
 
 

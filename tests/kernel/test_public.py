@@ -1,6 +1,7 @@
 """The public names: in four tiers, each imported on first use from the one place that defines it."""
 
 import importlib
+import os
 import subprocess
 import sys
 
@@ -38,3 +39,15 @@ def test_another_name_is_refused_as_of_any_module():
 def test_importing_the_tiers_imports_no_torch():
     code = f"import sys, {', '.join(TIERS)}; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, "None")],
+    ids=["neither", "a count", "a policy"],
+)
+def test_threads_of_openmp_wait_briefly_unless_the_environment_asks_for_something_else(given, found):
+    others = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    code = "import os, specframe; print(os.environ.get('GOMP_SPINCOUNT'))"
+    printed = subprocess.check_output([sys.executable, "-c", code], env=others | given, text=True)
+    assert printed.strip() == found

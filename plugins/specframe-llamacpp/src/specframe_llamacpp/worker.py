@@ -7,12 +7,14 @@ than cores and lets all of them sleep at every barrier: llama.cpp then decodes a
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
 
 def serve() -> None:
     """Loads the model of the first line, and answers each further line by its pieces and a null."""
+    os.environ.pop("GOMP_SPINCOUNT", None)  # it is for torch's threads: llama.cpp's wait as they do by themselves
     import xllamacpp  # type: ignore[import-untyped]
 
     given = json.loads(sys.stdin.readline())

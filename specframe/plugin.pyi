@@ -46,6 +46,7 @@ from specframe.files.provenance import write_json as write_json
 from specframe.files.text import counted as counted
 from specframe.files.text import has_secrets as has_secrets
 from specframe.files.text import printable as printable
+from specframe.kernel.capabilities import DelegatingTarget as DelegatingTarget
 from specframe.kernel.capabilities import Needs as Needs
 from specframe.kernel.capabilities import Promise as Promise
 from specframe.kernel.capabilities import SeeingTarget as SeeingTarget

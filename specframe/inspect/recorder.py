@@ -11,6 +11,7 @@ from torch import Tensor
 from specframe.components.trees.recording import WatchedTree
 from specframe.decoding.session import Parts
 from specframe.files.text import render_table
+from specframe.kernel.capabilities import DelegatingTarget
 from specframe.kernel.interfaces import Target
 from specframe.kernel.sampling import SamplingRule
 from specframe.kernel.types import Expand, Frontier, Prompts, Proposal, Scores, TokenTree
@@ -179,15 +180,12 @@ class Recorder:
         self._laws.clear()
 
 
-class RecordedTarget:
+class RecordedTarget(DelegatingTarget):
     """A target whose scores are kept until the next forward; in all else it is the target."""
 
     def __init__(self, target: Target, recorder: Recorder) -> None:
-        self._target = target
+        super().__init__(target)
         self._recorder = recorder
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
 
     def admit(self, prompts: Prompts) -> tuple[TokenTree, Scores]:
         """The target's."""

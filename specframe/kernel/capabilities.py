@@ -1,15 +1,18 @@
-"""Capabilities of parts: what a part promises, what a verifier needs, and what a certificate asks for."""
+"""Capabilities: what a part promises, what a verifier needs, what a certificate asks for, and what a target has."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, Self, runtime_checkable
 
 from specframe.kernel.tree import ALL_DRAWS, Draw
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from specframe.kernel.interfaces import Target
 
 
 @dataclass(frozen=True)
@@ -127,3 +130,40 @@ class SeeingTarget(Protocol):
 
     def require_inputs(self, inputs: Mapping[str, Tensor]) -> None:
         """Raises InputError for inputs that it does not read."""
+
+
+class DelegatingTarget:
+    """Another target in all but what a subclass defines, so that it is an instance of the same protocols.
+
+    From Python 3.12 on, isinstance looks a protocol's members up without calling `__getattr__`. So each public name of
+    the other target stands in a subclass, which is made with the object.
+    """
+
+    def __new__(cls, target: Target, *arguments: Any, **options: Any) -> Self:
+        """An object whose class has the target's public names, too."""
+        kind: Any = cls
+        made: Self = object.__new__(_with_names(kind, frozenset(name for name in dir(target) if name[0] != "_")))
+        return made
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Any:  # what the target got after this object was made
+        return getattr(self._target, name)
+
+
+class _Delegated:
+    """A name of the other target; assigning to it changes the object itself."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: DelegatingTarget, owner: type) -> Any:
+        return getattr(instance._target, self._name)
+
+
+@cache
+def _with_names(cls: type[DelegatingTarget], names: frozenset[str]) -> type[Any]:
+    """A subclass of the same name with these further names."""
+    further: dict[str, Any] = {name: _Delegated(name) for name in sorted(names) if not hasattr(cls, name)}
+    return type(cls.__name__, (cls,), further | {"__module__": cls.__module__, "__qualname__": cls.__qualname__})

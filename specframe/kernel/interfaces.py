@@ -131,24 +131,23 @@ def text_of(target: Target) -> TextTarget:
     return cast("TextTarget", _Offers(target))
 
 
-class _Offers:
-    """A target's `TextTarget`."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def __getattr__(self, name: str) -> Any:
-        if name not in _DEFAULTS:
-            raise AttributeError(f"a target offers {', '.join(_DEFAULTS)}, not {name!r}")
-        return getattr(self._target, name, _DEFAULTS[name])
+def _offered(name: str, default: Any = None) -> Any:
+    """A property: what a target offers under this name."""
+    return property(lambda self: getattr(self.target, name, default))
 
 
 def _nothing() -> None:
     """Returns None, as a target that offers no such thing."""
 
 
-_DEFAULTS: dict[str, Any] = dict.fromkeys(("device", "tokenizer", "model", "gguf", "computing"))
-_DEFAULTS |= {"ends": (), "fingerprint": _nothing, "sibling": _nothing}
+class _Offers:
+    """A target's `TextTarget`."""
+
+    device, tokenizer, model, gguf, computing = map(_offered, ("device", "tokenizer", "model", "gguf", "computing"))
+    ends, fingerprint, sibling = _offered("ends", ()), _offered("fingerprint", _nothing), _offered("sibling", _nothing)
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
 
 
 @runtime_checkable

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from inspect import getattr_static
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from specframe.components.verifiers.recursive import Recursive
 from specframe.decoding.requests import Request
 from specframe.decoding.session import Parts, Session
 from specframe.kernel.errors import CompositionError, InputError
-from specframe.kernel.interfaces import TreePolicy
+from specframe.kernel.interfaces import NeuralTarget, TreePolicy
+from specframe.kernel.layers import LayeredTarget
 from specframe.kernel.types import Committed, Context, Draw, TokenTree
 from specframe.sampling.laws import Sampling
 from specframe.sampling.random import SeededRandom
@@ -90,6 +92,15 @@ def test_tokens_are_those_of_the_drafter_next_to_the_target(
     crossings = Crossings(monkeypatch)
     assert decoded(Placed(device="cpu", drafter=make()), tree(), verifier()) == near
     assert crossings.found
+
+
+@pytest.mark.parametrize("target", [TableTarget(vocab=3), tiny_target("llama", vocab=11)])
+def test_the_seen_target_is_all_that_the_target_is(target: Any) -> None:
+    """Its names stand where isinstance looks for them on Python 3.12, which does not call `__getattr__`."""
+    seen = module.seen_from(target, HOME)
+    assert isinstance(seen, module.SeenNeural) and isinstance(seen, NeuralTarget)
+    assert isinstance(seen, LayeredTarget) == isinstance(target, LayeredTarget)
+    assert not [public for public in dir(target) if public[0] != "_" and getattr_static(seen, public, None) is None]
 
 
 def test_one_commit_one_root_and_one_tree_cross_in_a_cycle(monkeypatch: pytest.MonkeyPatch) -> None:

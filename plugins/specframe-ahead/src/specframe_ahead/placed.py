@@ -17,6 +17,7 @@ from specframe.plugin import (
     Committed,
     Context,
     Cycle,
+    DelegatingTarget,
     Drafter,
     NeuralTarget,
     Observer,
@@ -159,14 +160,12 @@ class _Distant:
         return carry(self._source.without_replacement(carry(probs, self._home), k), self._away)
 
 
-class Seen:
+class Seen(DelegatingTarget):
     """A target as parts on another device see it: the same, but for its device."""
 
     def __init__(self, target: Target, device: torch.device) -> None:
-        self._target, self.device = target, device
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._target, name)
+        super().__init__(target)
+        self.device = device
 
 
 class SeenNeural(Seen):

@@ -121,7 +121,7 @@ def build(folder: Path, texts: Sequence[Sequence[int]], target: Target) -> int:
     array = ContextArray.build(texts)
     if not len(array):
         raise InputError("there is no text to store")
-    if int(array.tokens[array.tokens < 0xFFFFFFFF].max()) >= target.vocab_size:
+    if int(array.tokens[array.tokens < 0xFFFFFFFF].max(axis=0)) >= target.vocab_size:
         raise InputError(f"a text has a token outside the target's vocabulary of {target.vocab_size}")
     name = next(files.new_names())
     index = files.Index(target.vocab_size, fingerprint(target), {name: len(array)})

@@ -162,10 +162,7 @@ class NeuralDrafter(Generic[NetworkT]):
 
     @property
     def decoding(self) -> NetworkT:
-        """The network that drafts: with `quantize` a copy in few bits, made again when the weights have changed.
-
-        Raises CompositionError for a target that is not on a CPU.
-        """
+        """The network that drafts: with `quantize` on a CPU a copy in few bits, made again when weights changed."""
         target, network = self._both()
         if self.quantize is None or not rounds(f"drafter {self.name}", self.quantize, target.device):
             return network

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.errors import InputError
 from specframe.native.blocks import BLOCK, Bits, round_to_blocks
 from specframe.native.build import load_kernels
 from specframe.native.linear import QuantizedLinear
@@ -22,16 +22,13 @@ NetworkT = TypeVar("NetworkT", bound=nn.Module)
 
 
 def rounds(name: str, quantization: Quantization | None, device: torch.device) -> bool:
-    """Returns whether to round matrices: false without `quantization` and, with a warning, without a C++ compiler.
+    """Returns whether to round matrices: on a CPU, if there is a `quantization` and a C++ compiler.
 
-    Raises CompositionError, in a part's name, where the device is no CPU.
+    Without a compiler there is a warning, in a part's name. On a GPU the matrices stay as they are: the same recipe
+    drafts on both.
     """
-    if quantization is None:
+    if quantization is None or device.type != "cpu":
         return False
-    if device.type != "cpu":
-        raise CompositionError(
-            f"{name}: quantize: {quantization} computes on a CPU, and this target is on {device}; leave it out"
-        )
     try:
         load_kernels()
     except InputError as error:

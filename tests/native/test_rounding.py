@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from specframe import CompositionError
 from specframe.components.heads import Trimmed
 from specframe.components.targets.hf import HFTarget
 from specframe.components.targets.tiny import random_model
@@ -153,9 +152,16 @@ def test_without_a_compiler_it_stays_as_it_is(target, monkeypatch, caplog):
     assert "drafter eagle stays in the target's precision" in caplog.text
 
 
-def test_another_device_is_one_line():
-    with pytest.raises(CompositionError, match="quantize: int8 computes on a CPU"):
-        rounding.rounds("drafter eagle", "int8", torch.device("cuda"))
+def test_on_another_device_it_stays_as_it_is():
+    assert rounding.rounds("drafter eagle", "int8", torch.device("cpu"))
+    assert not rounding.rounds("drafter eagle", "int8", torch.device("cuda"))
+
+
+def test_a_drafter_that_names_bits_drafts_on_another_device():
+    target = HFTarget.from_model(random_model(vocab=96, size=64).to("meta"))
+    drafter = Eagle(quantize="int8")
+    drafter.bind(target)
+    assert drafter.decoding is drafter.network
 
 
 def test_rounding_is_the_same_within_autocast():

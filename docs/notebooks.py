@@ -30,7 +30,7 @@ def execute(notebook: Any, folder: Path) -> None:
         manager = AsyncKernelManager(kernel_name="python3", transport="ipc", ip=f"{sockets}/k")
         NotebookClient(
             notebook, km=manager, timeout=600, resources={"metadata": {"path": str(folder)}}, record_timing=False
-        ).execute()
+        ).execute(cleanup_kc=True)  # a manager that was handed in is left running otherwise
     notebook.metadata.pop("language_info", None)
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -183,6 +183,8 @@ class Recorder:
 class RecordedTarget(DelegatingTarget):
     """A target whose scores are kept until the next forward; in all else it is the target."""
 
+    _target: Target
+
     def __init__(self, target: Target, recorder: Recorder) -> None:
         super().__init__(target)
         self._recorder = recorder

@@ -12,8 +12,6 @@ from specframe.kernel.tree import ALL_DRAWS, Draw
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from specframe.kernel.interfaces import Target
-
 
 @dataclass(frozen=True)
 class Promise:
@@ -139,13 +137,13 @@ class DelegatingTarget:
     the other target stands in a subclass, which is made with the object.
     """
 
-    def __new__(cls, target: Target, *arguments: Any, **options: Any) -> Self:
+    def __new__(cls, target: object, *arguments: Any, **options: Any) -> Self:
         """An object whose class has the target's public names, too."""
         kind: Any = cls
         made: Self = object.__new__(_with_names(kind, frozenset(name for name in dir(target) if name[0] != "_")))
         return made
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: object) -> None:
         self._target = target
 
     def __getattr__(self, name: str) -> Any:  # what the target got after this object was made

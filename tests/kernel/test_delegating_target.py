@@ -25,7 +25,7 @@ DYNAMIC = {"DelegatingTarget": "capabilities", "Generator": "patches", "Race": "
 
 
 def members(protocol: type) -> set[str]:
-    """What an instance must have: the public names of a protocol and of those that it extends."""
+    """The public names of a protocol and of those that it extends, which an instance must have."""
     annotated = {name for kind in protocol.__mro__ for name in vars(kind).get("__annotations__", {})}
     return {name for name in annotated | {*dir(protocol)} if not name.startswith("_")}
 

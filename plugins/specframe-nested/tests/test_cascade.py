@@ -88,7 +88,7 @@ def test_it_keeps_the_contract_of_drafters(make):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("tokens", [2, pytest.param(3, marks=pytest.mark.full)])
 @pytest.mark.parametrize("rule", ["match", "recursive"])
 def test_it_keeps_the_contract_of_drafters_with_draws(rule, tokens):
     """Every branch of two tokens; of three, there are too many under `match`."""

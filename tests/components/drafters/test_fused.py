@@ -63,7 +63,7 @@ def test_conformance_of_copies() -> None:
 
 @pytest.mark.sampled
 @pytest.mark.parametrize("draw", list(Draw))
-@pytest.mark.parametrize("widths", [[2], [1, 1], pytest.param([2, 1], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("widths", [[2], [1, 1], pytest.param([2, 1], marks=pytest.mark.full)], ids=str)
 def test_conformance_behind_a_model(widths: list[int], draw: Draw) -> None:
     """With recorded distributions it is certified under `recursive`, too; siblings on two levels have most branches."""
     tree = Fixed(widths=widths, draw=draw)

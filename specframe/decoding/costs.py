@@ -30,7 +30,7 @@ from specframe.kernel.interfaces import Observer, text_of
 from specframe.kernel.types import Prompts, TokenTree, Verdict
 from specframe.native.build import processor
 
-EDITION = 2
+EDITION = 3
 """Edition of the timing, raised when something is timed in another way: earlier results are then ignored."""
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Nodes of the forward passes that are timed."""

@@ -3,22 +3,45 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from specframe.kernel.errors import CompositionError, InputError
+from specframe.kernel.training import AskingRollout, RewritingRollout, SteppedRollout
 from specframe.training.settings import TrainSettings
 
 
 def learning_rate(settings: TrainSettings, step: int, total: int) -> float:
-    """The learning rate of step 0 .. total - 1: linear warm-up, then the schedule's way down to 0."""
+    """The learning rate of step 0 .. total - 1: linear warm-up, then the schedule's way down to 0, or a cooldown's."""
     warmup = settings.warmup if settings.warmup >= 1 else math.ceil(settings.warmup * total)
     if step < warmup:
         return settings.lr * (step + 1) / warmup
     done = (step - warmup) / max(1.0, total - warmup)
-    factor = {"constant": 1.0, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
+    constant = 1 - progress(settings, step, total) if settings.cooldown is not None else 1.0
+    factor = {"constant": constant, "linear": 1 - done, "cosine": 0.5 * (1 + math.cos(math.pi * done))}
     return settings.lr * max(0.0, factor[settings.schedule])
+
+
+def decaying(settings: TrainSettings, total: int) -> int:
+    """The last steps of a run, over which its cooldown lowers the rate; 0 without one."""
+    share: Any = settings.cooldown.get("share", 0.15) if settings.cooldown is not None else 0.0
+    return math.ceil(share * total)
+
+
+def progress(settings: TrainSettings, step: int, total: int) -> float:
+    """The share of a run that is over at a step, from 0 to below 1.
+
+    With a cooldown it is that of the decay, 0 before: so nothing before the decay depends on when the run will end.
+    """
+    if settings.cooldown is None:
+        return step / total
+    return max(0.0, 1 - (total - step) / decaying(settings, total))
 
 
 WINDOW = 32
@@ -36,7 +59,7 @@ class Order:
 
     def __init__(self, lengths: Tensor, size: int, seed: int) -> None:
         self.texts = texts = len(lengths)
-        self.size = size
+        self.lengths, self.size = lengths, size
 
         def order(epoch: int) -> Tensor:
             return _arranged(_permutation(texts, seed, epoch), lengths, size, -epoch * texts % size, mix(seed, epoch))
@@ -47,6 +70,17 @@ class Order:
         """The number of steps that see every text `epochs` times."""
         return math.ceil(epochs * self.texts / self.size)
 
+    def reach(self, marks: Sequence[int]) -> list[int]:
+        """The steps after which the tokens seen first reach each of these ascending numbers."""
+        found: list[int] = []
+        step = seen = 0
+        for mark in marks:
+            while seen < mark:
+                seen += int(self.lengths[self.at(step)].sum())
+                step += 1
+            found.append(step)
+        return found
+
     def at(self, step: int) -> Tensor:
         """The texts of a step: [size] int64 on the host."""
         stream = torch.arange(step * self.size, (step + 1) * self.size)
@@ -56,6 +90,52 @@ class Order:
             inside = epoch == number
             chosen[inside] = self._epoch(number)[place[inside]]
         return chosen
+
+
+@dataclass(frozen=True)
+class End:
+    """An end of a run: its settings are those of a run that ends here and nowhere else."""
+
+    settings: TrainSettings
+    step: int
+    """Steps of the run that ends here."""
+
+    @property
+    def fork(self) -> int:
+        """Steps that it shares with the trunk: all before its rate begins to fall."""
+        return self.step - decaying(self.settings, self.step)
+
+
+def ends_of(settings: TrainSettings, order: Order) -> list[End]:
+    """The ends of a run in the order of their steps, the last one that of the trunk.
+
+    Raises InputError for marks that no step lies between, or that leave no step at the constant rate, and
+    CompositionError for a rollout that depends on how long the run is or on what it did before.
+    """
+    cooldown: dict[str, Any] = settings.cooldown or {}
+    marks = sorted(cooldown.get("at", []))
+    if not marks:
+        return [End(settings, settings.steps or order.steps(settings.epochs))]
+    if len(marks) > 1 and isinstance(settings.rollout, SteppedRollout | RewritingRollout | AskingRollout):
+        raise CompositionError(
+            f"train.cooldown.at: the rollout {type(settings.rollout).__name__} depends on the steps before, so that "
+            "branches of one run would not be runs of their own: give one mark"
+        )
+    steps = order.reach(marks)
+    if same := [mark for mark, (one, two) in zip(marks, pairwise(steps), strict=False) if one == two]:
+        raise InputError(f"train.cooldown.at: no step ends between {same[0]:,} tokens and the next mark")
+    ends = [End(_ending(settings, mark, mark == marks[-1]), step) for mark, step in zip(marks, steps, strict=True)]
+    if ends[0].fork < max(1, settings.warmup):
+        raise InputError(
+            f"train.cooldown.at: a run of {marks[0]:,} tokens has {ends[0].step} steps, too few to warm up and decay"
+        )
+    return ends
+
+
+def _ending(settings: TrainSettings, mark: int, last: bool) -> TrainSettings:
+    """The settings of a run of so many tokens."""
+    out = settings.out if last else settings.out / f"tokens-{mark}"
+    return replace(settings, out=out, cooldown={**(settings.cooldown or {}), "at": [mark]})
 
 
 def _arranged(texts: Tensor, lengths: Tensor, size: int, first: int, seed: int) -> Tensor:

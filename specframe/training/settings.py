@@ -29,6 +29,11 @@ class TrainSettings:
         lr: the learning rate after the warm-up. The default trains small drafters from nothing in some thousand steps;
             authors of drafters for large models, with a hundred times the data, take 3e-5.
         schedule: how the learning rate falls to 0 after the warm-up.
+        cooldown: with the schedule constant, how a run ends: over the last `share` of its steps, 0.15 where it is not
+            given, the rate falls to 0 in a line, and the drafter is kept as it is then. `at` are numbers of tokens,
+            counted as in train.json, each of them an end: the run branches off in time, and the branch lies in
+            `tokens-N` in `out`, the same bit by bit as a run of so many tokens alone. The largest number ends the run
+            itself, in place of `epochs` and `steps`.
         warmup: steps of linear warm-up; below 1, a share of all steps.
         betas: of AdamW; (0.9, 0.95) in EAGLE and Falcon.
         weight_decay: of AdamW.
@@ -58,6 +63,7 @@ class TrainSettings:
     pack: bool = False
     lr: float = 1e-3
     schedule: Literal["linear", "cosine", "constant"] = "linear"
+    cooldown: dict[str, list[int] | float] | None = None
     warmup: float = 0.01
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01
@@ -89,3 +95,18 @@ class TrainSettings:
             raise InputError(f"train.validation is {self.validation}; it is a share, from 0 to below 1")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"train.betas are {list(self.betas)}; both must lie in [0, 1)")
+        if self.cooldown is not None:
+            self._check_cooldown(self.cooldown)
+
+    def _check_cooldown(self, cooldown: dict[str, list[int] | float]) -> None:
+        if unknown := sorted(set(cooldown) - {"at", "share"}):
+            raise InputError(f"train.cooldown: it has `at` and `share`, and no {unknown[0]}")
+        if self.schedule != "constant":
+            raise InputError(f"train.cooldown: the schedule {self.schedule} falls by itself; take constant")
+        marks, share = cooldown.get("at", []), cooldown.get("share", 0.15)
+        if isinstance(share, list) or not 0 < share < 1:
+            raise InputError(f"train.cooldown.share is {share}; it is a share of the steps, between 0 and 1")
+        if not isinstance(marks, list) or any(mark < 1 for mark in marks) or len(set(marks)) < len(marks):
+            raise InputError(f"train.cooldown.at is {marks}; it is a list of different numbers of tokens")
+        if len(marks) > 1 and 0 < self.warmup < 1:
+            raise InputError("train.warmup must be in steps where train.cooldown.at has several ends")

@@ -62,6 +62,7 @@ class Trackers:
         """Closes the trackers."""
         for tracker in self.trackers:
             tracker.finish()
+        self.trackers.clear()  # a run's branches open them again
 
     def _log(self, step: int, figures: dict[str, float]) -> None:
         for tracker in self.trackers:

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,7 +21,7 @@ from specframe.training import precision, randomness, state
 from specframe.training.processes import Interruption, Processes
 from specframe.training.progress import Watcher
 from specframe.training.report import Report, describe, make_report, record
-from specframe.training.schedule import Order, learning_rate
+from specframe.training.schedule import End, Order, ends_of, learning_rate, progress
 from specframe.training.settings import TrainSettings
 from specframe.training.state import Ledger
 from specframe.training.teaching import Teaching
@@ -74,7 +74,8 @@ class Trainer:
         )
         group = settings.batch * settings.accumulate * processes.count
         self.order = Order(lessons.texts.counts, group, settings.seed)
-        self.total = settings.steps or self.order.steps(settings.epochs)
+        self.ends = ends_of(settings, self.order)
+        self.total = self.ends[-1].step
         self.every = settings.validate_every or self.order.steps(1)
         self.window = torch.zeros(len(losses) + 1, device=device)
         self.ledger = state.load(settings.out, self.module, self.optimizer, Ledger(self._identity()))
@@ -83,7 +84,7 @@ class Trainer:
         self.tokens = 0
 
     def run(self) -> Report:
-        """Trains from where the ledger stands to the end.
+        """Trains from where the ledger stands to the end, then the branches of a cooldown with several ends.
 
         At SIGINT or SIGTERM the step in flight is finished, the state saved and KeyboardInterrupt raised.
         """
@@ -108,6 +109,7 @@ class Trainer:
             ) from None
         finally:
             self.watcher.finish(note)
+        self._branch()
         return make_report(self.settings.out, self.ledger, resumed)
 
     def take(self, step: int) -> None:
@@ -123,7 +125,7 @@ class Trainer:
         for rows in torch.split(mine, settings.batch):
             teacher = self.lessons.teaching(rows)
             with precision.autocast(settings, self.device):
-                student = settings.rollout(self.drafter, teacher, step / self.total)
+                student = settings.rollout(self.drafter, teacher, progress(settings, step, self.total))
                 parts = scored([loss for loss, _, _ in self.losses], student, teacher)
                 loss = torch.stack([w * part for (_, w, _), part in zip(self.losses, parts, strict=True)]).sum()
             if not loss.requires_grad:
@@ -159,6 +161,9 @@ class Trainer:
         stop = self.processes.any(asked, self.device) if report or self.processes.count == 1 else False
         if stop or last or step % settings.save_every == 0:
             self._save()
+        for end in self.ends[:-1]:
+            if end.fork == step and self.processes.main:
+                self._fork(end)
         if stop and not last:
             raise KeyboardInterrupt
 
@@ -189,6 +194,8 @@ class Trainer:
             figures |= self.evaluate() if self.evaluate else {}
         self.watcher.validated(ledger.step, figures)
         ledger.history.append({"step": ledger.step, **figures})
+        if settings.cooldown is not None and ledger.step < self.total:
+            return  # a drafter at the constant rate is not compared with those that have decayed
         if ledger.best is None or figures["tau"] > ledger.best:
             ledger.best = figures["tau"]
             if self.processes.main:
@@ -202,6 +209,20 @@ class Trainer:
             state.save(self.settings.out, self.module, self.optimizer, self.ledger)
             self.drafter.save(self.settings.out / LAST)
         self.processes.wait()
+
+    def _fork(self, end: End) -> None:
+        """Writes the state that a run which ends there has now."""
+        ledger = replace(self.ledger, identity=self._identity(end), window=self.window.tolist())
+        state.save(end.settings.out, self.module, self.optimizer, ledger)
+
+    def _branch(self) -> None:
+        """Trains the branches to their ends, and puts the trunk's end back into the module."""
+        self.processes.wait()
+        parts = (self.lessons, self.held, self.processes, self.watcher, self.evaluate, self.device)
+        for end in self.ends[:-1]:
+            Trainer(self.drafter, self.losses, end.settings, *parts).run()
+        if len(self.ends) > 1:
+            state.load(self.settings.out, self.module, self.optimizer, self.ledger)
 
     def _finish(self) -> None:
         """Writes the best checkpoint where nothing was validated, and train.json."""
@@ -218,12 +239,12 @@ class Trainer:
                 f"train.warmup. What {self.settings.out} holds is from before"
             )
 
-    def _identity(self) -> dict[str, Any]:
-        """Returns the fields in which a resumed run must agree with the one that saved the state."""
-        settings = {k: v for k, v in vars(self.settings).items() if k not in INDIFFERENT}
+    def _identity(self, end: End | None = None) -> dict[str, Any]:
+        """Returns the fields in which a resumed run must agree with the one that saved the state, or a branch."""
+        settings = {k: v for k, v in vars(end.settings if end else self.settings).items() if k not in INDIFFERENT}
         identity = {
             "settings": settings,
-            "steps": self.total,
+            "steps": end.step if end else self.total,
             "rollout": describe(self.settings.rollout),
             "losses": [{"name": n, "weight": w, **describe(loss)} for loss, w, n in self.losses],
             "data": {"train": self.lessons.texts.digest, "validation": self.held.texts.digest},

@@ -44,6 +44,7 @@ NETWORKS = [
     ("qwen3", FSPAD),
     ("llama", {"fusion": "gated"}),
     ("qwen2", {"layers": 2}),
+    ("llama", {"layers": 2, "intermediate_size": 20}),
     ("qwen3", DOVETAIL | {"layers": 3}),
 ]
 """Kinds of targets, and the options of drafters for them."""

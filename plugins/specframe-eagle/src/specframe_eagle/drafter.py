@@ -11,6 +11,7 @@ from specframe.neural import Export, NeuralDrafter, Quantization
 from specframe_eagle import engines, published
 from specframe_eagle.network import EagleNetwork, EagleVariant
 from specframe_eagle.published import EagleLayout
+from specframe_eagle.width import checked_width, with_width
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +52,7 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         fusion: a new drafter's map from token and feature to the layer's input: linear, or gated (Dovetail); a loaded
             one has its own.
         layers: a new drafter's number of decoder layers; a loaded one has its own.
+        intermediate_size: inner width of a new drafter's MLPs; none: the target's. A loaded one has its own.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
@@ -67,16 +69,19 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         partial_alignment: bool = False,
         fusion: Literal["linear", "gated"] = "linear",
         layers: int = 1,
+        intermediate_size: int | None = None,
         quantize: Quantization | None = None,
     ) -> None:
         super().__init__(weights=weights, head=head, quantize=quantize)
         self.variant = EagleVariant(bias, feature_sampling, partial_alignment, fusion == "gated", layers)
+        self.inner = checked_width(self.name, intermediate_size)
         self._layout: EagleLayout | None = None
 
     def build(self, target: NeuralTarget) -> EagleNetwork:
         """A new network for the target."""
-        self._layout = EagleLayout.of_target(target.config, self.variant)
-        return EagleNetwork(target.config, self.variant)
+        config = with_width(target.config, self.inner)
+        self._layout = EagleLayout.of_target(config, self.variant)
+        return EagleNetwork(config, self.variant)
 
     def load(self, target: NeuralTarget, weights: str) -> EagleNetwork:
         """The network of a checkpoint in the published layout, which may differ from a new one's."""
@@ -89,6 +94,10 @@ class Eagle(NeuralDrafter[EagleNetwork]):
         if self.variant.layers not in (1, stored := layout.variant.layers):
             raise WeightsError(
                 f"the drafter in {weights} has {stored} layers, not {self.variant.layers}: leave layers out"
+            )
+        if self.inner not in (None, stored := layout.shape.intermediate_size):
+            raise WeightsError(
+                f"the MLP of the drafter in {weights} is {stored} wide, not {self.inner}: leave intermediate_size out"
             )
         return published.load(layout, weights, target)
 

@@ -29,6 +29,7 @@ from specframe_eagle import engines3, fitting3
 from specframe_eagle.layout3 import D2T, LM_HEAD, T2D, Layout3
 from specframe_eagle.published import EMBEDDING, is_embedding_of
 from specframe_eagle.wide import Kind, Switches, Wide, published_taps
+from specframe_eagle.width import checked_width, with_width
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,6 +60,7 @@ class Eagle3(NeuralDrafter[Wide]):
         norm_output: whether the state fed back has passed the norm before the LM head (EAGLE-3.1).
         norm_before_residual: whether the residual starts at the normed state (vLLM alone serves it).
         norm_before_fc: whether all taps together pass one norm.
+        intermediate_size: inner width of a new drafter's MLP; none: the target's. A loaded one has its own.
         quantize: its linear layers in 4 or 8 bits while it decodes on a CPU; saved unrounded.
     """
 
@@ -79,6 +81,7 @@ class Eagle3(NeuralDrafter[Wide]):
         norm_output: bool = False,
         norm_before_residual: bool = False,
         norm_before_fc: bool = False,
+        intermediate_size: int | None = None,
         quantize: Quantization | None = None,
     ) -> None:
         if taps is not None and (not taps or min(taps) < 0 or len(set(taps)) < len(taps)):
@@ -91,6 +94,7 @@ class Eagle3(NeuralDrafter[Wide]):
         super().__init__(weights=weights, head=head, quantize=quantize)
         self.own_head = own_head
         self.layer = layer
+        self.inner = checked_width(self.name, intermediate_size)
         self.reads = taps
         self.switches = Switches(fc_norm, norm_output, norm_before_residual, norm_before_fc)
         self._source = head
@@ -110,7 +114,8 @@ class Eagle3(NeuralDrafter[Wide]):
         taps = published_taps(config.num_hidden_layers) if self.reads is None else tuple(self.reads)
         head, support = self._copied(target) if self.own_head else (None, None)
         rows = None if head is None else len(head)
-        self._layout = Layout3(layer_config(config, kind), taps, self.switches, support=support, rows=rows)
+        shape = with_width(layer_config(config, kind), self.inner)
+        self._layout = Layout3(shape, taps, self.switches, support=support, rows=rows)
         return Wide(self._layout.shape, taps, self.switches, head, support)
 
     def load(self, target: NeuralTarget, weights: str) -> Wide:
@@ -138,6 +143,10 @@ class Eagle3(NeuralDrafter[Wide]):
         wanted = [switch.name for switch in fields(Switches) if getattr(self.switches, switch.name)]
         if missing := [name for name in wanted if not getattr(layout.switches, name)]:
             raise WeightsError(f"the drafter in {weights} has no {', '.join(missing)}: leave the option out")
+        if self.inner not in (None, stored := layout.shape.intermediate_size):
+            raise WeightsError(
+                f"the MLP of the drafter in {weights} is {stored} wide, not {self.inner}: leave intermediate_size out"
+            )
         if self.reads is not None and tuple(self.reads) != layout.taps:
             raise WeightsError(f"the drafter in {weights} reads the layers {list(layout.taps)}, not {self.reads}")
         if not self.own_head and layout.rows is not None:

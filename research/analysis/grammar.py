@@ -1,8 +1,9 @@
 """The cost of a grammar: ``python research/analysis/grammar.py RECIPE`` decodes prompts with and without one.
 
-It prints, for plain decoding and for the recipe, milliseconds of CPU time a token on one thread, which other processes
-hardly change, tau, and the share of it that the grammar takes; medians of rounds in turns. The grammar `any text`
-allows every text, so that its texts are those without a grammar; `a schema` is a JSON schema.
+It prints, for plain decoding, for the recipe, and for the recipe when nodes that the grammar forbids are scored, too,
+milliseconds of CPU time a token on one thread, which other processes hardly change, tau, the nodes that a cycle scores,
+and the share of the time that the grammar takes; medians of rounds in turns. The grammar `any text` allows every text,
+so that its texts are those without a grammar; `a schema` is a JSON schema.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from statistics import median
 from time import process_time
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -36,10 +38,13 @@ GRAMMARS = {"none": None, "any text": {"regex": "(?s:.*)"}, "a schema": {"json":
 PROMPTS = ["Describe a person as JSON.", "Who likes to read? Answer in JSON.", "Write a JSON object about a sailor."]
 
 
+KINDS = ("plain", "the recipe", "forbidden nodes scored")
+
+
 @contextmanager
 def watched(spent: list[float]) -> Iterator[None]:
     """Add the seconds that each call of a grammar's processor takes to a list."""
-    own = GrammarProcessor.__call__
+    own, allows = GrammarProcessor.__call__, GrammarProcessor.allows
 
     def call(self: GrammarProcessor, tokens: Tensor, logits: Tensor) -> Tensor:
         start = process_time()
@@ -47,7 +52,13 @@ def watched(spent: list[float]) -> Iterator[None]:
         spent.append(process_time() - start)
         return found
 
-    with patch.object(GrammarProcessor, "__call__", call):
+    def asked(self: GrammarProcessor, *given: Any) -> list[bool]:
+        start = process_time()
+        found = allows(self, *given)
+        spent.append(process_time() - start)
+        return found
+
+    with patch.object(GrammarProcessor, "__call__", call), patch.object(GrammarProcessor, "allows", asked):
         yield
 
 
@@ -63,24 +74,34 @@ def main() -> None:
     recipe = specframe.load(given.recipe, overrides=given.overrides)
     times: dict[tuple[str, str], list[float]] = {}
     shares: dict[tuple[str, str], list[float]] = {}
-    taus: dict[tuple[str, str], float] = {}
+    taus: dict[tuple[str, str], tuple[float, float]] = {}
+    texts: dict[str, list[list[int]]] = {}
+    plain = recipe.plain()
     for turn in range(given.rounds + 1):
-        for kind, pipeline in (("plain", recipe.plain()), ("recipe", recipe)):
+        for kind in KINDS:
+            pipeline = plain if kind == "plain" else recipe
+            whole = patch("specframe.decoding.session.pruned", lambda draft, entries: draft)
             for name, form in GRAMMARS.items():
+                if form is None and kind == KINDS[2]:
+                    continue
                 settings = replace(recipe.sampling, grammar=form, max_new_tokens=given.tokens)
                 spent: list[float] = []
-                with watched(spent):
+                with watched(spent), whole if kind == KINDS[2] else nullcontext():
                     start = process_time()
                     result = replace(pipeline, sampling=settings).generate(PROMPTS)
                     seconds = process_time() - start
                 if turn:  # the first one warms up
                     times.setdefault((kind, name), []).append(seconds / sum(map(len, result.tokens)))
                     shares.setdefault((kind, name), []).append(sum(spent) / seconds)
-                    taus[kind, name] = result.acceptance.tau
-    print("| decoding | grammar | ms a token | tau | share of the grammar |\n|---|---|---|---|---|")
+                    nodes = 1 + result.acceptance.drafted / result.acceptance.cycles
+                    taus[kind, name] = result.acceptance.tau, nodes
+                if result.tokens != texts.setdefault(name, result.tokens):
+                    print(f"{kind}, {name}: the texts differ")
+    print("| decoding | grammar | ms a token | tau | nodes a cycle | share of the grammar |\n|---|---|---|---|---|---|")
     for (kind, name), found in times.items():
         share = 100 * median(shares[kind, name])
-        print(f"| {kind} | {name} | {1000 * median(found):.2f} | {taus[kind, name]:.2f} | {share:.1f} % |")
+        tau, nodes = taus[kind, name]
+        print(f"| {kind} | {name} | {1000 * median(found):.2f} | {tau:.2f} | {nodes:.1f} | {share:.1f} % |")
     print(f"load {os.getloadavg()[0]:.1f}")
 
 

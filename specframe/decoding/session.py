@@ -13,6 +13,7 @@ from torch import Tensor
 from specframe.decoding.alongside import Alongside, Threads
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import claim, require_claim
+from specframe.decoding.pruning import pruned
 from specframe.decoding.requests import (
     Entry,
     Request,
@@ -173,6 +174,8 @@ class Session:
             costs = parts.costs and parts.costs.together(len(self.live), self._pause)
             context = Context(sampling, self._random.draft, costs)
             draft = parts.drafter.propose(self._root, parts.tree, context)
+            if sampling.processors and not parts.promise.whole:
+                draft = pruned(draft, self.live)
         with self._alongside.drafting(draft, context), self.clock.phase("score"):
             scores = parts.target.score(draft)
         cycle = self._conclude(list(self.live), draft, scores, self._random, sampling)

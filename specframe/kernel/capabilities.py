@@ -40,6 +40,9 @@ class Promise:
     """True if a draft may be drawn while the target scores the one before it: a draft drawn at random is then the one
     that would be drawn now, under other noise."""
 
+    whole: bool = False
+    """True if a drafter learns from the scores of its whole draft, so that forbidden nodes are scored, too."""
+
     chains: bool = False
     """True for a drafter whose frontiers may hold several nodes of a path, each behind its parent. A drafter that feeds
     a node what was predicted at its parent cannot."""

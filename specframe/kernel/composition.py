@@ -62,7 +62,7 @@ def draft_of(drafter: Drafter, tree: TreePolicy | None) -> Promise:
     if tree is None or drafter.promise.complete:
         return drafter.promise
     own = drafter.promise
-    return replace(tree.promise, alone=tree.promise.alone and own.alone, borrows=own.borrows)
+    return replace(tree.promise, alone=tree.promise.alone and own.alone, borrows=own.borrows, whole=own.whole)
 
 
 def misfits(

@@ -110,6 +110,32 @@ class GrammarProcessor:
         with self._turn:
             return self._read(list(text))
 
+    def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
+        """Whether the grammar allows the path to each node of a tree behind a text, whose last token is the root.
+
+        Behind a text that is none of the grammar's it allows everything, as it bans nothing there.
+        """
+        answer = list(text[self._prompt :])
+        below: list[list[int]] = [[] for _ in tokens]
+        for node, parent in enumerate(parents[1:], 1):
+            below[parent].append(node)
+        with self._turn:
+            if self._read(answer) < len(answer) or not self._grammar.ends.isdisjoint(answer[-1:]):
+                return [True] * len(tokens)
+            allowed = [True] + [False] * (len(tokens) - 1)
+            self._descend(0, tokens, below, allowed)
+        return allowed
+
+    def _descend(self, node: int, tokens: Sequence[int], below: Sequence[Sequence[int]], allowed: list[bool]) -> None:
+        """Marks the allowed nodes below one at which the matcher stands, and leaves it there."""
+        for child in below[node]:
+            if tokens[child] in self._grammar.ends:
+                allowed[child] = self._matcher.is_accepting()
+            elif self._matcher.try_consume_tokens([tokens[child]]):
+                allowed[child] = True
+                self._descend(child, tokens, below, allowed)
+                self._matcher.rollback(1)
+
     def _allowed(self, text: list[int], vocab: int) -> np.ndarray[Any, np.dtype[np.bool_]]:
         """The tokens that may follow a text: [V] bool; all of them where the text is none of the grammar's."""
         allowed = self._read(text)

@@ -11,6 +11,7 @@ import torch
 
 import specframe
 from specframe.decoding.baseline import find_divergences, generate_with_transformers
+from specframe.decoding.pruning import pruned
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.sampling.grammar import GrammarCompiler, GrammarProcessor, grammar_of
@@ -128,6 +129,85 @@ def test_a_rolled_back_matcher_answers_as_a_fresh_one(folder):
             if token not in allowed:  # no text goes on behind it, and its logits stay
                 assert rolled.accepts(texts[-1][1:]) == len(text) - 1
                 assert rolled(torch.tensor([texts[-1]]), torch.zeros(1, 64)).isfinite().all()
+
+
+def test_nodes_of_a_draft_are_allowed_as_their_paths_are(folder):
+    pipeline, draws = pipeline_of(folder), random.Random(1)
+    for form in GRAMMARS.values():
+        grammar = grammar_of(pipeline.parts.target, form)
+        asked, fresh, text = GrammarProcessor(grammar, 1), GrammarProcessor(grammar, 1), [5]
+        for _ in range(60):
+            mask = fresh(torch.tensor([text]), torch.zeros(1, 64))[0].isfinite().nonzero()[:, 0].tolist()
+            tokens, parents, paths = [text[-1]], [-1], [[]]
+            for node in range(1, 12):
+                parents.append(draws.randrange(node))
+                tokens.append(draws.choice(mask) if draws.random() < 0.7 else draws.randrange(64))
+                paths.append([*paths[parents[-1]], tokens[-1]])
+            whole = len(text) - 1
+            over = fresh.accepts(text[1:]) < whole or text[-1] == 1
+            wanted = [over or fresh.accepts([*text[1:], *path]) == whole + len(path) for path in paths]
+            assert asked.allows(text, tokens, parents) == wanted
+            text = [5] if over else [*text, draws.choice(mask)]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_nodes_that_a_grammar_forbids_are_not_scored_and_change_no_text(folder, drafter, temperature, monkeypatch):
+    pipeline = pipeline_of(folder, drafter, grammar=GRAMMARS["json"], temperature=temperature)
+    grammar = grammar_of(pipeline.parts.target, pipeline.sampling.grammar)
+    rows = [pipeline.encode(prompt) for prompt in PROMPTS]
+    requests = [replace(each, number=number) for number, each in enumerate(pipeline.requests(rows))]
+
+    def decode():
+        """The texts, the nodes that were scored, and those of them that the grammar forbids."""
+        scored, forbidden = 0, 0
+        with pipeline.open(requests, slots=3) as session:
+            before = {}
+
+            def watch(cycle):
+                nonlocal scored, forbidden
+                for row, entry in enumerate(session.cycle_rows):
+                    text = before.get(entry.request.number, [])
+                    before[entry.request.number] = list(entry.tokens)
+                    if cycle.committed.prompt is None:
+                        tree = cycle.draft.take(torch.tensor([row]))
+                        seen = GrammarProcessor(grammar, 0).allows(
+                            text, *(x[0].tolist() for x in (tree.tokens, tree.parent))
+                        )
+                        scored += int(tree.valid.sum())
+                        forbidden += sum(v and not s for v, s in zip(tree.valid[0].tolist(), seen, strict=True))
+
+            return [entry.tokens for entry in session.run(requests, watch)], scored, forbidden
+
+    texts, scored, forbidden = decode()
+    monkeypatch.setattr("specframe.decoding.session.pruned", lambda draft, entries: draft)
+    wanted, most, banned = decode()
+    assert forbidden == 0 < banned and scored < most
+    if drafter != "model" or temperature == 0:  # `recursive` has one random number for each child that it tries
+        assert texts == wanted
+
+
+def test_nodes_that_are_drawn_are_drawn_under_the_grammar(folder, monkeypatch):
+    tree = {"use": "fixed", "widths": [3, 2, 1], "draw": "without_replacement"}
+    monkeypatch.setitem(DRAFTERS, "model", tree)
+    pipeline = pipeline_of(folder, "model", grammar=GRAMMARS["json"], temperature=1.0)
+    counts = []
+
+    def watched(draft, entries):
+        lists = zip(*(part.tolist() for part in (draft.tokens, draft.parent, draft.valid)), strict=True)
+        for entry, (tokens, parents, valid) in zip(entries, lists, strict=True):
+            (processor,) = entry.request.sampling.processors
+            allowed = processor.allows(entry.text, tokens, parents)
+            over = [False]  # nodes behind an end
+            for node, parent in enumerate(parents[1:], 1):
+                over.append(over[parent] or tokens[parent] == 1)
+                assert allowed[node] or over[node] or not valid[node]
+            counts.append(sum(valid))
+        return pruned(draft, entries)
+
+    monkeypatch.setattr("specframe.decoding.session.pruned", watched)
+    pipeline.generate(PROMPTS)
+    assert sum(counts) > len(counts)
 
 
 def test_only_an_end_follows_a_complete_text(folder):

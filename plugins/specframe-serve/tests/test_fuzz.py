@@ -2,6 +2,8 @@
 
 import json
 import math
+from threading import Event, Thread
+from time import monotonic
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -49,8 +51,22 @@ def bodies(draw):
 
 @pytest.fixture(scope="module")
 def small(pipeline):
+    """A server that is asked for its health all the while, and is never silent for a second."""
+    silences, done = [0.0], Event()
     with Serving(pipeline, context=60, queue=8) as running:
+
+        def watch():
+            while not done.wait(0.05):
+                asked = monotonic()
+                assert running.get("/health").status_code == 200
+                silences.append(monotonic() - asked)
+
+        watcher = Thread(target=watch)
+        watcher.start()
         yield running
+        done.set()
+        watcher.join()
+    assert len(silences) > 2 and max(silences) < 1.0, f"/health was silent for {max(silences):.2f} s"
 
 
 def check(serving, path, body):

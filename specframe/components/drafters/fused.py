@@ -101,6 +101,7 @@ class Fused:
             settled=False,
             alone=own.alone and other.alone,
             borrows=own.borrows or other.borrows,
+            whole=own.whole or other.whole,
         )
         self.taps: frozenset[str] = first.taps | second.taps
         self._paying = Paying()

@@ -24,7 +24,8 @@ from specframe_serve.meters import Meters
 from specframe_serve.ollama.routes import Ollama
 from specframe_serve.protocol import ChatRequest, CompletionRequest
 from specframe_serve.replies import ChatReply, TextReply
-from specframe_serve.responses import ResponseReply, ResponseRequest
+from specframe_serve.response_replies import ResponseReply
+from specframe_serve.responses import ResponseRequest
 from specframe_serve.settings import ServeSettings
 from specframe_serve.web.access import require_key
 from specframe_serve.web.bodies import read
@@ -122,8 +123,11 @@ class Server:
 
     async def _respond(self, request: Request) -> Response:
         asked = await read(request, ResponseRequest, self.settings.body)
-        form = ResponseReply.of(self.settings.name, asked, self.desk.pipeline)
-        return await self.desk.converse(request, asked.chat(), form)
+        chat = asked.chat()
+        calls = self.desk.encoder.tool_form(chat)
+        return await self.desk.converse(
+            request, chat, ResponseReply.of(self.settings.name, asked, self.desk.pipeline, calls)
+        )
 
 
 def _cross_origin(origins: Sequence[str]) -> Middleware:

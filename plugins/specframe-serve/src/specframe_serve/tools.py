@@ -75,13 +75,20 @@ class ToolCall(Strict):
     @property
     def call(self) -> dict[str, Any]:
         """The call as chat templates take it: its arguments are an object. Raises ValueError for text that is none."""
+        found = {"type": "function", "function": {"name": self.function.name, "arguments": self.require_arguments()}}
+        return found if self.id is None else found | {"id": self.id}
+
+    def require_arguments(self) -> dict[str, Any]:
+        """The arguments as an object. Raises ValueError for text that is none."""
         arguments = self.function.arguments
         if isinstance(arguments, str):
-            arguments = json.loads(arguments or "{}")
+            try:
+                arguments = json.loads(arguments or "{}")
+            except RecursionError:
+                raise ValueError("arguments are nested too deeply") from None
         if not isinstance(arguments, dict):
             raise ValueError("arguments are a JSON object as text")
-        found = {"type": "function", "function": {"name": self.function.name, "arguments": arguments}}
-        return found if self.id is None else found | {"id": self.id}
+        return arguments
 
 
 @dataclass(frozen=True)

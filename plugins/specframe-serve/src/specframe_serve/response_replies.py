@@ -1,0 +1,196 @@
+"""Replies of `/v1/responses`, as an object or as named events."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from time import time
+from typing import Any
+
+from specframe import Pipeline
+from specframe_serve.answers import Answer, Answers
+from specframe_serve.errors import ApiError
+from specframe_serve.responses import ResponseRequest
+from specframe_serve.tools import ToolForm
+from specframe_serve.web.events import WAITING, event
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseReply:
+    """The reply to one request."""
+
+    model: str
+    asked: ResponseRequest
+    temperature: float
+    top_p: float
+    calls: ToolForm | None = None
+    """The form of calls in the answer; None: it has none."""
+    id: str = field(default_factory=lambda: secrets.token_hex(12))
+    created: int = field(default_factory=lambda: int(time()))
+    numbers: Iterator[int] = field(default_factory=count)
+    """Counter of a stream's events."""
+    media_type: str = "text/event-stream"
+
+    @classmethod
+    def of(cls, model: str, asked: ResponseRequest, pipeline: Pipeline, calls: ToolForm | None) -> ResponseReply:
+        """The reply to a request, whose settings are the pipeline's where it gives none."""
+        sampling = pipeline.sampling
+        return cls(
+            model=model,
+            asked=asked,
+            temperature=sampling.temperature if asked.temperature is None else asked.temperature,
+            top_p=sampling.top_p if asked.top_p is None else asked.top_p,
+            calls=calls,
+        )
+
+    def whole(self, answers: Answers) -> dict[str, Any]:
+        """The reply as one object."""
+        (answer,) = answers.all
+        done = answer.finish != "length"
+        prompt, completion = answers.prompt_tokens, answers.completion_tokens
+        return self._object("completed" if done else "incomplete") | {
+            "incomplete_details": None if done else {"reason": "max_output_tokens"},
+            "output": self._output(answer, "completed" if done else "incomplete"),
+            "usage": {
+                "input_tokens": prompt,
+                "input_tokens_details": {"cached_tokens": answers.cached_tokens},
+                "output_tokens": completion,
+                "output_tokens_details": {"reasoning_tokens": 0},
+                "total_tokens": prompt + completion,
+            },
+        }
+
+    async def stream(self, answers: Answers) -> AsyncIterator[str]:
+        """The named events of a stream, each with its number."""
+        (answer,) = answers.all
+        yield self._named("response.created", response=self._object("in_progress"))
+        yield self._named("response.in_progress", response=self._object("in_progress"))
+        shown: int | None = None  # characters of the message that were sent; None: it has not begun
+        async for piece in answers.pieces():
+            if piece is None:
+                yield WAITING
+                continue
+            text = answer.text if self.calls is None else self.calls.open_text(answer.text)
+            if shown is None and (text or self.calls is None):
+                shown = 0
+                yield self._begin()
+            if shown is not None and text[shown:]:
+                yield self._add(text[shown:])
+                shown = len(text)
+        whole = self.whole(answers)
+        for place, item in enumerate(whole["output"]):
+            if item["type"] == "function_call":
+                yield self._call_events(place, item)
+                continue
+            text = item["content"][0]["text"]
+            if shown is None:
+                yield self._begin()
+            if text[shown or 0 :]:
+                yield self._add(text[shown or 0 :])
+            yield self._named("response.output_text.done", text=text, logprobs=[], **self._part)
+            yield self._named("response.content_part.done", part=_text(text), **self._part)
+            yield self._named("response.output_item.done", item=item, output_index=place)
+        yield self._named(f"response.{whole['status']}", response=whole)
+
+    def _named(self, name: str, /, **fields: Any) -> str:
+        return event({"type": name, "sequence_number": next(self.numbers)} | fields, name)
+
+    @property
+    def _part(self) -> dict[str, Any]:
+        """The place of the message's text."""
+        return {"item_id": f"msg_{self.id}", "output_index": 0, "content_index": 0}
+
+    def _begin(self) -> str:
+        """The events that begin the message."""
+        added = self._named("response.output_item.added", item=self._message(None, "in_progress"), output_index=0)
+        return added + self._named("response.content_part.added", part=_text(""), **self._part)
+
+    def _add(self, text: str) -> str:
+        return self._named("response.output_text.delta", delta=text, logprobs=[], **self._part)
+
+    def _call_events(self, place: int, item: dict[str, Any]) -> str:
+        """The events of a call, which is sent whole."""
+        where, arguments = {"item_id": item["id"], "output_index": place}, item["arguments"]
+        begun = item | {"status": "in_progress", "arguments": ""}
+        return "".join(
+            [
+                self._named("response.output_item.added", item=begun, output_index=place),
+                self._named("response.function_call_arguments.delta", delta=arguments, **where),
+                self._named("response.function_call_arguments.done", arguments=arguments, name=item["name"], **where),
+                self._named("response.output_item.done", item=item, output_index=place),
+            ]
+        )
+
+    def error(self, error: ApiError) -> str:
+        """The event that ends a stream with an error."""
+        found = error.body["error"]
+        failed = self._object("failed") | {"error": {"code": found["code"] or found["type"], "message": str(error)}}
+        return self._named("response.failed", response=failed)
+
+    def _object(self, status: str) -> dict[str, Any]:
+        asked = self.asked
+        return {
+            "id": f"resp_{self.id}",
+            "object": "response",
+            "created_at": self.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": asked.instructions,
+            "max_output_tokens": asked.max_output_tokens,
+            "metadata": asked.metadata or {},
+            "model": self.model,
+            "output": [],
+            "parallel_tool_calls": asked.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "store": False,
+            "temperature": self.temperature,
+            "text": {"format": _format(asked)},
+            "tool_choice": _choice(asked),
+            "tools": [tool.model_dump() for tool in asked.tools],
+            "top_p": self.top_p,
+            "truncation": "disabled",
+            "usage": None,
+            "user": asked.user,
+        }
+
+    def _output(self, answer: Answer, status: str) -> list[dict[str, Any]]:
+        """The items of an answer: its text, unless it has calls alone, and its calls."""
+        text, calls = (answer.text, []) if self.calls is None else self.calls.read(answer.text)
+        items = [] if calls and not text else [self._message(text, status)]
+        return items + [
+            {"id": f"fc_{secrets.token_hex(12)}", "type": "function_call", "status": "completed", "call_id": call["id"]}
+            | call["function"]
+            for call in calls
+        ]
+
+    def _message(self, text: str | None, status: str) -> dict[str, Any]:
+        content = [] if text is None else [_text(text)]
+        return {
+            "id": f"msg_{self.id}",
+            "type": "message",
+            "role": "assistant",
+            "status": status,
+            "content": content,
+        }
+
+
+def _choice(asked: ResponseRequest) -> str | dict[str, Any]:
+    """The choice of tools, as the request has it."""
+    choice = asked.tool_choice or "auto"
+    return choice if isinstance(choice, str) else choice.model_dump()
+
+
+def _format(asked: ResponseRequest) -> dict[str, Any]:
+    """The format of the answer, as the request has it."""
+    form = asked.text.format if asked.text is not None else None
+    if form is None or form.type != "json_schema":
+        return {"type": form.type if form is not None else "text"}
+    return form.model_dump(by_alias=True)
+
+
+def _text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from specframe.kernel.capabilities import SeeingTarget
 from specframe.kernel.errors import InputError
 from specframe.kernel.interfaces import Target
-from specframe.kernel.types import KnownPrefix, Prompts, TokenTree, Verdict
+from specframe.kernel.types import Draw, KnownPrefix, Prompts, TokenTree, Verdict
 from specframe.sampling.laws import History, RowSampling, Sampling
 
 GREEDY = Sampling()
@@ -138,6 +138,38 @@ def following(
     if not sampling.processors:
         return sampling
     return sampling.following(History(*pad([entry.text for entry in entries], device)))
+
+
+@runtime_checkable
+class Guide(Protocol):
+    """A logits processor that knows, without logits, some of the tokens that it bans."""
+
+    def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
+        """For each node of a tree behind a text, True unless it is banned; node 0 is the text's last token."""
+        ...
+
+
+def pruned(draft: TokenTree, entries: Sequence[Entry]) -> TokenTree:
+    """The draft without nodes that the guides of its rows ban, and all below them.
+
+    The target's law has no mass at such a node, so that no path leads through it. Nodes drawn at random stay: to drop
+    some by their tokens would change the law of the others.
+    """
+    processors: list[tuple[object, ...]] = [entry.request.sampling.processors for entry in entries]
+    guides = [[each for each in own if isinstance(each, Guide)] for own in processors]
+    if draft.levels == 0 or not any(guides):
+        return draft
+    parts = zip(*(part.tolist() for part in (draft.tokens, draft.parent, draft.valid, draft.draw)), strict=True)
+    kept, whole = list[list[int]](), True
+    for entry, own, (tokens, parents, valid, draws) in zip(entries, guides, parts, strict=True):
+        allowed = [guide.allows(entry.text, tokens, parents) for guide in own]
+        left = {0}
+        for node, parent in enumerate(parents[1:], 1):
+            if parent in left and valid[node] and (draws[node] != Draw.TOP or all(each[node] for each in allowed)):
+                left.add(node)
+        kept.append(sorted(left))
+        whole = whole and len(left) == sum(valid)
+    return draft if whole else draft.only(kept)
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device | None = None) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,7 +13,6 @@ from torch import Tensor
 from specframe.decoding.alongside import Alongside, Threads
 from specframe.decoding.clock import Clock
 from specframe.decoding.exclusive import claim, require_claim
-from specframe.decoding.pruning import pruned
 from specframe.decoding.requests import (
     Entry,
     Request,
@@ -21,6 +20,7 @@ from specframe.decoding.requests import (
     following,
     groups,
     prompts_of,
+    pruned,
     refilled,
     register,
     sampling_of,

@@ -80,6 +80,10 @@ class TokenTree:
         """Returns this tree with a chain of `top` nodes below node `leaves[row]` of each row, up to `nodes` nodes."""
         return _graft(self, leaves, chains, nodes)
 
+    def only(self, kept: Sequence[Sequence[int]]) -> TokenTree:
+        """The tree of these nodes of each row, with all above them; rows with fewer end in invalid nodes."""
+        return _only(self, kept)
+
     @classmethod
     def root_only(cls, root: Tensor) -> TokenTree:
         """A tree of the root alone, for root [B]: verifying it is plain autoregressive decoding."""
@@ -154,6 +158,30 @@ def _graft(
         for token in chain:
             node = None if node is None else row.add(node, token)
     return _grown(tree, rows)
+
+
+def _only(tree: TokenTree, kept: Sequence[Sequence[int]]) -> TokenTree:
+    """The tree of some nodes (see `TokenTree.only`)."""
+    width = max(map(len, kept))
+    rows, levels = [], 0
+    for nodes, parents in zip(kept, tree.parent.tolist(), strict=True):
+        places = {node: place for place, node in enumerate(nodes)}
+        above = [-1, *(places[parents[node]] for node in nodes[1:])]
+        depths: list[int] = []
+        for up in above:
+            depths.append(depths[up] + 1 if depths else 0)
+        levels = max(levels, *depths)
+        rows.append([(*node, 1) for node in zip(nodes, above, strict=True)] + [(0, 0, 0)] * (width - len(nodes)))
+    chosen, parent, valid = tree.parent.new_tensor(rows).unbind(-1)  # [B, N]
+    return TokenTree(
+        tokens=tree.tokens.gather(1, chosen) * valid,
+        parent=parent,
+        valid=valid.bool(),
+        draw=tree.draw.gather(1, chosen) * valid,
+        levels=levels,
+        q=tree.q,
+        q_row=None if tree.q_row is None else tree.q_row.gather(1, chosen) * valid,
+    )
 
 
 class _Row:

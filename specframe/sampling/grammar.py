@@ -111,9 +111,9 @@ class GrammarProcessor:
             return self._read(list(text))
 
     def allows(self, text: Sequence[int], tokens: Sequence[int], parents: Sequence[int]) -> list[bool]:
-        """Whether the grammar allows the path to each node of a tree behind a text, whose last token is the root.
+        """For each node of a tree behind a text, True if the grammar allows its path; the root is the last token.
 
-        Behind a text that is none of the grammar's it allows everything, as it bans nothing there.
+        Behind a text that is none of the grammar's everything is allowed, for nothing is banned there.
         """
         answer = list(text[self._prompt :])
         below: list[list[int]] = [[] for _ in tokens]

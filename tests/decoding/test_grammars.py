@@ -11,7 +11,7 @@ import torch
 
 import specframe
 from specframe.decoding.baseline import find_divergences, generate_with_transformers
-from specframe.decoding.pruning import pruned
+from specframe.decoding.requests import pruned
 from specframe.decoding.settings import SamplingSettings
 from specframe.kernel.errors import InputError, SpecframeError
 from specframe.sampling.grammar import GrammarCompiler, GrammarProcessor, grammar_of

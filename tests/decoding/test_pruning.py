@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from specframe.decoding.pruning import pruned
-from specframe.decoding.requests import Entry, Request
+from specframe.decoding.requests import Entry, Request, pruned
 from specframe.kernel.types import Draw, TokenTree
 from specframe.sampling.laws import Sampling
 

@@ -32,6 +32,7 @@ from specframe.kernel.errors import CompositionError, InputError
 from specframe.kernel.interfaces import ChunkedTarget, Drafter, Observer, Target, TreePolicy, Verifier, text_of
 from specframe.kernel.sampling import RandomSource, Streams
 from specframe.kernel.types import Context, Cycle, KnownPrefix, Scores, TokenTree, Verdict
+from specframe.neural.transfer import tensor_on
 from specframe.sampling.laws import RowSampling, Sampling
 from specframe.sampling.lazy import NONE, Visits, reached_argmax
 from specframe.sampling.random import SeededRandom
@@ -246,7 +247,7 @@ class Session:
         if order == list(range(len(self.live))):
             return
         with self.clock.phase("commit"):
-            rows = torch.tensor(order, dtype=torch.int64, device=self._device)
+            rows = tensor_on(self._device, order, dtype=torch.int64)
             self._random.keep(rows)
             if order:
                 for part in self._stateful:

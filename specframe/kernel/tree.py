@@ -9,6 +9,8 @@ from functools import cached_property
 from sys import maxsize
 from typing import TYPE_CHECKING
 
+from specframe.kernel.transfer import numbers_like
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -130,7 +132,7 @@ def depth_on_host(parent: Tensor) -> Tensor:
         for above in parents:
             depth.append(depth[max(above, 0)] + 1 if depth else 0)
         rows.append(depth)
-    return parent.new_tensor(rows).view(parent.shape)
+    return numbers_like(parent, rows).view(parent.shape)
 
 
 def _merge(tree: TokenTree, other: TokenTree, nodes: int | None = None) -> TokenTree:
@@ -223,7 +225,7 @@ def _grown(tree: TokenTree, rows: Sequence[_Row]) -> TokenTree:
     if not width:
         return tree
     padded = [[(*node, 1) for node in row] + [(0, 0, 0)] * (width - len(row)) for row in fresh]
-    tokens, parent, valid = tree.tokens.new_tensor(padded).view(len(fresh), width, 3).unbind(-1)  # [B, new]
+    tokens, parent, valid = numbers_like(tree.tokens, padded).view(len(fresh), width, 3).unbind(-1)  # [B, new]
     draw = tokens * 0 + Draw.TOP
 
     def joined(old: Tensor, new: Tensor) -> Tensor:

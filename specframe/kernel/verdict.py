@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from specframe.kernel.transfer import numbers_like
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -35,11 +37,12 @@ class Verdict:
     def of(cls, host: HostVerdict, tree: TokenTree) -> Verdict:
         """The verdict on a tree that was found on the host, its tensors made where the tree's are."""
         width = tree.levels
-        rows = tree.tokens.new_tensor(
+        rows = numbers_like(
+            tree.tokens,
             [
                 [*path, *[-1] * (width - len(path)), *tokens, *[0] * (width - len(path)), len(path), tokens[-1]]
                 for path, tokens in zip(host.paths, host.tokens, strict=True)
-            ]
+            ],
         )  # [B, A + (A + 1) + 1 + 1]
         verdict = cls(path=rows[:, :width], length=rows[:, -2], bonus=rows[:, -1])
         object.__setattr__(verdict, "_emitted", rows[:, width:-2])

@@ -28,6 +28,7 @@
 | `make_proposal`, `support_of` | a proposal of a head; the tokens that a head or drafter proposes from |
 | `Quantization`, `round_layers`, `round_linear` | a network's linear layers in 4 or 8 bits, while it decodes on a CPU |
 | `Cells` | an LSTM in few bits |
+| `tensor_on` | a tensor of the host's numbers, on a device that the host does not wait for |
 | `native_norm` | the norm before a head, as kernels compute it |
 | `Export`, `Exportable` | a drafter in the form that another program reads |
 | `ambiguous_taps` | why other programs may read other features than a drafter's |

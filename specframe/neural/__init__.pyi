@@ -37,6 +37,7 @@ from specframe.neural.quantize import round_linear as round_linear
 from specframe.neural.rows import Pending as Pending
 from specframe.neural.rows import RowSession as RowSession
 from specframe.neural.session import FeatureSession as FeatureSession
+from specframe.neural.transfer import tensor_on as tensor_on
 from specframe.neural.weights import checkpoint as checkpoint
 from specframe.neural.weights.export import Export as Export
 from specframe.neural.weights.export import Exportable as Exportable

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specframe.neural.transfer import tensor_on
+
 State = tuple[Tensor, ...]
 """State carried from pair to pair, apart from the cache: tensors [P, B, D], none if there is no such state."""
 
@@ -74,7 +76,7 @@ class Blocks:
             return self
         if count == 1:
             return self._repeated(len(places) // batch)
-        index = torch.tensor(places, device=self.nodes.device)
+        index = tensor_on(self.nodes.device, places)
         shape = (batch, len(places) // batch)
         return Blocks(
             nodes=self.nodes.flatten().index_select(0, index).view(shape),

@@ -21,6 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from specframe.kernel.errors import CompositionError
 from specframe.native.sight import Listed, Sight
+from specframe.neural.transfer import tensor_on
 
 
 def cache_name(module: nn.Module) -> str:
@@ -116,7 +117,7 @@ class SlotCache(Cache):
         moved = [(place, row) for place, row in enumerate(rows.tolist()) if place != row]
         if not moved:
             return
-        places, sources = (torch.tensor(side, device=rows.device) for side in zip(*moved, strict=True))
+        places, sources = (tensor_on(rows.device, side) for side in zip(*moved, strict=True))
         for block in self._blocks:
             block[:, places] = block[:, sources]
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from specframe.kernel.layers import NEWEST_QUERIES, LayerChoice
 from specframe.native.sight import Sight
 from specframe.neural.cache import SlotCache
+from specframe.neural.transfer import tensor_on
 
 Features = Mapping[str, Tensor]
 """Features [B, T, D] by their taps."""
@@ -86,7 +87,7 @@ class Newest:
 
     def __init__(self, lengths: Sequence[int], device: torch.device | None = None) -> None:
         width = min(NEWEST_QUERIES, max(lengths))
-        ends = torch.tensor(lengths, device=device)[:, None]
+        ends = tensor_on(device, lengths)[:, None]
         self._places = ends - width + torch.arange(width, device=device)  # [B, W]
         self._first = min(lengths) - width
 

@@ -91,7 +91,7 @@ class Rows:
         if offset is not None or self.offset is not None:
             before = torch.zeros_like(self.count) if self.offset is None else self.offset
             self.offset = torch.cat([before, torch.zeros_like(count) if offset is None else offset])
-        self.count = torch.cat([self.count, count])
+        self.count = torch.cat([self.count.to(count.device), count])  # an empty ledger follows its first rows
         self.counts = [*self.counts, *counts]
 
     def advance(self, more: Tensor, counts: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from specframe.kernel.errors import CompositionError
 from specframe.native.sight import Causal, Sight, Tree
 from specframe.neural.cache import SlotCache
+from specframe.neural.transfer import tensor_on
 
 After = Callable[[Tensor, Tensor], Tensor]
 """Function from accepted paths, nodes [B, A] int64 and their lengths [B], to the state behind each, [B, ..]."""
@@ -116,7 +117,7 @@ class RecurrentStates:
             return torch.cat([window, inputs], 2)
         assert isinstance(self.sight, Causal)
         whole = torch.cat([window if self.sight.start else torch.zeros_like(window), inputs], 2)
-        ends = torch.tensor(self.sight.lengths, device=inputs.device)
+        ends = tensor_on(inputs.device, self.sight.lengths)
         places = ends[:, None] + torch.arange(width - 1, device=inputs.device)  # [B, width - 1]
         layer.windows[which][first:last] = whole.gather(2, places[:, None].expand(-1, whole.shape[1], -1))
         return whole
@@ -139,7 +140,7 @@ class RecurrentStates:
 
     def commit(self, paths: Tensor, counts: Sequence[int]) -> None:
         """Takes in accepted paths, nodes [B, A] with the root first, of so many nodes each."""
-        rows, lengths = len(paths), torch.tensor(counts, device=paths.device)
+        rows, lengths = len(paths), tensor_on(paths.device, counts)
         for layer in self.layers.values():
             for which, inputs in layer.inputs.items():
                 window = layer.windows[which]

@@ -11,6 +11,7 @@ from torch import Tensor
 from specframe.kernel.types import Committed
 from specframe.neural.blocks import Blocks
 from specframe.neural.cache import SlotCache
+from specframe.neural.transfer import tensor_on
 
 MOST = 64
 """Largest number of pairs of a row that wait for a draft, prompts aside."""
@@ -153,7 +154,7 @@ def _behind(
         return tuple(torch.cat([old[:, : counts[0]], new], 1) for old, new in zip(pairs, others, strict=True)), total
     device = pairs[0].device
     rows = torch.arange(len(counts), device=device)[:, None]
-    places = torch.tensor(counts, device=device)[:, None] + torch.arange(others[0].shape[1], device=device)  # [B, N]
+    places = tensor_on(device, counts)[:, None] + torch.arange(others[0].shape[1], device=device)  # [B, N]
     joined = []
     for old, new in zip(pairs, others, strict=True):
         wide = torch.cat([old[:, : max(counts)], torch.zeros_like(new)], 1)

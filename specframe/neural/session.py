@@ -19,6 +19,7 @@ from specframe.neural.blocks import Blocks, Queries, State, repeated
 from specframe.neural.features import gather
 from specframe.neural.layer import DecoderLayer
 from specframe.neural.rows import Pending, RowSession
+from specframe.neural.transfer import tensor_on
 
 
 class PairNetwork(Protocol):
@@ -110,7 +111,7 @@ class FeatureSession(RowSession):
         pair = torch.arange(1 - self.asking, max(counts, default=0), device=device)  # the one at each slot
         seen = (pair >= 0).expand(len(counts), -1)
         if len(set(counts)) > 1:
-            seen = seen & (pair < torch.tensor(counts, device=device)[:, None])
+            seen = seen & (pair < tensor_on(device, counts)[:, None])
         return seen
 
     def expand(self, frontier: Frontier) -> Predicted:
@@ -169,13 +170,13 @@ class FeatureSession(RowSession):
         batch, length, _ = inputs.shape
 
         device = pairs.device
-        counts = torch.tensor(pending.held, device=device)
+        counts = tensor_on(device, pending.held)
         visible = self.seen(pending.held)  # [B, W]
         behind = max(starts) + length  # the first slot that no row writes a pair to
         path = pad(visible, (0, max(0, behind - visible.shape[1])))[:, None]  # [B, 1, S], S = behind
         even = min(starts) == max(starts)
         slots = torch.arange(length, device=device).expand(batch, -1)  # [B, T]
-        slots = slots + (starts[0] if even else torch.tensor(starts, device=device)[:, None])
+        slots = slots + (starts[0] if even else tensor_on(device, starts)[:, None])
         positions = (slots - (self.asking - 1)).clamp(min=0)  # nothing sees the pairs before the first
         asked = Queries(inputs, positions, repeated(path, length))
         if self.masked:
@@ -238,6 +239,6 @@ def _last(values: Tensor, width: int, fresh: list[int]) -> Tensor:
     length = values.shape[1]
     if min(fresh) == max(fresh):
         return values[:, length - width :]
-    short = torch.tensor(fresh, device=values.device) - max(fresh)  # [B], how much earlier a row ends
+    short = tensor_on(values.device, fresh) - max(fresh)  # [B], how much earlier a row ends
     places = short[:, None] + torch.arange(length - width, length, device=values.device)  # [B, width]
     return values[torch.arange(len(fresh), device=values.device)[:, None], places]

@@ -26,6 +26,8 @@ LOOKS = {getattr(Tensor, name) for name in NAMES} | {
 ON_CPU = Tensor.is_cpu.__get__  # type: ignore[attr-defined]
 CHOOSE = {Tensor.__getitem__, Tensor.__setitem__}
 MOVE = Tensor.to
+SEND = {torch.tensor, torch.as_tensor}
+"""Functions that copy the host's numbers to a device, which the host waits for; `tensor_on` does not."""
 
 
 class FakeDevice(TorchFunctionMode):
@@ -41,7 +43,8 @@ class FakeDevice(TorchFunctionMode):
             return False
         given = (*args[1:], *(kwargs or {}).values())
         moved = func is MOVE and any(isinstance(value, str) and value == "cpu" for value in given)
-        if func in LOOKS or moved or (func in CHOOSE and _waits(args[1])):
+        sent = func in SEND and (kwargs or {}).get("device") is not None
+        if func in LOOKS or moved or sent or (func in CHOOSE and _waits(args[1])):
             frames = [frame for frame in traceback.extract_stack() if "/specframe" in frame.filename]
             place = f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].name}" if frames else "elsewhere"
             self.looks.append(f"{place} {getattr(func, '__name__', func)}")

@@ -73,6 +73,7 @@ def test_a_look_of_a_drafter_is_found():
         lambda x: (x > 1).nonzero(),
         lambda x: x[x.argmax()],
         lambda x: list(range(x.max())),
+        lambda x: torch.tensor([1], device=x.device),
     ],
 )
 def test_the_fake_device_finds(look):

@@ -17,6 +17,7 @@ from specframe.native.sight import Causal, Mask, Sight
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import NONE, Forward, Pass
 from specframe.neural.ledger import Rows
+from specframe.neural.transfer import tensor_on
 
 FIRST = 1024
 """Largest number of positions of each row that are allocated first."""
@@ -108,7 +109,7 @@ class ModelReading:
         starts = [min(known, have - 1) for known, have in zip(self.rows.counts, text.lengths, strict=True)]
         counts = [have - start for have, start in zip(text.lengths, starts, strict=True)]
         width, device = max(counts) + masks.count, text.count.device
-        slots = torch.tensor(starts, device=device)[:, None] + torch.arange(width, device=device)  # [B, T]
+        slots = tensor_on(device, starts)[:, None] + torch.arange(width, device=device)  # [B, T]
         if min(starts) == max(starts):
             sight: Sight = Causal(starts[0], [count + masks.count for count in counts])
         else:
@@ -116,7 +117,7 @@ class ModelReading:
             sight = Mask(seen, slots)
         tokens = text.tokens.gather(1, slots.clamp(max=text.tokens.shape[1] - 1))
         tokens = masks.laid(tokens, slots >= text.count[:, None])
-        ends = torch.tensor(counts, device=device)[:, None] - 1
+        ends = tensor_on(device, counts)[:, None] - 1
         for part in self.deeper:
             part.begin()
         keep = ends + torch.arange(masks.count + 1, device=device)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from torch import Tensor
 
 from specframe.kernel.costs import Costs
+from specframe.kernel.transfer import numbers_like
 from specframe.kernel.types import Draw, TokenTree
 
 
@@ -85,8 +86,9 @@ def as_tree(root: Tensor, tries: Sequence[Trie], costs: Costs | None = None) -> 
     width = max(map(len, tries), default=1)
     if width == 1:
         return TokenTree.root_only(root)
-    rows = root.new_tensor(
-        [[part + [0] * (width - len(trie)) for part in (trie.tokens, trie.parents, [1] * len(trie))] for trie in tries]
+    rows = numbers_like(
+        root,
+        [[part + [0] * (width - len(trie)) for part in (trie.tokens, trie.parents, [1] * len(trie))] for trie in tries],
     )  # [B, 3, N]: one copy to the device
     tokens, parent, valid = rows.unbind(1)
     return TokenTree(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specframe.kernel.costs import added
 from specframe.kernel.types import Draw, TokenTree
+from specframe.neural.transfer import tensor_on
 
 
 class Candidates:
@@ -85,5 +86,5 @@ def tree_of(rows: Sequence[Candidates], chosen: Sequence[Sequence[int]], levels:
         place = {candidate: node for node, candidate in enumerate(candidates)}
         parents = [place.get(row.parents[candidate], -1) for candidate in candidates]
         nodes.append([[row.tokens[candidate] for candidate in candidates], parents, [Draw.TOP] * len(parents)])
-    tokens, parent, draw = torch.tensor(nodes, device=like.device).unbind(1)  # [B, N] each
+    tokens, parent, draw = tensor_on(like.device, nodes).unbind(1)  # [B, N] each
     return TokenTree(tokens, parent, torch.ones_like(tokens, dtype=torch.bool), draw, levels)

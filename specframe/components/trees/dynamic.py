@@ -16,6 +16,7 @@ from specframe.kernel.costs import Costs, added
 from specframe.kernel.errors import InputError
 from specframe.kernel.types import BeamSearch, Context, Draw, Expand, Frontier, Proposal, TokenTree
 from specframe.native.topk import likely
+from specframe.neural.transfer import tensor_on
 
 
 class Dynamic:
@@ -161,7 +162,7 @@ class Dynamic:
             for row, chosen, out in zip(rows, best, left_out, strict=True)
         ]
         draft = tree_of(rows, best, min(levels, len(best[0]) - 1), root)
-        return draft if all(map(all, valid)) else replace(draft, valid=torch.tensor(valid, device=root.device))
+        return draft if all(map(all, valid)) else replace(draft, valid=tensor_on(root.device, valid))
 
     def search(self, expand: Expand, root: Tensor) -> TokenTree:
         """The tree below root [B], searched where root is, without a look from the host unless there is a `gain`.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.neural import Blocks, DecoderLayer, Pending, RowSession
+from specframe.neural import Blocks, DecoderLayer, Pending, RowSession, tensor_on
 from specframe.plugin import Frontier, Predicted
 
 NOTHING = -1
@@ -73,7 +73,7 @@ class States(RowSession):
     def seen(self, counts: list[int]) -> Tensor:
         """Mask of the slots that hold the rows' `counts` pairs: [B, W] bool, W up to the longest row's end."""
         device = self.recent.device
-        ends = 2 * torch.tensor(counts, device=device)
+        ends = 2 * tensor_on(device, counts)
         return torch.arange(2 * max(counts, default=0), device=device) < ends[:, None]
 
     def expand(self, frontier: Frontier) -> Predicted:
@@ -115,7 +115,7 @@ class States(RowSession):
         """
         first, (tokens, features), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
         (batch, length), device = tokens.shape, tokens.device
-        more, counts = torch.tensor([fresh, pending.held], device=device)  # [B] each
+        more, counts = tensor_on(device, [fresh, pending.held])  # [B] each
         rows = torch.arange(batch, device=device)
 
         text = torch.cat([self.recent[first:], tokens], 1)  # [B, n + M]

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 from transformers import AutoModel
 
 from specframe import CompositionError
-from specframe.neural import Blocks, DraftNetwork, DraftSession, Embed, Pending, RowSession, gather
+from specframe.neural import Blocks, DraftNetwork, DraftSession, Embed, Pending, RowSession, gather, tensor_on
 from specframe.plugin import PairSpec, Predicted
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class BlockSession(RowSession):
         """Mask of the slots that hold the rows' `counts` features: [B, W] bool, W up to the longest row's end."""
         device = self.network.fc.weight.device
         slots = torch.arange(max(counts, default=0), device=device)
-        return slots < torch.tensor(counts, device=device)[:, None]
+        return slots < tensor_on(device, counts)[:, None]
 
     def take(self, pending: Pending) -> Blocks:
         """Caches keys and values of new features, and runs the block below every row's root."""
@@ -176,7 +176,7 @@ class BlockSession(RowSession):
         starts, device = pending.starts, tokens.device
         places = torch.arange(length, device=device).expand(batch, -1)
         even = min(starts) == max(starts)
-        places = places + (starts[0] if even else torch.tensor(starts, device=device)[:, None])  # [B, M]
+        places = places + (starts[0] if even else tensor_on(device, starts)[:, None])  # [B, M]
         width = max(starts) + length
         self.reserve(width)
         self.cache.aim(starts[0] if even else places, width, pending.first)
@@ -184,8 +184,8 @@ class BlockSession(RowSession):
         memory = [self.cache.update(*part, layer) for layer, part in enumerate(new)]
         sees = self.seen(pending.held)
         sees = pad(sees, (0, width - sees.shape[1]))[:, None]  # [B, 1, W]
-        counts = torch.tensor(pending.held, device=device)
-        ends = torch.tensor(pending.fresh, device=device)[:, None] - 1
+        counts = tensor_on(device, pending.held)
+        ends = tensor_on(device, pending.fresh)[:, None] - 1
         rows = self.network.start(tokens.gather(1, ends), self.embed)  # [B, 1, S, H]
         states = self.network(rows, memory, sees, counts[:, None])[:, 0]  # [B, K, H]
         return Blocks.of_root(states, (), counts)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from specframe.neural import Blocks, DecoderLayer, Embed, FeatureNetwork, FeatureSession, Pending, SlotCache
+from specframe.neural import Blocks, DecoderLayer, Embed, FeatureNetwork, FeatureSession, Pending, SlotCache, tensor_on
 
 if TYPE_CHECKING:
     from transformers import Cache, PretrainedConfig
@@ -68,8 +68,8 @@ class DeepSession(FeatureSession):
         (pairs,), starts, device = pending.pairs, pending.starts, pending.pairs[0].device
         inputs, _ = self.network.inputs(pairs, (), pending.fresh)  # [B, M, D]
         batch, length, _ = inputs.shape
-        counts = torch.tensor(pending.held, device=device)
-        places = torch.tensor(starts, device=device)[:, None] + torch.arange(length, device=device)  # [B, M]
+        counts = tensor_on(device, pending.held)
+        places = tensor_on(device, starts)[:, None] + torch.arange(length, device=device)  # [B, M]
         width = max(starts) + length
         keys = torch.arange(width, device=device)
         sees = (keys < counts[:, None])[:, None] & (keys <= places[..., None])  # [B, M, W]
@@ -77,5 +77,5 @@ class DeepSession(FeatureSession):
         self.reserve(width)
         self.cache.aim(starts[0] if even else places, width, pending.first)
         outputs = self.network.layer(inputs, places, sees[:, None], self.cache)
-        last = torch.tensor(pending.fresh, device=device) - 1
+        last = tensor_on(device, pending.fresh) - 1
         return Blocks.of_root(outputs[torch.arange(batch, device=device), last][:, None], (), counts)

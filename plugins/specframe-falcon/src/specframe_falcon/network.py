@@ -22,6 +22,7 @@ from specframe.neural import (
     block_causal,
     round_layers,
     round_linear,
+    tensor_on,
 )
 from specframe.plugin import PairSpec
 from specframe_falcon.recurrence import recur
@@ -97,9 +98,13 @@ class FalconNetwork(FeatureNetwork):
         a row has that many pairs, and its outputs beyond are zeros.
         """
         if counts is not None and min(counts) < max(counts):
-            packed = pack_padded_sequence(pairs, torch.tensor(counts), batch_first=True, enforce_sorted=False)
-            outputs, state = self._run(packed, state)
-            return pad_packed_sequence(outputs, batch_first=True)[0], state
+            longest_first = sorted(range(len(counts)), key=lambda row: -counts[row])  # torch's sort waits for a GPU
+            order = tensor_on(pairs.device, longest_first)
+            lengths = torch.tensor([counts[row] for row in longest_first])
+            packed = pack_padded_sequence(pairs[order], lengths, batch_first=True)
+            outputs, (hidden, cell) = self._run(packed, (state[0][:, order], state[1][:, order]))
+            back = order.argsort()
+            return pad_packed_sequence(outputs, batch_first=True)[0][back], (hidden[:, back], cell[:, back])
         if pairs.is_cpu and pairs.shape[1] <= FEW:
             return self._unroll(pairs, state)
         return self._run(pairs, state)
@@ -123,6 +128,7 @@ class FalconNetwork(FeatureNetwork):
 
     def _run(self, pairs: Any, state: State | None = None) -> tuple[Any, State]:
         """nn.LSTM, whose products autocast leaves in float32 on a processor without bfloat16: oneDNN's fails there."""
+        self.lstm.flatten_parameters()  # cuDNN reads one piece of memory; loading and moving make several
         if state is not None:
             state = state[0].contiguous(), state[1].contiguous()  # cuDNN takes no other
         if torch.is_autocast_enabled("cpu") and not multiplies_bfloat16():

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specframe.neural import Blocks, Pending, RowSession, gather
+from specframe.neural import Blocks, Pending, RowSession, gather, tensor_on
 from specframe.plugin import Frontier, Predicted
 from specframe_kangaroo.network import Adapter
 
@@ -48,7 +48,7 @@ class Exits(RowSession):
     def seen(self, counts: list[int]) -> Tensor:
         """Mask of the slots that hold the rows' `counts` entries: [B, W] bool, W up to the longest row's end."""
         device = self.rooted.device
-        return torch.arange(max(counts, default=0), device=device) < torch.tensor(counts, device=device)[:, None]
+        return torch.arange(max(counts, default=0), device=device) < tensor_on(device, counts)[:, None]
 
     def take(self, pending: Pending) -> Blocks:
         """Caches the keys and values of pending entries and, as a draft starts, of the roots behind them.
@@ -56,8 +56,8 @@ class Exits(RowSession):
         Only the outputs at the roots are used. Before a draft starts there are none: zeros stand for them.
         """
         first, (exits,), fresh, starts = pending.first, pending.pairs, pending.fresh, pending.starts
-        held, device = torch.tensor(pending.held, device=exits.device), exits.device
-        rows, ends = torch.arange(len(exits), device=device), torch.tensor(fresh, device=device)
+        held, device = tensor_on(exits.device, pending.held), exits.device
+        rows, ends = torch.arange(len(exits), device=device), tensor_on(device, fresh)
         roots = None
         if first == 0:
             roots, self._roots = self._roots, None

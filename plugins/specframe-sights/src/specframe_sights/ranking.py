@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from specframe.neural import tensor_on
 from specframe.plugin import ChosenSlots, CommittedMemory
 
 
@@ -42,7 +43,7 @@ class Ranking:
         The pieces before `begins`, the first newer token of each row, compete. Rows that are new follow the others.
         """
         device = scores.device
-        ends = torch.tensor(begins, device=device) // self._size
+        ends = tensor_on(device, begins) // self._size
         older = torch.arange(scores.shape[-1], device=device) < ends[:, None, None]  # [R, 1, C]
         count = min(self._most, scores.shape[-1])
         best = scores.masked_fill(~older, -torch.inf).topk(count, -1).indices
@@ -66,7 +67,7 @@ class Ranking:
         width = max(
             taken * size + have - start for taken, start, have in zip(ranked, starts, memory.counts, strict=True)
         )
-        taken, start = torch.tensor([ranked, starts], device=device)[..., None]  # [B, 1] each
+        taken, start = tensor_on(device, [ranked, starts])[..., None]  # [B, 1] each
         order = torch.arange(self._most, device=device)
         pieces = self._pieces[:, : len(starts)]  # [layers, B, heads, most]
         pieces = pieces.masked_fill((order >= taken)[:, None], memory.keys.shape[3]).sort(-1).values

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.nn.functional import max_pool1d
 
 from specframe import InputError
+from specframe.neural import tensor_on
 from specframe.plugin import NEWEST_QUERIES, ChosenSlots, Committed, CommittedMemory
 from specframe_sights.ranking import Ranking
 
@@ -55,7 +56,7 @@ class SnapKV:
         counts = memory.counts[first:]
         begins = [max(0, have - self.window) for have in counts]
         votes = votes_of(memory, first, self.window)  # [layers, R, heads of keys, S]
-        older = torch.arange(votes.shape[-1], device=votes.device) < torch.tensor(begins, device=votes.device)[:, None]
+        older = torch.arange(votes.shape[-1], device=votes.device) < tensor_on(votes.device, begins)[:, None]
         votes = votes * older[:, None]
         pooled = max_pool1d(votes.flatten(0, 1), self.pool, 1, self.pool // 2).view_as(votes)
         self._ranking.put(range(first, len(memory.counts)), pooled, begins, self._slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -169,7 +170,9 @@ class Steps:
         log.warning("compile: a forward pass over %d x %d nodes in %d positions ..", rows, nodes, width)
         most = 8 * SHAPES  # of all models in this process
         try:
-            with torch._dynamo.config.patch(recompile_limit=most, accumulated_recompile_limit=most):
+            limits = torch._dynamo.config.patch(recompile_limit=most, accumulated_recompile_limit=most)
+            with limits, warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # which would round float32
                 found = self._call(taps, inputs, planes)
         except Exception as error:  # of many kinds: a graph that breaks, no compiler, a disk that is full
             self._refuse(f"cannot be compiled ({type(error).__name__}: {first_line(error)})")

@@ -18,6 +18,7 @@ from torch.nn.functional import softplus
 
 from specframe.native.sight import Causal
 from specframe.neural.recurrent import Ancestry, RecurrentStates
+from specframe.neural.transfer import tensor_on
 
 CHUNK = 64
 """Positions of a text that are scanned at once."""
@@ -110,7 +111,7 @@ class AncestorScan:
             states.layer(index).after = lambda paths, counts: advance(steps.along(paths).ended(counts), state)
             return _skip(y, steps, given), steps.x.new_zeros(0)
         assert isinstance(states.sight, Causal)
-        text = steps.ended(torch.tensor(states.sight.lengths, device=steps.x.device))
+        text = steps.ended(tensor_on(steps.x.device, states.sight.lengths))
         parts = []
         for start in range(0, text.x.shape[1], CHUNK):
             part = text.part(start, start + CHUNK)
@@ -146,7 +147,7 @@ class PathScan:
         state = states.before(index, shape[0])
         if (paths := states.paths) is None:
             assert isinstance(states.sight, Causal)
-            lengths = torch.tensor(states.sight.lengths, device=given[next(iter(self._still))].device)
+            lengths = tensor_on(given[next(iter(self._still))].device, states.sight.lengths)
             return self._run(self._ended(given, shape, lengths), state, small=False)
         rows = torch.arange(shape[0], device=paths.sees.device)[:, None]
         leaf = paths.sees.sum(1) == 1  # [B, N]: no other node sees it

@@ -17,6 +17,7 @@ from specframe.native.sight import Causal
 from specframe.neural.cache import SlotCache
 from specframe.neural.forward import NONE, Features, Forward, Output, Pass, Run, is_query
 from specframe.neural.ledger import Rows
+from specframe.neural.transfer import tensor_on
 
 FIRST = 1024
 """Number of positions of each row allocated first; a session of many slots and a long context fills few of them."""
@@ -135,7 +136,7 @@ class State:
 
     def read_piece(self, forward: Forward, piece: Sequence[int], taps: frozenset[str]) -> Features:
         """Reads a piece of a prompt in the last slot, behind what was read ahead; returns its features [1, L, D]."""
-        tokens = torch.tensor([piece], device=self.rows.count.device)
+        tokens = tensor_on(self.rows.count.device, [piece])
         sight = Causal(len(self.ahead), [len(piece)])
         positions = torch.arange(sight.start, sight.end, device=tokens.device)[None]
         return forward.run(Pass(tokens, positions, sight, self.slots - 1, taps=taps, keep=NONE), self.cache)[1]
@@ -221,7 +222,7 @@ class State:
         counts = [len(path) for path in paths]
         longest = max(counts)
         features = self.features
-        kept = torch.tensor([[*path, *[0] * (longest - len(path))] for path in paths], device=verdict.path.device)
+        kept = tensor_on(verdict.path.device, [[*path, *[0] * (longest - len(path))] for path in paths])
         if tree.levels:
             features = {
                 tap: values.gather(1, kept[..., None].expand(-1, -1, values.shape[-1]))

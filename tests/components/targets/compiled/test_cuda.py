@@ -66,7 +66,7 @@ def test_the_host_waits_once_a_greedy_cycle(compiled):
                 session.step()
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-    waits = [str(warning.message) for warning in caught if "called a synchroniz" in str(warning.message)]
+    waits = [f"{w.filename}:{w.lineno}" for w in caught if "called a synchroniz" in str(w.message)]
     assert len(waits) == 1, waits
 
 

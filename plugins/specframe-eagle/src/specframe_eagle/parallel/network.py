@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from specframe import CompositionError
-from specframe.neural import Blocks, DraftSession, Embed, FeatureSession, Pending, SlotCache
+from specframe.neural import Blocks, DraftSession, Embed, FeatureSession, Pending, SlotCache, tensor_on
 from specframe.plugin import Predicted
 from specframe_eagle.deep import upper_layers
 from specframe_eagle.fitting3 import QUIET
@@ -208,9 +208,9 @@ class ParallelSession(FeatureSession):
         batch, length, _ = pairs.shape
         masks = self.network.mask(pairs[:, -1])  # [B, K - 1, 2H]
         extra = masks.shape[1]
-        counts = torch.tensor(pending.held, device=device)
+        counts = tensor_on(device, pending.held)
         steps = torch.arange(length, device=device)
-        places = torch.tensor(starts, device=device)[:, None] + steps  # [B, M]
+        places = tensor_on(device, starts)[:, None] + steps  # [B, M]
         behind = max(starts) + length  # the first slot that no row writes a pair to
         ends = torch.arange(behind, behind + extra, device=device).expand(batch, -1)
         keys = torch.arange(behind + extra, device=device)
@@ -228,7 +228,7 @@ class ParallelSession(FeatureSession):
             torch.cat([text, below], 1)[:, None],
             self.cache,
         )
-        last = torch.tensor(pending.fresh, device=device) - 1
+        last = tensor_on(device, pending.fresh) - 1
         rows = torch.arange(batch, device=device)
         block = torch.cat([outputs[rows, last][:, None], outputs[:, length:]], 1)  # [B, K, H]
         return Blocks.of_root(block, (), counts)

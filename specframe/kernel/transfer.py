@@ -1,0 +1,24 @@
+"""Copies to a device that the host does not wait for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+def sent(values: Tensor, device: torch.device | None) -> Tensor:
+    """The host's tensor on the device, itself where that is None.
+
+    `values.to(device)` makes the host wait for a GPU, until all that it was asked before is done.
+    """
+    if device is None or device.type != "cuda":
+        return values if device is None else values.to(device)
+    return values.pin_memory().to(device, non_blocking=True)
+
+
+def numbers_like(tensor: Tensor, values: Any) -> Tensor:
+    """A tensor of these numbers, or lists of them, in the dtype and on the device of another."""
+    return sent(tensor.new_empty(0, device="cpu").new_tensor(values), tensor.device)

@@ -5,6 +5,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 
+from specframe.decoding.settings import SamplingSettings
+from specframe_distill.endpoint import Endpoint
+
 
 def chat_reply(text, tokens=3, reason="stop"):
     return {
@@ -56,3 +59,13 @@ def serving(reply):
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def make(url, sampling=None, **settings):
+    """An endpoint that loses no time between attempts."""
+    return Endpoint(url=url, model="m", sampling=sampling or SamplingSettings(), pause=0.01, **settings)
+
+
+def answers_of(endpoint, *dialogues):
+    """The endpoint's answers by the dialogues' lines."""
+    return {each.line: each for each in endpoint.answer(dialogues)}

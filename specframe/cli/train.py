@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from specframe.cli.arguments import asked_recipe, json_option, recipe_command, replanned
+from specframe.cli.arguments import asked_recipe, json_option, local_code_allowed, recipe_command, replanned
 from specframe.files.text import counted, printable
 
 if TYPE_CHECKING:
@@ -31,16 +31,21 @@ DIAGNOSED = 4
 def train(plan: Plan, warm_start: bool, profile_steps: int | None, as_json: bool) -> int:
     """Train the recipe's drafter; the same command resumes an interrupted run."""
     from specframe.training.progress import watch
-    from specframe.training.recipe import trained_option, training_of
+    from specframe.training.recipe import last_training_of, stages_of, trained_option, training_of
+    from specframe.training.timing import profile_steps as profiled
     from specframe.training.train import prepared
-    from specframe.training.train import profile_steps as profiled
 
-    with training_of(plan, warm_start) as training:
-        if profile_steps is not None:
-            with prepared(training.target, training.drafter, training.losses, training.settings) as trainer:
-                print(printable(str(profiled(trainer, profile_steps))))
-            return 0
-        report = training.run(watch())
+    if profile_steps is not None:
+        first = stages_of(plan, local_code_allowed())[0]
+        with (
+            training_of(first, warm_start) as training,
+            prepared(training.target, training.drafter, training.losses, training.settings) as trainer,
+        ):
+            print(printable(str(profiled(trainer, profile_steps))))
+        return 0
+    watcher = watch()
+    with last_training_of(plan, watcher, warm_start, local_code_allowed()) as training:
+        report = training.run(watcher)
         weights = f"{trained_option(plan)}={report.folder}"
         if as_json:
             print(json.dumps({**asdict(report), "folder": str(report.folder), "override": weights}))

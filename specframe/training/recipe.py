@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from specframe.decoding.pipeline import Pipeline
 from specframe.files.folders import writing
 from specframe.kernel.build import Part, Plan, plan
 from specframe.kernel.discovery import discover
-from specframe.kernel.errors import InputError
+from specframe.kernel.errors import InputError, RecipeError
 from specframe.kernel.recipe import Recipe
 from specframe.kernel.training import Watcher, learning_in
 from specframe.training.processes import join, keep_freed
@@ -50,8 +51,9 @@ def train(
     one without a `train` section or data that cannot be used, CompositionError for parts that cannot be trained.
     """
     asked = plan(Recipe.read(recipe, overrides), discover(), local_code)
-    with training_of(asked, warm_start) as training:
-        return training.run(watcher or watch())
+    watcher = watcher or watch()
+    with last_training_of(asked, watcher, warm_start, local_code) as training:
+        return training.run(watcher)
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,45 @@ class Training:
         """Trains to the end; validations decode the recipe's prompts, where it has some."""
         evaluate = _decode_prompts(self.pipeline) if self.pipeline.run.prompts else None
         return train_drafter(self.target, self.drafter, self.losses, self.settings, watcher=watcher, evaluate=evaluate)
+
+
+@contextmanager
+def last_training_of(
+    asked: Plan, watcher: Watcher, warm_start: bool = False, local_code: bool = True
+) -> Iterator[Training]:
+    """The training of a plan's last stage, those before it done; of a plan without stages, the plan's own.
+
+    Raises RecipeError for settings of any stage that cannot be, before the first begins.
+    """
+    *before, last = stages_of(asked, local_code)
+    for stage in before:
+        with training_of(stage, warm_start) as training:
+            training.run(watcher)
+        warm_start = True
+    with training_of(last, warm_start) as training:
+        yield training
+
+
+def stages_of(asked: Plan, local_code: bool = True) -> list[Plan]:
+    """The plans of `train.stages`, each but the first with the weights of the one before; without stages the plan."""
+    settings = asked.settings.get("train")
+    if settings is None or settings.stages is None:
+        return [asked]
+    found: list[Plan] = []
+    for number, changes in enumerate(settings.stages, 1):
+        recipe = deepcopy(asked.recipe)
+        stage = {name: value for name, value in recipe.data["train"].items() if name != "stages"}
+        stage |= {"out": str(settings.out / f"stage-{number}")} if number < len(settings.stages) else {}
+        recipe.data["train"] = stage | changes
+        recipe.origins |= {("train", name): recipe.origin(("train", "stages", number - 1, name)) for name in changes}
+        if inner := changes.keys() & {"out", "stages"}:
+            raise RecipeError(f"{recipe.origin(('train', 'stages'))}: a stage of train.stages has no {min(inner)}")
+        made = plan(recipe, discover(), local_code)
+        if found:
+            drafter = _with_weights(made.parts["drafter"], found[-1].settings["train"].out)
+            made = replace(made, parts=made.parts | {"drafter": drafter})
+        found.append(made)
+    return found
 
 
 @contextmanager
@@ -113,6 +154,13 @@ def _trained(drafter: Part) -> list[str]:
         if isinstance(inner, Part) and hasattr(inner.component, "module"):
             return [option, *_trained(inner)]
     return []
+
+
+def _with_weights(part: Part, weights: Path) -> Part:
+    """The drafter with these weights in the part to be trained."""
+    if path := _trained(part):
+        return replace(part, options=part.options | {path[0]: _with_weights(part.options[path[0]], weights)})
+    return replace(part, options=part.options | {"weights": weights})
 
 
 def _afresh(part: Part) -> Part:

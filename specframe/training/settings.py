@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from specframe.kernel.errors import InputError
 
@@ -23,6 +23,8 @@ class TrainSettings:
         out: the folder of the best checkpoint, the training state and train.json; a run resumes from it.
         epochs: how often every text is seen.
         steps: how many optimizer steps, whatever `epochs` is.
+        minutes: so many steps as take this long here, whatever `epochs` is, by the time of the first; train.json records
+            how many they were.
         batch: texts of one forward, per process.
         length: tokens of a text at most; longer ones are cut into several.
         pack: fill rows of `length` with text after text instead of padding each text.
@@ -51,6 +53,8 @@ class TrainSettings:
         cache: a folder that keeps the target's features, so that later epochs need no target forward.
         log: trackers that get the figures, by Accelerate's names: tensorboard, wandb, mlflow, ...
         watcher: a component that receives the training's events.
+        stages: settings of this section that replace those above, for one training after the other: each begins with
+            the weights that the one before it ends in, which are kept in `stage-N` in `out`.
     """
 
     data: list[str]
@@ -58,6 +62,7 @@ class TrainSettings:
     out: Path = Path("trained")
     epochs: int = 20
     steps: int | None = None
+    minutes: float | None = None
     batch: int = 8
     length: int = 512
     pack: bool = False
@@ -79,6 +84,7 @@ class TrainSettings:
     cache: Path | None = None
     log: list[str] | None = None
     watcher: Watcher | None = None
+    stages: list[dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         if not self.data:
@@ -95,10 +101,18 @@ class TrainSettings:
             raise InputError(f"train.validation is {self.validation}; it is a share, from 0 to below 1")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise InputError(f"train.betas are {list(self.betas)}; both must lie in [0, 1)")
+        if self.stages is not None and not self.stages:
+            raise InputError("train.stages is empty; give the settings of each stage, or leave it out")
+        if self.minutes is not None and not 0 < self.minutes < float("inf"):
+            raise InputError(f"train.minutes is {self.minutes}; it must be a positive number")
+        if self.minutes is not None and self.steps is not None:
+            raise InputError("train.minutes and train.steps are both an end; give one of them")
         if self.cooldown is not None:
             self._check_cooldown(self.cooldown)
 
     def _check_cooldown(self, cooldown: dict[str, list[int] | float]) -> None:
+        if self.minutes is not None and cooldown.get("at"):
+            raise InputError("train.minutes and train.cooldown.at are both an end; give one of them")
         if unknown := sorted(set(cooldown) - {"at", "share"}):
             raise InputError(f"train.cooldown: it has `at` and `share`, and no {unknown[0]}")
         if self.schedule != "constant":

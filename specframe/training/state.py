@@ -103,6 +103,15 @@ def load(
     return ledger
 
 
+def steps_of(folder: Path) -> int | None:
+    """The steps that the run in the folder has in all; None where there is no run, or its state cannot be read."""
+    try:
+        with safe_open(folder / FILE, framework="pt") as file:
+            return int(json.loads(file.metadata()["ledger"])["identity"]["steps"])
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+
+
 def _differences(there: Any, here: Any, name: str = "") -> Iterator[str]:
     """The values in which two trees of mappings and lists differ, a line each."""
     if isinstance(there, dict) and isinstance(here, dict):

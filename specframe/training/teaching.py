@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -26,6 +27,8 @@ from specframe.training.texts import Texts
 
 PLACES, PLACES_ON_DEVICE = 128, 8192
 """Positions whose logits over the whole vocabulary are in memory at a time, on a CPU and elsewhere."""
+
+log = logging.getLogger(__name__)
 
 SHARD = 256
 """Texts of one file of the cache."""
@@ -251,6 +254,8 @@ class Cached:
             self.folder.mkdir(parents=True, exist_ok=True)
             for number in range(processes.rank, self._shards, processes.count):
                 if not self._path(number).exists():
+                    read, all_texts = number * SHARD, len(self.texts)
+                    log.warning("features: %d of %d texts are in %s", read, all_texts, self.folder)  # it takes minutes
                     with replacing(self._path(number)) as path:
                         save_file(self._features(number), path)
         except (OSError, SafetensorError) as error:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from specframe.files.folders import writing
 from specframe.kernel.capabilities import SeeingTarget
@@ -42,15 +40,10 @@ from specframe.training.teaching import (
     Teaching,
     TranslatedTeachers,
 )
+from specframe.training.timing import steps_within
 from specframe.training.trackers import Trackers, require_trackers
 from specframe.training.trainer import LAST, Evaluate, Lessons, Trainer
 from specframe.training.validation import Losses
-
-WARM = 2
-"""Steps before the first that is measured: caches fill, and kernels are chosen."""
-
-ROWS = 15
-"""Operations that are listed; the others are summed."""
 
 REMEDY = "give another train.out"
 """Remedy for a folder that cannot be written to, or is another process's."""
@@ -131,10 +124,7 @@ def prepared(
             lessons[0] = Lessons(parts[0], Rewritten(target, parts[0], drafter, settings.rollout))
         elif isinstance(settings.rollout, AskingRollout):
             lessons[0] = Lessons(parts[0], AskedTeacher(target, parts[0], drafter, settings.rollout))
-        yield Trainer(
-            drafter,
-            losses,
-            settings,
+        rest = (
             lessons[0],
             lessons[1],
             processes,
@@ -142,6 +132,12 @@ def prepared(
             evaluate,
             target.device,
         )
+        if settings.minutes is not None:
+            steps = state.steps_of(settings.out) or steps_within(
+                Trainer(drafter, losses, settings, *rest), settings.minutes
+            )
+            settings = replace(settings, steps=steps, minutes=None)
+        yield Trainer(drafter, losses, settings, *rest)
 
 
 def _watching(watcher: Watcher | None, settings: TrainSettings) -> Watcher:
@@ -211,73 +207,3 @@ def _check(
     if any(p.device != torch.empty(0, device=target.device).device for p in parameters):
         raise CompositionError(f"the drafter must lie on the target's device, {target.device}")
     precision.check(settings, target)
-
-
-@dataclass(frozen=True)
-class Operation:
-    """An operation of PyTorch, without the operations that it calls."""
-
-    name: str
-    seconds: float  # per step
-    calls: float  # per step
-
-
-@dataclass(frozen=True)
-class StepProfile:
-    """The operations of training steps, by the time that they take."""
-
-    steps: int
-    tokens: int  # of all steps
-    seconds: float  # of all steps, the profiler's own time included
-    operations: Sequence[Operation]  # those that take the most first
-
-    def __str__(self) -> str:
-        """A table: share, milliseconds and calls a step of each operation."""
-        total = sum(operation.seconds for operation in self.operations)
-        speed = self.tokens / self.seconds
-        rest = self.operations[ROWS:]
-        shown = list(self.operations[:ROWS])
-        if rest:
-            shown.append(Operation("others", sum(o.seconds for o in rest), sum(o.calls for o in rest)))
-        lines = [
-            f"{self.steps} steps, {self.tokens:,} tokens, {speed:,.0f} tokens/s under the profiler",
-            f"{'operation':48} {'share':>6} {'ms/step':>9} {'calls/step':>11}",
-        ]
-        lines += [f"{o.name[:48]:48} {o.seconds / total:6.1%} {1e3 * o.seconds:9.2f} {o.calls:11,.0f}" for o in shown]
-        return "\n".join(lines)
-
-
-def profile_steps(trainer: Trainer, count: int) -> StepProfile:
-    """The profile of a training's next `count` steps, at most those that are left; nothing of them is saved.
-
-    Raises InputError where the training has no step left.
-    """
-    first = trainer.ledger.step
-    warm = min(WARM, max(0, trainer.total - first - 1))
-    steps = range(first + warm, min(first + warm + count, trainer.total))
-    if not steps:
-        raise InputError(f"the training in {trainer.settings.out} is over: there is no step left to profile")
-    for step in range(first, first + warm):
-        trainer.take(step)
-    before = trainer.tokens
-    activities = [ProfilerActivity.CPU]
-    if trainer.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    start = time.perf_counter()
-    with profile(activities=activities) as seen:
-        for step in steps:
-            trainer.take(step)
-        if trainer.device.type == "cuda":
-            torch.cuda.synchronize(trainer.device)
-    seconds = time.perf_counter() - start
-    on_device = trainer.device.type == "cuda"
-    operations = [
-        Operation(
-            event.key,
-            (event.self_device_time_total if on_device else event.self_cpu_time_total) / 1e6 / len(steps),
-            event.count / len(steps),
-        )
-        for event in seen.key_averages()
-    ]
-    operations.sort(key=lambda operation: -operation.seconds)
-    return StepProfile(len(steps), trainer.tokens - before, seconds, operations)

@@ -146,6 +146,12 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.ledger.tokens += int(self.lessons.texts.counts[taken].sum())
 
+    def settled(self) -> float:
+        """The time in seconds, read when the device has done what it was asked."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter()
+
     def _keep(self, interruption: Interruption) -> None:
         """Does the work due after a step: report, validation, state."""
         step, settings = self.ledger.step, self.settings

@@ -7,6 +7,8 @@ import threading
 
 import pytest
 import torch
+from safetensors.torch import load_file
+from torch.testing import assert_close
 
 import specframe
 from specframe.cli.main import main
@@ -112,3 +114,66 @@ def test_bad_input_is_one_clear_line_and_exit_status_2(training, override, words
     assert main(["train", str(training()), override]) == 2
     output = capsys.readouterr().err.strip()
     assert words in output and "Traceback" not in output and len(output.splitlines()) == 1
+
+
+STAGES = "train.stages=[{steps: 3, lr: 0.02}, {steps: 4, weight_decay: 0.1}]"
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def test_stages_are_trainings_one_after_the_other(training, tmp_path, capsys):
+    """Each begins with the weights of the one before, and the same command does nothing twice."""
+    recipe = str(training())
+    by_hand = [tmp_path / "first", tmp_path / "second"]
+    assert main(["train", recipe, "train.steps=3", "train.lr=0.02", f"train.out={by_hand[0]}"]) == 0
+    more = [f"drafter.weights={by_hand[0]}", "train.steps=4", "train.weight_decay=0.1", f"train.out={by_hand[1]}"]
+    assert main(["train", recipe, "--warm-start", *more]) == 0
+    for _ in range(2):
+        capsys.readouterr()
+        assert main(["train", recipe, STAGES]) == 0
+        assert f"drafter.weights={tmp_path / 'out'}" in capsys.readouterr().out
+        for folder, alone in zip((tmp_path / "out" / "stage-1", tmp_path / "out"), by_hand, strict=True):
+            assert_close(weights(folder), weights(alone), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("stages", "words"),
+    [
+        ("[{steps: 3}, {stepps: 4}]", "stepps"),
+        ("[{steps: 3}, {steps: 0}]", "train.steps is 0"),
+        ("[{steps: 3, out: x}]", "a stage of train.stages has no out"),
+        ("[]", "train.stages is empty"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused_before_the_first(stages, words, training, tmp_path, capsys):
+    assert main(["train", str(training()), f"train.stages={stages}"]) == 2
+    assert words in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
+def test_minutes_are_steps_by_the_time_of_the_first(training, tmp_path, monkeypatch):
+    """The trial leaves no trace, and a resumed run keeps its number of steps."""
+    clock = iter(range(0, 10_000, 4))
+    monkeypatch.setattr("specframe.training.trainer.Trainer.settled", lambda self: next(clock))
+    recipe = str(training())
+    timed = ["train.steps=null", "train.minutes=0.1"]  # 3 steps in 4 s: 6 s are 4 or 5 steps
+    assert main(["train", recipe, *timed]) == 0
+    steps = json.loads((tmp_path / "out" / "train.json").read_text())["steps"]
+    assert steps == round(6 * 3 / 4)
+    monkeypatch.setattr("specframe.training.trainer.Trainer.settled", None)
+    assert main(["train", recipe, *timed]) == 0, "done already"
+    assert main(["train", recipe, f"train.steps={steps}", f"train.out={tmp_path / 'alone'}"]) == 0
+    assert_close(weights(tmp_path / "out"), weights(tmp_path / "alone"), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["train.minutes=0"], "train.minutes is 0"),
+        (["train.minutes=1"], "both an end"),
+    ],
+)
+def test_minutes_that_cannot_be(settings, words, training, capsys):
+    assert main(["train", str(training()), *settings]) == 2
+    assert words in capsys.readouterr().err

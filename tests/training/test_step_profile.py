@@ -9,7 +9,8 @@ import pytest
 from specframe.components.losses.cross_entropy import CrossEntropy
 from specframe.components.rollouts.teacher_forced import TeacherForced
 from specframe.kernel.errors import InputError
-from specframe.training.train import WARM, Operation, StepProfile, prepared, profile_steps
+from specframe.training.timing import WARM, Operation, StepProfile, profile_steps
+from specframe.training.train import prepared
 
 
 @pytest.fixture

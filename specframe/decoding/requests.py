@@ -189,7 +189,8 @@ def as_prompts(rows: Sequence[Sequence[int]], device: torch.device | None = None
 def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
     """The places of requests that can be read in one batch, group by group.
 
-    Texts are one group, but for those with a prefix, each of which is read alone. Requests with inputs share one where
+    Texts are one group, but for those with a prefix: prefixes of one length are a group. Requests with inputs share one
+    where
     those have the same shapes, the length of the text left out, and as many tokens stand for them: a row with too many
     cannot take the features of another.
     Raises InputError for inputs that the target does not read.
@@ -197,8 +198,10 @@ def groups(target: Target, requests: Sequence[Request]) -> list[list[int]]:
     if not any(request.inputs or request.prefix for request in requests):
         return [[*range(len(requests))]]
     if not any(request.inputs for request in requests):
-        whole = [place for place, request in enumerate(requests) if request.prefix is None]
-        return [*([whole] if whole else []), *([place] for place in range(len(requests)) if place not in whole)]
+        alike: dict[int, list[int]] = {}
+        for place, request in enumerate(requests):
+            alike.setdefault(0 if request.prefix is None else len(request.prefix.tokens), []).append(place)
+        return list(alike.values())
     if not isinstance(target, SeeingTarget):
         raise InputError("the target reads texts alone; leave the image out")
     found: dict[object, list[int]] = {}
@@ -225,7 +228,7 @@ def prompts_of(requests: Sequence[Request], device: torch.device | None = None) 
             for request, values in ((request, request.inputs[name]) for request in requests)
         ]
         inputs[name] = torch.cat(rows).to(device)
-    return Prompts(tokens, count, inputs, requests[0].prefix)
+    return Prompts(tokens, count, inputs, [request.prefix for request in requests if request.prefix is not None])
 
 
 def is_by_token(values: torch.Tensor, count: int) -> bool:

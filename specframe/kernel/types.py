@@ -51,8 +51,8 @@ class Prompts:
     tokens: Tensor  # [B, L] int64
     count: Tensor  # [B] int64, tokens of each row, at least 1
     inputs: Mapping[str, Tensor] = field(default_factory=dict)
-    prefix: KnownPrefix | None = None
-    """A beginning of a prompt that stands alone, shorter than it, which the target need not read again."""
+    prefixes: Sequence[KnownPrefix] = ()
+    """The beginning of each prompt that the target need not read again, all of one length, shorter than any prompt."""
 
 
 @dataclass(frozen=True)

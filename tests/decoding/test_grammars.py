@@ -1,10 +1,13 @@
 """Texts of a grammar: those of token-by-token decoding under it, whatever is drafted, and complete or cut off."""
 
+import gc
 import json
 import random
 import re
 import sys
+import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -233,6 +236,17 @@ def test_tokenizers_that_llguidance_does_not_read_are_spelled():
     mask = processor(torch.tensor([tokenizer("y")["input_ids"]]), torch.zeros(1, 64)).isfinite()[0]
     assert tokenizer.decode(mask.nonzero()[:, 0]) == "eo"
     assert processor(torch.tensor([tokenizer("no")["input_ids"]]), torch.zeros(1, 64)).isfinite()[0].nonzero() == 1
+
+
+@pytest.mark.parametrize("make", [make_json_tokenizer, make_tokenizer])
+def test_what_was_read_of_a_tokenizer_goes_with_it(make):
+    tokenizer = make()
+    target = SimpleNamespace(tokenizer=tokenizer, ends={1}, vocab_size=64)
+    assert grammar_of(target, {"choice": ["no"]}) is grammar_of(target, {"choice": ["no"]})
+    gone = weakref.ref(tokenizer)
+    del target, tokenizer
+    gc.collect()
+    assert gone() is None
 
 
 def test_a_grammar_of_llamacpp_is_read(folder):

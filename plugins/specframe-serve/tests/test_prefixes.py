@@ -3,11 +3,13 @@
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import torch
 from serving import Gate, Serving, make_pipeline, until
 
 import specframe
 from specframe.components.targets.hf import HFTarget
-from specframe_serve.prefixes import LEAST
+from specframe.plugin import KnownPrefix
+from specframe_serve.prefixes import LEAST, aligned
 from tests.components.targets.test_recurrent import hybrid
 from tests.small_model import make_tokenizer
 
@@ -116,6 +118,56 @@ def test_a_short_turn_of_a_long_conversation_does_not_wait_behind_a_long_prompt(
         gate.opened.set()
         long.result()
     assert pieces.index("done") < len(pieces) - 2
+
+
+def read_together(serving, monkeypatch, prompts, **fields):
+    """The texts of prompts that are waiting together, and the sizes of the groups in which they are read."""
+    groups = []
+    admit = HFTarget.admit
+
+    def counted(self, prompts):
+        groups.append((len(prompts.tokens), *{len(prefix.tokens) for prefix in prompts.prefixes}))
+        return admit(self, prompts)
+
+    monkeypatch.setattr(HFTarget, "admit", counted)
+    gate = Gate(serving, monkeypatch)
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        asked = []
+        for number, prompt in enumerate(prompts):
+            asked.append(pool.submit(ask, serving, prompt, seed=number, **fields))
+            until(lambda number=number: serving.engine.waiting >= number + 1)
+        gate.opened.set()
+        return [reply.result() for reply in asked], groups
+
+
+@pytest.mark.parametrize("drafter", ["trees", "features"])
+def test_prompts_with_known_beginnings_of_almost_one_length_are_read_together(drafter, monkeypatch):
+    pipeline = make_pipeline(**DRAFTERS[drafter])
+    prompts = [SYSTEM + "and what?", SYSTEM[:-5] + "or what else?", "d" * 30, SYSTEM + "so?"]
+    with Serving(pipeline, cache=0) as serving:
+        wanted = [ask(serving, prompt, seed=number) for number, prompt in enumerate(prompts)]
+    with Serving(pipeline) as serving:
+        ask(serving, SYSTEM)
+        hits = counts(serving)[1]
+        found, groups = read_together(serving, monkeypatch, prompts)
+        assert found == wanted
+        assert sorted(groups) == [(1,), (3, len(SYSTEM) - 5)]
+        assert counts(serving)[1] - hits == 3 * (len(SYSTEM) - 5), "of one, a few tokens are read again"
+
+
+def test_choices_are_read_together_behind_the_first(pipeline, monkeypatch):
+    with Serving(pipeline, slots=6) as serving:
+        _, groups = read_together(serving, monkeypatch, ["e" * 40], n=5)
+    assert groups == [(1,), (4, 39)]
+
+
+def test_prefixes_are_cut_to_one_length_where_that_takes_few_tokens():
+    def known(count):
+        return None if not count else KnownPrefix(range(count), torch.zeros(2, 1, count, 1), {})
+
+    found = aligned([known(count) for count in (0, 60, 40, 41, 57, 56, 100)])
+    assert [0 if each is None else len(each.tokens) for each in found] == [0, 57, 40, 40, 57, 40, 100]
+    assert aligned([None]) == [None]
 
 
 def test_recurrent_layers_have_no_cache(caplog):

@@ -15,7 +15,7 @@ from specframe.plugin import Cycle, KnownPrefix, NeuralTarget
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import committed_logprobs, prompt_logprobs
 from specframe_serve.meters import Meters, Sources
-from specframe_serve.prefixes import Prefixes
+from specframe_serve.prefixes import Prefixes, aligned
 from specframe_serve.queue import Queue
 from specframe_serve.settings import ServeSettings
 
@@ -160,15 +160,17 @@ class Engine:
     def _admit(self, session: Session, jobs: Sequence[Job]) -> None:
         """Moves jobs into free slots."""
         while jobs:
-            now, later = list[Job](), list[Job]()
+            now, later, known = list[Job](), list[Job](), list[KnownPrefix | None]()
             for job in jobs:
-                request = job.request
-                if self._prefixes.sharing(request.tokens, [other.request.tokens for other in now]):
+                if self._prefixes.sharing(job.request.tokens, [other.request.tokens for other in now], session):
                     later.append(job)
                     continue
-                prefix = None if job.ahead else self._find(session, job)
-                job.request = replace(request, prefix=prefix)
                 now.append(job)
+                known.append(None if job.ahead else self._find(session, job))
+            for job, prefix in zip(now, aligned(known), strict=True):
+                job.request = replace(job.request, prefix=prefix)
+                if prefix is not None:
+                    job.found = len(prefix.tokens)
             self._admit_together(session, now)
             jobs = later
 

@@ -51,9 +51,16 @@ class Prefixes:
         self._kept[kept] = self._kept.pop(kept)
         return self._kept[kept].head(count)
 
-    def sharing(self, tokens: Sequence[int], others: Sequence[Sequence[int]]) -> bool:
-        """Returns whether a prompt begins as one of the others do, so that it had better wait until that is read."""
-        return self._size > 0 and any(_common(tokens, other) >= LEAST for other in others)
+    def sharing(self, tokens: Sequence[int], others: Sequence[Sequence[int]], session: Session) -> bool:
+        """Returns whether a prompt begins as one of the others do, beyond what is known, so that it had better wait."""
+        if not self._size or not others:
+            return False
+        shared = max(_common(tokens, other) for other in others)
+        if shared < LEAST:
+            return False
+        there = max((_common(tokens, text) for _, text in self._running(session)), default=0)
+        known = max(self.count(tokens), there)
+        return shared >= (known if known >= LEAST else 0) + LEAST
 
     def follow(self, cycle: Cycle, session: Session) -> None:
         """Notes the features that a cycle committed, and copies the rows that it ended."""
@@ -114,6 +121,16 @@ class Prefixes:
     def _memory(self) -> CommittedMemory:
         assert isinstance(self._target, LayeredTarget), "there is no cache for other targets"
         return self._target.memory()
+
+
+def aligned(prefixes: Sequence[KnownPrefix | None]) -> list[KnownPrefix | None]:
+    """The prefixes, cut to one length where that takes few tokens: prompts behind such are read together."""
+    cut: dict[int, int] = {}
+    shortest = 0
+    for count in sorted({len(prefix.tokens) for prefix in prefixes if prefix is not None}):
+        shortest = shortest if shortest and count <= shortest + LEAST else count
+        cut[count] = shortest
+    return [None if prefix is None else prefix.head(cut[len(prefix.tokens)]) for prefix in prefixes]
 
 
 def _common(tokens: Sequence[int], text: Sequence[int]) -> int:

@@ -83,20 +83,23 @@ class State:
         else:
             if row + more == self.slots:
                 self._forget_ahead()
-            start = 0 if prompts.prefix is None else self._put(prompts.prefix, prompts.tokens[0].tolist(), row)
+            start = self._put(prompts.prefixes, prompts.tokens.tolist(), row) if prompts.prefixes else 0
         self._counts = prompts.count.tolist()
         return Causal(start, [count - start for count in self._counts])
 
-    def _put(self, prefix: KnownPrefix, prompt: Sequence[int], row: int) -> int:
-        """Puts the beginning of a prompt into a row; returns how many tokens it has."""
-        count = len(prefix.tokens)
-        if count >= len(prompt) or list(prefix.tokens) != list(prompt[:count]):
-            raise InputError("a prefix is shorter than its prompt, and has the tokens with which that begins")
+    def _put(self, prefixes: Sequence[KnownPrefix], prompts: Sequence[Sequence[int]], row: int) -> int:
+        """Puts the beginnings of prompts into rows, from `row` on; returns how many tokens each has."""
+        count = len(prefixes[0].tokens)
+        for prefix, prompt in zip(prefixes, prompts, strict=True):
+            if not len(prefix.tokens) == count < len(prompt) or list(prefix.tokens) != list(prompt[:count]):
+                raise InputError("a prefix is shorter than its prompt, and has the tokens with which that begins")
         if not self.cache.rewindable:
             raise InputError("recurrent layers keep one state for all committed tokens: a row begins with no prefix")
         self._require(count, f"a prefix of {count} tokens")
-        self.cache.put_row(prefix.memory, row)
-        self._begun = [prefix.features]
+        for place, prefix in enumerate(prefixes, row):
+            self.cache.put_row(prefix.memory, place)
+        taps = prefixes[0].features
+        self._begun = [{tap: torch.cat([prefix.features[tap] for prefix in prefixes]) for tap in taps}]
         return count
 
     def place_ahead(self, prompt: Sequence[int], limit: int, prefix: KnownPrefix | None = None) -> list[int]:
@@ -108,7 +111,7 @@ class State:
         if list(prompt[: len(self.ahead)]) != self.ahead:
             self._forget_ahead()
         if not self.ahead and prefix is not None:
-            self._put(prefix, prompt, self.slots - 1)
+            self._put([prefix], [prompt], self.slots - 1)
             self.add_ahead(prefix.tokens, prefix.features)
         start = len(self.ahead)
         piece = list(prompt[start : min(start + limit, len(prompt) - 1)])

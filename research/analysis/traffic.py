@@ -5,7 +5,7 @@
     batches     tokens per second next to those of closed batches of the same requests, in turns
     costs       what `goodput` reads
     control     speculation as deep as pays next to none and to fixed depths, in turns
-    first-token what a running stream waits while a long prompt is read, whole and in pieces
+    first-token what a running stream and short prompts wait while a long prompt is read, whole and in pieces
 
 Every analysis starts the servers it needs with `specframe serve` and prints JSON; numbers go to traffic.json. On a busy
 machine read `tokens_per_cpu_second`: the tokens of a second of the processor.

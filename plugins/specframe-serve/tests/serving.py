@@ -26,8 +26,8 @@ def long_model():
 def make_pipeline(**changes):
     """A pipeline over the small model; it drafts by copying, in chains of several lengths."""
     return specframe.compose(
-        target=long_model(),
         **{
+            "target": long_model(),
             "tokenizer": make_tokenizer(),
             "drafter": {"use": "lookup", "ngram": 2, "length": 4},
             "verifier": "match",

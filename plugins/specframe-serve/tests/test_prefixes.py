@@ -11,7 +11,7 @@ from specframe.components.targets.hf import HFTarget
 from specframe.plugin import KnownPrefix
 from specframe_serve.prefixes import LEAST, aligned
 from tests.components.targets.test_recurrent import hybrid
-from tests.small_model import make_tokenizer
+from tests.small_model import make_tokenizer, random_model
 
 SYSTEM = "you are a good guide, and you know all the hills. "
 DRAFTERS = {
@@ -57,6 +57,22 @@ def test_texts_are_the_same_with_and_without(drafter, prefill):
         assert conversation(serving) == wanted
         asked, found = counts(serving)
     assert found > asked / 2
+
+
+@pytest.mark.parametrize("drafter", ["trees", "features"])
+def test_texts_of_native_passes_are_the_same_with_and_without(drafter):
+    """In bfloat16, where another order of a sum would show."""
+    model = random_model(vocab=64, size=64, layers=2, eos=1).bfloat16()
+    model.config.max_position_embeddings = 512
+    target = HFTarget.from_model(model, make_tokenizer())
+    target._take_native()
+    pipeline = make_pipeline(target=target, **DRAFTERS[drafter])
+    texts = []
+    for cache in (0, 512):
+        with Serving(pipeline, cache=cache, prefill=24) as serving:
+            texts.append(conversation(serving))
+            assert (counts(serving)[1] > 0) == (cache > 0)
+    assert texts[0] == texts[1]
 
 
 def test_a_turn_reads_only_what_is_new_and_choices_read_their_prompt_once(pipeline):

@@ -8,8 +8,10 @@ from time import sleep
 
 from serving import Gate, Serving, lone, make_pipeline, until
 
-from specframe import Session
+from specframe import Request, Session
 from specframe_serve import answers
+from specframe_serve.jobs import Job
+from specframe_serve.queue import Queue
 
 
 def test_a_full_queue_refuses_with_the_time_to_wait(pipeline, monkeypatch):
@@ -81,7 +83,7 @@ def test_what_takes_too_long_is_given_up(pipeline, monkeypatch):
 
 
 def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch):
-    """Also where no row is running; the long one has every second turn, and a slot is left for it."""
+    """Also where no row is running; the long one has as many tokens read as those, and a slot is left for it."""
     pipeline = make_pipeline()
     long, shorts = "good day " * 20, [word * 2 for word in ("ab", "cd", "ef", "gh", "ij")]
     asked = [*shorts[:1], long, *shorts[1:]]
@@ -107,12 +109,37 @@ def test_short_prompts_are_admitted_between_two_pieces_of_a_long_one(monkeypatch
         gate.opened.set()
         found = [reply.result().json()["choices"][0]["text"] for reply in replies]
     assert found == wanted
-    assert turns[:4] == ["piece", [4, 4], "piece", "piece"], "a slot is left for the long one"
+    assert turns[:3] == [[4, 4], "piece", "piece"], "a slot is left for the long one"
     assert turns.count("piece") == len(long) // 10 - 1, "nothing was read twice"
     place = turns.index([len(long)])
     assert sum(turn == [4] or turn == [4, 4] for turn in turns[:place]) >= 2, "short ones waited for the long one"
     for first, second in pairwise(turns[:place]):
-        assert "piece" in (first, second), "the long one has every second turn"
+        assert "piece" in (first, second), "the long one has a turn for each of theirs"
+
+
+def test_a_stream_of_short_prompts_at_most_doubles_the_time_of_a_long_one():
+    """The tokens that are read, turn by turn: a short prompt waits for a piece, the long one for as much as it has."""
+    queue = Queue(100, prefill=20, piece=4)
+
+    def job(size):
+        return Job(Request(tokens=[0] * size, max_new_tokens=1), print)
+
+    long = job(101)
+    queue.put([long, *(job(size) for size in [6, 9, 9, 20, 1, 18, 7, 3, 3, 3, 19] * 2)])
+    turns = []
+    while long.unread > 1:
+        if queue.next_long(3) is None:
+            shorts = queue.next_short(3)
+            assert 1 <= len(shorts) <= 2, "a slot is left"
+            turns.append(max(len(job.request.tokens) for job in shorts) * len(shorts))
+        else:
+            long.ahead += 4
+            turns.append("piece")
+    assert turns[:7] == [18, *["piece"] * 5, 9], turns
+    places = [place for place, turn in enumerate(turns) if turn != "piece"]
+    for place, following in pairwise(places):
+        assert turns[place + 1 : following] == ["piece"] * -(-turns[place] // 4)
+    assert len(queue) > 1, "the stream went on"
 
 
 def test_a_long_prompt_is_read_in_pieces_while_others_go_on(monkeypatch):

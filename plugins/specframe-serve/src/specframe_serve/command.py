@@ -24,6 +24,7 @@ KEY = "SPECFRAME_SERVE_KEY"
 @click.option("--queue", default=64, metavar="N", help="rows that may wait; further ones get status 429")
 @click.option("--context", default=4096, metavar="N", help="tokens of a row, prompt and answer together")
 @click.option("--prefill", default=512, metavar="N", help="prompt tokens to process between two cycles")
+@click.option("--piece", default=None, type=int, metavar="N", help="of a longer prompt (default: 64 on a CPU)")
 @click.option("--cache", default=512, metavar="MB", help="texts kept so that their beginnings need not be read again")
 @click.option("--timeout", default=600.0, metavar="S", help="seconds that a request may take")
 @click.option("--body", default=1 << 20, metavar="BYTES", help="size of a request's body, at most")
@@ -41,6 +42,7 @@ def serve(
     queue: int,
     context: int,
     prefill: int,
+    piece: int | None,
     cache: int,
     timeout: float,
     body: int,
@@ -65,6 +67,7 @@ def serve(
         queue=queue,
         context=context,
         prefill=prefill,
+        piece=piece,
         cache=cache,
         timeout=timeout,
         body=body,

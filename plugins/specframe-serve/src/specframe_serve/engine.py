@@ -11,7 +11,7 @@ from threading import Thread
 from time import monotonic
 
 from specframe import InputError, Pipeline, Session
-from specframe.plugin import Cycle, KnownPrefix, NeuralTarget
+from specframe.plugin import Cycle, KnownPrefix, NeuralTarget, text_of
 from specframe_serve.jobs import Job, Progress
 from specframe_serve.logprobs import committed_logprobs, prompt_logprobs
 from specframe_serve.meters import Meters, Sources
@@ -37,8 +37,8 @@ class Engine:
     """Decodes jobs in the order of their arrival, `slots` at a time; a finished one makes room for the next.
 
     A target serves one caller at a time, so one thread owns the session, and the web side hands jobs over. Between two
-    cycles at most `prefill` prompt tokens are read, a longer prompt in pieces, so that running rows do not wait long
-    for those that come.
+    cycles at most `prefill` prompt tokens are read, a longer prompt in pieces, so that neither running rows nor short
+    prompts wait long for it.
     """
 
     def __init__(self, pipeline: Pipeline, settings: ServeSettings, meters: Meters) -> None:
@@ -50,7 +50,8 @@ class Engine:
         """Tokens a draft may have."""
         self._pipeline = pipeline
         self._meters = meters
-        self._queue = Queue(settings.queue, settings.prefill)
+        self._piece = settings.piece_on(text_of(pipeline.parts.target).device)
+        self._queue = Queue(settings.queue, settings.prefill, self._piece)
         self._prefixes = Prefixes(settings.cache * 1_000_000, pipeline.parts.target)
         self._running: dict[int, Job] = {}
         self._session: Session | None = None
@@ -145,14 +146,14 @@ class Engine:
         So it is for targets that read prompts whole, and for a prompt that the target refuses, which its admission
         reports.
         """
-        if job.unread <= self.settings.prefill:
+        if job.unread <= (self._piece if job.ahead else self.settings.prefill):
             return False
         prefix = None if job.ahead else self._find(session, job)
         job.known = job.found
-        if job.unread <= self.settings.prefill:
+        if not job.ahead and job.unread <= self.settings.prefill:
             return False
         try:
-            job.ahead = session.read_ahead(job.request.tokens, self.settings.prefill, prefix)
+            job.ahead = session.read_ahead(job.request.tokens, self._piece, prefix)
         except InputError:
             job.ahead = 0
         return job.ahead > 0

@@ -16,19 +16,20 @@ class Closed(Exception):
 class Queue:
     """Waiting jobs in order of arrival, shared by the engine's thread and the web side.
 
-    A prompt of more than `prefill` tokens is *long*: it is read in pieces of that size, and shorter prompts behind it
-    are admitted between two pieces. The first long prompt has every second turn of reading, so that a stream of short
-    prompts at most doubles its time, and a slot is left for it.
+    A prompt of more than `prefill` tokens is *long*: it is read in pieces, and shorter prompts behind it are admitted
+    between two pieces. Then the first long prompt has turns until as many of its tokens are read as of those, so that a
+    stream of short prompts at most doubles its time, and a slot is left for it.
     """
 
-    def __init__(self, size: int, prefill: int) -> None:
-        """An empty queue of at most `size` jobs."""
+    def __init__(self, size: int, prefill: int, piece: int) -> None:
+        """An empty queue of at most `size` jobs, of which long ones are read in pieces of `piece` tokens."""
         self.size = size
         self.prefill = prefill
+        self.piece = piece
         self.closed = False
         self._jobs: deque[Job] = deque()
         self._change = Condition()
-        self._long_had_turn = False
+        self._owed = 0  # tokens of short prompts that were read since, for which the long one has turns
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -68,10 +69,9 @@ class Queue:
         """The long job whose turn it is; None: it is the short ones' turn, or there is no slot for it."""
         with self._change:
             long = self._long()
-            if long is None or free < 1 or (self._long_had_turn and self._short(long, free)):
-                self._long_had_turn = False
+            if long is None or free < 1 or (not self._owed and self._short(long, free)[0]):
                 return None
-            self._long_had_turn = True
+            self._owed = max(0, self._owed - self.piece)
             return long
 
     def next_short(self, free: int) -> list[Job]:
@@ -80,7 +80,9 @@ class Queue:
         They are read as a rectangle of padded prompts, of at most `prefill` tokens.
         """
         with self._change:
-            jobs = self._short(self._long(), free)
+            long = self._long()
+            jobs, read = self._short(long, free)
+            self._owed = 0 if long is None else read
             for job in jobs:
                 self._jobs.remove(job)
             return jobs
@@ -89,7 +91,8 @@ class Queue:
         """The first job that is read in pieces."""
         return next((job for job in self._jobs if job.ahead or job.unread > self.prefill), None)
 
-    def _short(self, long: Job | None, free: int) -> list[Job]:
+    def _short(self, long: Job | None, free: int) -> tuple[list[Job], int]:
+        """The short jobs to admit together, and the tokens that are read for them."""
         jobs: list[Job] = []
         width, passed = 0, False
         for job in self._jobs:
@@ -100,8 +103,9 @@ class Queue:
                 break
             if job is long or (passed and job.unread > self.prefill):
                 continue
-            width = max(width, job.unread)
-            if jobs and width * (len(jobs) + 1) > self.prefill:
+            wider = max(width, job.unread)
+            if jobs and wider * (len(jobs) + 1) > self.prefill:
                 break
+            width = wider
             jobs.append(job)
-        return jobs
+        return jobs, width * len(jobs)

@@ -12,5 +12,5 @@ def specframe_register(register: Register) -> None:
         "command",
         "scaling",
         "specframe_scaling.command:scaling",
-        summary="measure how tau and speed grow with tokens, layers and widths of a drafter",
+        summary="fit how tau and speed grow with training, and plan a drafter under a budget",
     )

@@ -12,7 +12,7 @@ import click
 
 from specframe import InputError, recipe_command
 from specframe.plugin import UserPath, make_folder, read_records
-from specframe_scaling.grid import Grid, check_sizes, read_counts
+from specframe_scaling.grid import Grid, check_sizes, read_count, read_counts, read_time
 
 if TYPE_CHECKING:
     from specframe_scaling.points import Results
@@ -29,6 +29,14 @@ def numbers(text: str | None) -> tuple[int, ...]:
         raise InputError(f"{text!r} is no list of numbers such as 1,2,4") from None
 
 
+def read_planned(text: str) -> int:
+    """The number of tokens of a plan. Raises InputError for any other text."""
+    name, _, value = text.partition("=")
+    if name != "tokens":
+        raise InputError(f"--plan {text}: give the tokens to plan for, such as tokens=50M")
+    return read_count(value)
+
+
 @recipe_command
 @click.option(
     "--tokens", default="50k,120k,300k,700k,2M", metavar="LIST", help="token counts of the sweep: 50k,160k,5M"
@@ -43,6 +51,9 @@ def numbers(text: str | None) -> tuple[int, ...]:
 @click.option("--train-only", is_flag=True, help="train the drafters, and measure nothing")
 @click.option("--prompts", type=PATH, metavar="FILE", help="prompts to measure on, in place of the recipe's")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="only the first N prompts of the file")
+@click.option("--fit", type=PATH, metavar="FILE", help="fit the results in FILE; train and measure nothing")
+@click.option("--budget", metavar="TIME", help="plan a training of so much time: 90s, 20min or 2h")
+@click.option("--plan", "planned", metavar="tokens=N", help="tau of every size after so many tokens")
 def scaling(
     plan: Any,
     tokens: str,
@@ -56,30 +67,44 @@ def scaling(
     train_only: bool,
     prompts: Path | None,
     limit: int | None,
+    fit: Path | None,
+    budget: str | None,
+    planned: str | None,
 ) -> int:
-    """Measure how tau and speed grow with training: tokens, layers and widths.
+    """Fit how tau and speed grow with training, and plan a drafter: how many tokens, layers and widths?
 
     Drafters of a grid of sizes are trained on several numbers of tokens, each size in one run; the same command goes on
-    where it was interrupted.
+    where it was interrupted. Their tau on the prompts gives laws, and the laws a plan.
     """
     from specframe_scaling.training import Sweep
 
     grid = Grid(tuple(read_counts(tokens)), numbers(layers), numbers(width), numbers(seeds), share)
-    check_sizes(grid, plan.parts["drafter"])
-    if "train" not in plan.settings:
-        raise InputError(f"{plan.recipe.path}: there is no train section; it needs at least data and a rollout")
-    make_folder(out)
-    given = click.get_current_context().params
-    sweep = Sweep(given["recipe"], given["overrides"], grid, out)
-    for trunk in sweep.train(jobs):
-        print(f"trained {trunk.name}", file=sys.stderr, flush=True)
-    if train_only:
-        print(f"{len(grid.trunks) * len(grid.tokens)} drafters in {out}")
-        return 0
-    texts = [record.turns[0] for record in read_records(prompts, limit)] if prompts else []
-    measured = _measure(sweep, texts, numbers(batch))
-    measured.write(out / "results.json")
-    print(f"{len(measured.points)} points in {out / 'results.json'}")
+    seconds = None if budget is None else read_time(budget)
+    extrapolated = None if planned is None else read_planned(planned)
+    if fit is None:
+        check_sizes(grid, plan.parts["drafter"])
+        if "train" not in plan.settings:
+            raise InputError(f"{plan.recipe.path}: there is no train section; it needs at least data and a rollout")
+        make_folder(out)
+        given = click.get_current_context().params
+        sweep = Sweep(given["recipe"], given["overrides"], grid, out)
+        for trunk in sweep.train(jobs):
+            print(f"trained {trunk.name}", file=sys.stderr, flush=True)
+        if train_only:
+            print(f"{len(grid.trunks) * len(grid.tokens)} drafters in {out}")
+            return 0
+        texts = [record.turns[0] for record in read_records(prompts, limit)] if prompts else []
+        fit = out / "results.json"
+        _measure(sweep, texts, numbers(batch)).write(fit)
+        print(f"measured {len(grid.trunks) * len(grid.tokens)} drafters: {fit}", file=sys.stderr, flush=True)
+    from specframe_scaling.points import Results
+    from specframe_scaling.report import Report
+
+    report = Report(Results.read(fit))
+    parts = [report.laws(), report.throughput()]
+    parts += [] if extrapolated is None else [report.extrapolation(extrapolated)]
+    parts += [] if seconds is None else [report.plan(seconds)]
+    print("\n\n".join(part for part in parts if part))
     return 0
 
 
@@ -104,4 +129,4 @@ def _measure(sweep: Sweep, prompts: list[str], batches: Sequence[int]) -> Result
         for batch in batches:
             file = sweep.out / "speeds" / f"L{size[0]}-W{size[1]}-B{batch}.json"
             speeds.append(kept(file, Speed, partial(bench.speed, folder, size, batch)))
-    return Results(points, speeds)
+    return Results(points, speeds, bench.passes(longest) if speeds else None)

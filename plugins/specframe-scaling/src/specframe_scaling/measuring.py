@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
@@ -13,7 +13,7 @@ import torch
 
 from specframe import Pipeline, measure_tau
 from specframe.plugin import read_plan, write_json
-from specframe_scaling.points import Point, Speed, make_point
+from specframe_scaling.points import Passes, Point, Speed, make_point, name_of
 
 Kind = TypeVar("Kind", Point, Speed)
 WARM, CYCLES = 3, 24
@@ -29,9 +29,9 @@ class Bench:
         self.recipe, self.changes, self.given = recipe, list(changes), list(prompts)
         self._target: Any = None
 
-    def pipeline(self, folder: Path) -> Pipeline:
-        """The recipe with the drafter in the folder."""
-        plan = read_plan(self.recipe, [*self.changes, *LEAVES, f"drafter.weights={folder}"])
+    def pipeline(self, folder: Path, *more: str) -> Pipeline:
+        """The recipe with the drafter in the folder, and further values."""
+        plan = read_plan(self.recipe, [*self.changes, *LEAVES, f"drafter.weights={folder}", *more])
         pipeline = Pipeline.build(plan, self._target)
         self._target = pipeline.parts.target
         return pipeline
@@ -67,6 +67,16 @@ class Bench:
             tokens_per_second=tokens / whole,
             tau=tokens / CYCLES / batch,
         )
+
+    def passes(self, folders: Mapping[tuple[int, int], Path]) -> Passes | None:
+        """The times of passes with a drafter of each size, as `run.costs: measured` has them; None on accelerators."""
+        costs = {size: self.pipeline(folder, "run.costs=measured").parts.costs for size, folder in folders.items()}
+        known = {size: cost for size, cost in costs.items() if cost is not None}
+        if not known:
+            return None
+        first = next(iter(known.values()))
+        nodes, seconds = zip(*first.passes, strict=True)
+        return Passes(list(nodes), list(seconds), {name_of(size): cost.draft for size, cost in known.items()})
 
 
 def cycles(pipeline: Pipeline, prompts: Sequence[str]) -> tuple[dict[str, float], dict[str, float], int, list[float]]:

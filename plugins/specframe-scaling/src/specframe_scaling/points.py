@@ -71,21 +71,46 @@ class Speed:
 
 
 @dataclass(frozen=True)
+class Passes:
+    """Times of passes on one machine: the target's by nodes, those of all rows together, and drafters' over one row."""
+
+    nodes: list[int]
+    seconds: list[float]
+    draft: dict[str, float]
+    """A drafter's, by the name of its size."""
+
+    def at(self, nodes: float) -> float:
+        """The seconds of the target's pass, on the line through the timed sizes next to it, or through the last two."""
+        if nodes <= self.nodes[-1]:
+            return float(np.interp(nodes, self.nodes, self.seconds))
+        rise = (self.seconds[-1] - self.seconds[-2]) / (self.nodes[-1] - self.nodes[-2])
+        return self.seconds[-1] + rise * (nodes - self.nodes[-1])
+
+
+def name_of(size: tuple[int, int]) -> str:
+    """The name of a size."""
+    return f"{size[0]} x {size[1]}"
+
+
+@dataclass(frozen=True)
 class Results:
     """The measurements of a sweep."""
 
     points: list[Point]
     speeds: list[Speed] = field(default_factory=list)
+    passes: Passes | None = None
+    """None on an accelerator, whose passes are not timed by size."""
 
     @classmethod
     def read(cls, path: Path) -> Results:
         """The results of a file. Raises InputError for a file that holds none, or points that no law can have."""
         try:
             data = json.loads(path.read_text(encoding="utf-8"))
-            found = cls([Point(**each) for each in data["points"]], [Speed(**each) for each in data["speeds"]])
+            passes = data.get("passes") and Passes(**data["passes"])
+            found = cls([Point(**each) for each in data["points"]], [Speed(**each) for each in data["speeds"]], passes)
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path} holds no results of `specframe scaling`") from error
         found.check(path)
         return found

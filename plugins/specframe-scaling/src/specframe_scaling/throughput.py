@@ -1,0 +1,62 @@
+"""Tokens a second by rows side by side: Scylla's logarithm up to a knee, and the machine's own times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from specframe_scaling.points import Array, Passes, Speed, name_of
+
+PLACES = 200
+"""Number of places for the knee that are tried."""
+
+
+@dataclass(frozen=True)
+class Knee:
+    """tokens a second = a + b log2(min(batch, knee)), Theorem 1.3 of Scylla up to where the machine is full."""
+
+    a: float
+    b: float
+    knee: float
+    error: float
+    """Mean relative error at the batches that it was fitted to."""
+
+    @classmethod
+    def fit(cls, batches: Sequence[int], speeds: Sequence[float]) -> Knee:
+        """Least squares over line and knee."""
+        x, y = np.log2(np.array(batches, dtype=float)), np.array(speeds, dtype=float)
+        best: tuple[float, float, Array] | None = None
+        for knee in np.linspace(x.min() + 1e-6, x.max(), PLACES) if len(x) > 1 else x:
+            bent = np.minimum(x, knee)
+            line = np.stack([np.ones_like(bent), bent], 1)
+            solved = np.linalg.lstsq(line, y, rcond=None)[0]
+            misfit = float(((line @ solved - y) ** 2).sum())
+            if best is None or misfit < best[0] - 1e-12:
+                best = misfit, float(knee), solved
+        assert best is not None
+        _, knee, (a, b) = best
+        off = np.abs(a + b * np.minimum(x, knee) - y) / y
+        return cls(float(a), float(b), float(2**knee), float(off.mean()))
+
+    def at(self, batch: float) -> float:
+        """Tokens a second at a batch."""
+        return self.a + self.b * float(np.log2(min(batch, self.knee)))
+
+
+def predict(passes: Passes, speed: Speed) -> float:
+    """Tokens a second by the times of single passes: a drafter's pass grows with the rows as the target's does."""
+    nodes = speed.batch * (1 + sum(speed.nodes))
+    draft = passes.draft[name_of((speed.layers, speed.width))] * passes.at(speed.batch) / passes.at(1)
+    return speed.batch * speed.tau / (passes.at(nodes) + len(speed.nodes) * draft)
+
+
+def cycle_seconds(speed: Speed, depth: int) -> float:
+    """The seconds of a cycle whose drafts are cut below a depth.
+
+    The target's time lies on the line from a pass without drafts to one over the whole draft.
+    """
+    whole, cut = sum(speed.nodes), sum(speed.nodes[:depth])
+    rise = (speed.target_seconds - min(speed.plain_seconds, speed.target_seconds)) / max(whole, 1e-9)
+    return speed.target_seconds - rise * (whole - cut) + depth * speed.draft_seconds + speed.other_seconds

@@ -57,7 +57,7 @@ class Report:
         return "\n".join(lines)
 
     def extrapolation(self, tokens: float) -> str:
-        """Returns the tau of each size after so many tokens, and their distance from the measured ones."""
+        """The tau of each size after this number of tokens, and its distance from the measured ones."""
         lines = []
         for size, parameters in self.results.sizes().items():
             tau = self.law.tau(np.array([tokens]), np.array([float(parameters)]))[:, 0]

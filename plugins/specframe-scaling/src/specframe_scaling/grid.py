@@ -97,6 +97,8 @@ class Grid:
             f"train.cooldown={{at: [{marks}], share: {self.share}}}",
             "train.steps=null",
             "train.epochs=1",
+            "train.minutes=null",
+            "train.stages=null",
             "train.validate_every=1000000000",
             "run.prompts=[]",
         ]

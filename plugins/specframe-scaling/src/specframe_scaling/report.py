@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specframe import InputError
+from specframe.plugin import counted
 from specframe_scaling.laws import Judged, Law, Logit, judge
 from specframe_scaling.planning import Choice, Planner, Size
 from specframe_scaling.points import Results
@@ -21,13 +22,18 @@ class Report:
         self.results = results
         sums = resample(results, choices)
         self.judged: Sequence[Judged] = judge(sums)
-        logit = next(each.law for each in self.judged if isinstance(each.law, Logit))
+        logit = self.named("logit")
+        assert isinstance(logit, Logit)
         self.planner = Planner(results, self.law, logit)
 
     @property
     def law(self) -> Law:
         """The law of the least error at the points that were held out."""
         return self.judged[0].law
+
+    def named(self, name: str) -> Law:
+        """The law of a name."""
+        return next(each.law for each in self.judged if each.law.name == name)
 
     def laws(self) -> str:
         """A line for each law: its errors where it was not fitted, and its formula."""
@@ -86,7 +92,7 @@ class Report:
             [
                 f"in {seconds / 60:.0f} minutes, at {self.results.tokens_per_second(size):,.0f} tokens/s: train "
                 f"{count(best.tokens)} tokens at {words_of(size)}",
-                f"expected tau {taus(best)}, {gain(best)} at batch {best.batch}, drafts {best.depth} levels deep",
+                f"expected tau {taus(best)}, {gain(best)} at batch {best.batch}, drafts of {counted(best.depth, 'level')}",
                 self._rest(best, batches[1:], tokens),
                 self.distance(best.tokens),
             ]
@@ -94,7 +100,7 @@ class Report:
 
     def _rest(self, best: Choice, batches: Sequence[int], tokens: object) -> str:
         found = [self.planner.at(best.size, best.tokens, batch) for batch in batches]
-        others = "; ".join(f"batch {each.batch}: {gain(each)}, {each.depth} levels" for each in found)
+        others = "; ".join(f"batch {each.batch}: {gain(each)}, {counted(each.depth, 'level')}" for each in found)
         last = self.planner.last_gain(best)
         if last is None:
             end = f"a gain at every batch that was timed, up to {self.planner.batches[-1]}"
